@@ -27,6 +27,7 @@ from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
 from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.template_source import TemplateSource
+from qeff_zoo.runtime.thinking_budget import BudgetGuide, ThinkingBudget
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
@@ -374,6 +375,30 @@ def test_special_tokens_of_a_grammar_are_tokens(guides: Guides, tokenizer: Token
     assert np.flatnonzero(guide.allowed()).tolist() == [3]
     shown = ChatFormat(calls=known).shown({3: "<|function_call|>", 4: "<|user|>"})
     assert shown == {3}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_budget_ends_the_reasoning_alone(tokenizer: Tokenizer, begun: bool) -> None:
+    budget = ThinkingBudget(tokens=4, begin="<think>", end="</think>", begun=begun)
+
+    def written(text: str) -> str:
+        guide = BudgetGuide(budget, None, tokenizer, tokenizer.vocab_size)
+        tokens, wanted = list[int](), tokenizer.encode(text, special_tokens=False)
+        while wanted:
+            allowed = np.flatnonzero(guide.allowed())
+            token = wanted.pop(0) if len(allowed) > 1 else int(allowed[0])
+            assert not guide.take(token)
+            tokens.append(token)
+        return tokenizer.spelled(tokens)
+
+    before = "" if begun else "<think>"
+    assert written(f"{before}a</think>ok ok ok ok ok ok") == f"{before}a</think>ok ok ok ok ok ok"
+    assert written(f"{before} a a a a a a a a").startswith(f"{before} a a a a</think> a")
+    if not begun:
+        assert (
+            written("ok ok ok ok ok <think> ok ok ok ok ok")
+            == "ok ok ok ok ok <think> ok ok ok ok ok"
+        )
 
 
 def test_special_tokens_of_a_format_are_text(tokenizer: Tokenizer) -> None:

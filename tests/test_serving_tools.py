@@ -151,6 +151,26 @@ def test_an_answer_has_its_form_after_the_thinking(thinking: openai.OpenAI) -> N
     assert bool(either.message.tool_calls) != bool(either.message.content)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_ends_at_its_budget(thinking: openai.OpenAI, stream: bool) -> None:
+    """The prompt begins the thinking; the form of the answer comes after it."""
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes"]}}}
+    for tokens in (0, 3):
+        body = {"thinking_token_budget": tokens}
+        options = {"response_format": form, "max_tokens": 30, "extra_body": body, "stream": stream}
+        found = ask(thinking, **options)
+        if stream:
+            text, reasoning, _, _ = grown(found)
+        else:
+            message = found.choices[0].message
+            text, reasoning = message.content, getattr(message, "reasoning_content", "")
+        assert text == '"yes"'
+        assert bool(reasoning) == bool(tokens)
+    free = ask(thinking, max_tokens=20, extra_body={"thinking_token_budget": 2}).choices[0].message
+    assert free.reasoning_content
+    assert free.content
+
+
 def test_a_history_of_calls_is_rendered_as_the_template_wants_it(
     templated: Any, engine: Engine
 ) -> None:

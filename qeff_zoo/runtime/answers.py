@@ -18,6 +18,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
 from qeff_zoo.runtime.stop_strings import StopStrings
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
@@ -45,6 +46,7 @@ class Request:
         documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
         shown: Special tokens that the text contains.
+        thinking: Budget of the reasoning; None for no limit.
     """
 
     prompt: tuple[int, ...]
@@ -63,6 +65,7 @@ class Request:
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
     shown: frozenset[int] = frozenset()
+    thinking: ThinkingBudget | None = None
 
     @property
     def read(self) -> Source | Seen:

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.multimodal_spans import MultimodalSpans, Views
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
 PADDING = -1
 #: Prefix of inputs with one number per position of the context.
@@ -126,7 +127,7 @@ class Decoder:
                 "without --include-sampler."
             )
 
-    def check(self, sampling: Sampling, grammar: Grammar | None) -> None:
+    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
         """Reject options that a program with a sampler does not support, see `DeviceSampler.check`."""
         if self.sampler:
             self.sampler.check(sampling, grammar)

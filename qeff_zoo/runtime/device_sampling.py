@@ -17,6 +17,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import TOKENS, Array, Program
 from qeff_zoo.runtime.sampling import Sampling, generator
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
 _PROBS, _ACCEPTED = "probs", "last_accepted_output_tokens"
 _NUMBERS, _MASKS = "random_numbers", "token_bitmasks"
@@ -108,7 +109,7 @@ class DeviceSampler:
         """Return the sampling state of a new generation, see `Drawing`."""
         return Drawing(sampling, first, self.most, guide)
 
-    def check(self, sampling: Sampling, grammar: Grammar | None) -> None:
+    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
         """Reject options that require logits on the host.
 
         Raises:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -109,13 +109,13 @@ class Guides:
         """
         self._compiled(grammar.source)
 
-    def guide(self, grammar: Grammar) -> "Guide":
+    def guide(self, grammar: Grammar) -> "GrammarGuide":
         """Return the guide of one generation.
 
         Raises:
             GenerationError: On the same conditions as `check`.
         """
-        return Guide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
+        return GrammarGuide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -157,8 +157,26 @@ class Guides:
         return matcher
 
 
-class Guide:
-    """Guide that keeps one generation to its grammar, token by token.
+class Guide(Protocol):
+    """Guide of one generation, token by token."""
+
+    def allowed(self) -> Array:
+        """Return a mask of the allowed next tokens, (vocab,).
+
+        Raises:
+            GenerationError: If no token is allowed.
+        """
+
+    def take(self, token: int) -> bool:
+        """Advance by an allowed token.
+
+        Returns:
+            Whether the output is complete, so that no token may follow.
+        """
+
+
+class GrammarGuide:
+    """Guide that keeps one generation to its grammar.
 
     Args:
         matcher: Matcher in its initial state.
@@ -169,11 +187,7 @@ class Guide:
         self._matcher, self._vocab_size = matcher, vocab_size
 
     def allowed(self) -> Array:
-        """Return a mask of the allowed next tokens, (vocab,).
-
-        Raises:
-            GenerationError: If no token is allowed.
-        """
+        """See `Guide`."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         found = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
         if not found.any():
@@ -184,11 +198,7 @@ class Guide:
         return found
 
     def take(self, token: int) -> bool:
-        """Advance by an allowed token.
-
-        Returns:
-            Whether the output is complete, so that no token may follow.
-        """
+        """See `Guide`."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
 

@@ -25,7 +25,7 @@ from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.feature_cache import Reader
-from qeff_zoo.runtime.grammar import Grammar, Guides
+from qeff_zoo.runtime.grammar import Grammar, Guide, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
@@ -33,6 +33,7 @@ from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief, options_of
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
+from qeff_zoo.runtime.thinking_budget import BudgetGuide, ThinkingBudget
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _USUAL = PrefixCacheOptions()
@@ -258,6 +259,7 @@ class TextGenerationSession(PromptReader):
         adapter: str | None = None,
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
+        thinking: ThinkingBudget | None = None,
     ) -> Request:
         """Return a checked request. Thread-safe.
 
@@ -274,6 +276,7 @@ class TextGenerationSession(PromptReader):
             grammar: The form of the answer.
             documents: Passages before the prompt, each computed by itself, whatever stands before it (block attention),
                 of a session that was opened with `block_attention`. Of a chat they begin the user's message.
+            thinking: Budget of the reasoning of a chat; None for no limit.
 
         Raises:
             GenerationError: If the request is invalid.
@@ -294,7 +297,7 @@ class TextGenerationSession(PromptReader):
                     f"min_tokens is {sampling.min_tokens:,}, and a grammar ends the text where nothing may follow; "
                     "expected one of them. Leave one out."
                 )
-        self.decoder.check(sampling, grammar)
+        self.decoder.check(sampling, grammar or thinking)
         sampling = self._in_tokens(sampling)
         self._check_vocabulary(stop_token_ids, "stop_token_ids")
         ends = frozenset() if ignore_eos else self.eos_token_ids
@@ -335,6 +338,7 @@ class TextGenerationSession(PromptReader):
             adapter=adapter,
             documents=tuple(len(part) for part in parts[:-1]),
             grammar=grammar,
+            thinking=thinking,
         )
 
     def allow_documents(self) -> None:
@@ -360,7 +364,12 @@ class TextGenerationSession(PromptReader):
                 f"A request of {len(request.prompt):,} and at most {request.limit:,} more tokens does not fit; "
                 f"expected {ctx_len:,} in all. Make it with this session's `request`."
             )
-        guide = None if request.grammar is None else self.guides.guide(request.grammar)
+        guide: Guide | None = None
+        if request.grammar is not None:
+            guide = self.guides.guide(request.grammar)
+        if request.thinking is not None and self.tokenizer is not None:
+            vocab_size = self.decoder.vocab_size
+            guide = BudgetGuide(request.thinking, guide, self.tokenizer, vocab_size)
         answer = Answer(request, self.tokenizer, listen, guide, self.decoder.sampler)
         answer.adapter = self.adapters.lend(request.adapter, answer)
         return answer

@@ -374,6 +374,7 @@ def _choices(
             **more,
             adapter=adapter,
             grammar=grammar,
+            **({"thinking": plan.thinking} if plan and plan.thinking else {}),
         )
     request = replace(request, shown=plan.shown) if plan else request
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]

@@ -385,6 +385,7 @@ class ChatRequest(_Generating):
     chat_template: Annotated[str, Field(max_length=64)] | None = None  # a name, never a source
     chat_template_kwargs: dict[str, Any] = {}
     include_reasoning: bool = True
+    thinking_token_budget: int | None = Field(None, ge=0)
 
     @property
     def offered(self) -> list[Tool]:

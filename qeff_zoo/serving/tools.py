@@ -11,6 +11,7 @@ from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief
 from qeff_zoo.serving.schemas import ChatRequest, NamedTool
@@ -72,11 +73,13 @@ class OutputPlan:
         grammar: Grammar of the outputs; None for free text.
         chat: Function that returns the prepared chat of requests, by their argument `requests`.
         shown: Special tokens that the text of an output contains.
+        thinking: Budget of the reasoning; None for no limit.
     """
 
     grammar: Grammar | None
     chat: partial[Chat]
     shown: frozenset[int]
+    thinking: ThinkingBudget | None = None
 
 
 def output_plan(
@@ -132,6 +135,7 @@ def output_plan(
         grammar=grammar,
         chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),  # type: ignore[arg-type]
         shown=known.shown(special) if has_parser else frozenset(),
+        thinking=known.budget(end, body.thinking_token_budget),
     )
 
 

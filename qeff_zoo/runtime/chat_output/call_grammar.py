@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
+from qeff_zoo.runtime.chat_output.formats import ANALYSIS, CallFormat, ReasoningFormat, holes
 from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
 _ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
 _DEFINITIONS = ("$defs", "definitions")
-#: Reasoning of gpt-oss, and the text before its answer.
-_ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
+#: Text of gpt-oss before its answer.
 _FINAL = "<|channel|>final<|message|>"
 _MOST_RULES = 20_000
 _DEEPEST = 8  # nested values with unquoted keys
@@ -54,7 +53,7 @@ def output_grammar(
         alternatives.append(f"{rules.text(calls.begin)} call {more} {rules.text(calls.end)}")
     if otherwise:
         alternatives.append(f"{rules.text(_FINAL) if has_channels else ''} @other")
-    begins = rules.thoughts(_ANALYSIS if has_channels else reasoning, thoughts)
+    begins = rules.thoughts(ANALYSIS if has_channels else reasoning, thoughts)
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
     return _joined(rules.source, otherwise)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
 from qeff_zoo.runtime.chat_output.formats import (
+    ANALYSIS,
     CALL_FORMATS,
     REASONING_FORMATS,
     CallFormat,
@@ -15,6 +16,7 @@ from qeff_zoo.runtime.chat_output.formats import (
 )
 from qeff_zoo.runtime.chat_output.parsing import OutputParser
 from qeff_zoo.runtime.template_source import TemplateSource
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
 #: Name of no format.
 NONE = "none"
@@ -100,6 +102,19 @@ class ChatFormat:
             return "begun"
         ended = self.reasoning and prompt.rstrip().endswith(self.reasoning.end.strip())
         return "ended" if ended else "possible"
+
+    def budget(self, prompt: str, tokens: int | None) -> ThinkingBudget | None:
+        """Return a budget of the reasoning; None without a limit, or without reasoning.
+
+        Args:
+            prompt: End of the prompt.
+            tokens: Maximum number of tokens.
+        """
+        reasoning = ANALYSIS if self._has_channels else self.reasoning
+        if tokens is None or reasoning is None:
+            return None
+        begin, end = reasoning.begin.strip(), reasoning.end.strip()
+        return ThinkingBudget(tokens=tokens, begin=begin, end=end, begun=self.is_open(prompt))
 
     def shown(self, special: Mapping[int, str]) -> frozenset[int]:
         """Return the special tokens that the format consists of.

@@ -111,6 +111,10 @@ def holes(row: str) -> list[tuple[str, str]]:
     return [*found, (before, "")]
 
 
+#: Reasoning of a model whose messages have channels.
+ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
+
+
 def _row(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(one) if isinstance(one, list) else one for key, one in values.items()}
 
