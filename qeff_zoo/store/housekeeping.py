@@ -33,7 +33,8 @@ class Entry:
     """Something that the store holds.
 
     Args:
-        kind: "package", "graph", "companions" (made of a GGUF file), "staging", "partial" (a download) or "failed".
+        kind: "package", "graph", "companions" (of a GGUF file, or a cut checkpoint), "staging", "partial" (a download)
+            or "failed".
         key: Its folder's or file's name.
         path: Its folder, or of a download its file.
         size: Bytes of all files in it.
