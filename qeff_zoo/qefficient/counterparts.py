@@ -95,6 +95,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "transformers.sampler": "Give `from_pretrained` qaic_config={'include_sampler': True}.",
         "transformers.spd": "Give `from_pretrained` qaic_config={'speculative_model_type': 'target'}.",
         "utils": "Leave it out: a package is found by its key, see `qeff-zoo cache ls`.",
+        "utils.constants": _CUSTOM_OPS,
         "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
         "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
         "utils.test_utils": (

@@ -11,10 +11,11 @@ TOOLS = (
     "scripts/perplexity_computation/calculate_perplexity.py",
     "scripts/replicate_kv_head/replicate_kv_heads.py",
 )  # fmt: skip
-#: Modules that scripts beside them import.
+#: Modules that scripts beside them import, and a template of a module.
 NOT_SCRIPTS = {
     "examples/embeddings/qwen3vl/embedding_model.py",
     "examples/image_text_to_text/models/gemma_vision/gemma4/gemma4_utils.py",
+    "examples/onboarding_guide/causallm/modeling_example.py",
     "examples/reranker/qwen3vl/reranker_model.py",
 }
 #: Arguments of scripts that require some, as their READMEs have them.
