@@ -237,7 +237,7 @@ def shown_to(session: MediaTextSession) -> list[Any]:
     if isinstance(session, AudioTextToTextSession):
         return list(islice(session.media.samples(session.reader.shape), 3))
     if isinstance(session, AnyToAnySession):
-        heard = session.audio.samples(session.hearing.shape)
+        heard = session.audio.samples(session.audio_reader.shape)
         picture, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
         return [picture, next(heard), next(heard), other]
     assert isinstance(session, ImageTextToTextSession)

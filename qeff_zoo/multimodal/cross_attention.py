@@ -38,7 +38,7 @@ class CrossAttentionImage(Images):
         """See `Images`."""
         from qeff_zoo.tasks.multimodal import cross_attention_image_tracing
 
-        return cross_attention_image_tracing.read_picture(model, self)
+        return cross_attention_image_tracing.encoder_tracing(model, self)
 
     def trace_language(
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any

@@ -124,10 +124,12 @@ class Reader:
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         raise NotImplementedError
 
-    def _run(self, told: Mapping[str, Array], program: Program | None = None) -> dict[str, Array]:
+    def _run(
+        self, arguments: Mapping[str, Array], program: Program | None = None
+    ) -> dict[str, Array]:
         """Run a program, by default that of this encoder, on those of the arrays that are its inputs."""
         program = program or self.program
-        known = {name: array for name, array in told.items() if name in program.inputs}
+        known = {name: array for name, array in arguments.items() if name in program.inputs}
         for name, array in known.items():
             shape = program.inputs[name].shape
             fixed = [size if isinstance(size, int) else None for size in shape]
@@ -142,7 +144,7 @@ class Reader:
         contiguous = {name: np.ascontiguousarray(array) for name, array in known.items()}
         return dict(program.run(contiguous))
 
-    def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
+    def _shape(self, output: Tensor, arguments: Mapping[str, Array]) -> tuple[int, ...]:
         """Return the shape of an output, reduced to its number of features: (features, 1).
 
         Raises:

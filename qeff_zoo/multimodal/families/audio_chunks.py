@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 #: Lengths of random recordings, in chunks.
 _LENGTHS = (0.7, 2.4, 1.0, 3.3)
@@ -43,11 +43,11 @@ class AudioChunks(AudioEncoder):
 
         return audio_chunk_tracing.tracing(model, self)
 
-    def encoder(self) -> "type[Hearing]":
+    def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import ChunkHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import AudioChunkReader
 
-        return ChunkHearing
+        return AudioChunkReader
 
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"

@@ -10,7 +10,7 @@ from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
-    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class AudioStream(AudioWindows):
         """See `AudioWindows`."""
         return int(getattr(config, self.window))
 
-    def encoder(self) -> "type[Hearing]":
+    def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import StreamHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import AudioStreamReader
 
-        return StreamHearing
+        return AudioStreamReader
 
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 #: Lengths of random recordings, in windows.
 _LENGTHS = (0.7, 1.6, 1.0, 0.4)
@@ -50,11 +50,11 @@ class AudioWindows(AudioEncoder):
 
         return audio_encoder_tracing.tracing(model, self)
 
-    def encoder(self) -> "type[Hearing]":
+    def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
-        return Hearing
+        return AudioReader
 
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"

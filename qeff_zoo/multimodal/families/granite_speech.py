@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class GraniteSpeechAudio(AudioEncoder):
 
         return audio_block_tracing.tracing(model, self)
 
-    def encoder(self) -> "type[Hearing]":
+    def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import BlockHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import AudioBlockReader
 
-        return BlockHearing
+        return AudioBlockReader
 
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"

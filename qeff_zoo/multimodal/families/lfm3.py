@@ -29,8 +29,8 @@ class Lfm3Vl(PatchGrid):
 
         class Surrounded(Patches):
             def forward(self, given: Sequence[Any]) -> tuple[Any, ...]:
-                told = dict(zip(names, given, strict=True))
-                around = _around(told["position_ids"], told["cu_seqlens"], tower.merge, size)
+                inputs = dict(zip(names, given, strict=True))
+                around = _around(inputs["position_ids"], inputs["cu_seqlens"], tower.merge, size)
                 convolve = partial(_convolve, around=around)
                 with swapped(*((one, "forward", partial(convolve, one)) for one in layers)):
                     return super().forward(given)

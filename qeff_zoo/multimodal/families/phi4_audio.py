@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 #: Array of the processor with the number of audio tokens of each recording.
 ROWS = "audio_embed_sizes"
@@ -40,11 +40,11 @@ class Phi4Audio(AudioEncoder):
 
         return audio_span_tracing.tracing(model, self, images)
 
-    def encoder(self) -> "type[Hearing]":
+    def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import SpanHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import AudioSpanReader
 
-        return SpanHearing
+        return AudioSpanReader
 
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"

@@ -64,10 +64,10 @@ class Radio(PatchGrid):
                 self.model = model
 
             def forward(self, given: Sequence[Any]) -> tuple[Any, ...]:
-                told = dict(zip(names, given, strict=True))
-                patches, vision = told["pixel_values"], self.model.vision_model
+                arguments = dict(zip(names, given, strict=True))
+                patches, vision = arguments["pixel_values"], self.model.vision_model
                 embed = vision.embeddings
-                indices, weights = (told[name] for name in _PLACES)
+                indices, weights = (arguments[name] for name in _PLACES)
                 places = (embed.position_embedding[0][indices] * weights[..., None]).sum(1)
                 side = vision.config.patch_size
                 image = patches[:1].reshape(1, vision.config.num_channels, side, side)
@@ -76,7 +76,7 @@ class Radio(PatchGrid):
                     (embed, "_interpolate_position_embedding", lambda *_: places[None]),
                     (self.model, "pixel_shuffle", _joined),
                 )
-                tokens, ends = vision.config.num_summary_tokens, told["cu_seqlens"]
+                tokens, ends = vision.config.num_summary_tokens, arguments["cu_seqlens"]
                 ends = torch.cat([ends[:1], ends[1:] + tokens])
                 mask = apart(patches.shape[0] + tokens, ends)
                 with Concrete(), swapped(*swaps):

@@ -31,14 +31,14 @@ from . import audio_text_to_text, image_text_to_text
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-_SEES, _HEARS = image_text_to_text.TASK, audio_text_to_text.TASK
+_IMAGES, _AUDIO = image_text_to_text.TASK, audio_text_to_text.TASK
 
 
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     of_both = (checkpoint, recipe, shape, chosen)
-    return {**_SEES.variant(*of_both), **_HEARS.variant(*of_both)}
+    return {**_IMAGES.variant(*of_both), **_AUDIO.variant(*of_both)}
 
 
 def _media(
@@ -51,14 +51,14 @@ def _media(
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     """Return the problems of a request; for prompts with both inputs the adapter for images applies."""
-    of_pictures = _SEES.problems(checkpoint, recipe, request)
-    return [*of_pictures, *audio_text_to_text.without_encoder(checkpoint, recipe)]
+    of_images = _IMAGES.problems(checkpoint, recipe, request)
+    return [*of_images, *audio_text_to_text.without_encoder(checkpoint, recipe)]
 
 
 TASK = replace(
-    _SEES,
+    _IMAGES,
     name=ANY_TO_ANY,
-    before=(*_SEES.before, *(replace(part, variant=_media) for part in _HEARS.before)),
+    before=(*_IMAGES.before, *(replace(part, variant=_media) for part in _AUDIO.before)),
     auto_classes=("AutoModelForMultimodalLM",),
     variant=_variant,
     problems=_problems,

@@ -18,7 +18,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import ANY_TO_ANY
-from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, AudioReader, SoundPreparer
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, Prepared, listed
 
@@ -63,8 +63,10 @@ class AnyToAnySession(ImageTextToTextSession):
         #: Declaration of the audio input.
         self.audio = audio_of(chosen["sounds"])
         encoder = self.audio.encoder()
-        self.hearing: Hearing = encoder(audio, self.config, feature_cache_bytes, self.audio)
-        self._prepare_sound = SoundPreparer(self.hearing)
+        self.audio_reader: AudioReader = encoder(
+            audio, self.config, feature_cache_bytes, self.audio
+        )
+        self._prepare_sound = SoundPreparer(self.audio_reader)
         #: Placeholder token of audio features.
         self._heard = self._id(self.audio.token)
         self.placeholders |= {self._heard}
@@ -85,7 +87,7 @@ class AnyToAnySession(ImageTextToTextSession):
     @property
     def readers(self) -> tuple[Reader, ...]:
         """Image encoder and audio encoder."""
-        return (self.reader, self.hearing)
+        return (self.reader, self.audio_reader)
 
     def prepare_sound(self, given: Any) -> Any:
         """Return the encoder inputs of an audio input, see `SoundPreparer`."""
@@ -145,7 +147,7 @@ class AnyToAnySession(ImageTextToTextSession):
         ]
 
     def _is_sound(self, one: Prepared | Encoded) -> bool:
-        return one.kind == "audio" if isinstance(one, Encoded) else self.hearing.name in one
+        return one.kind == "audio" if isinstance(one, Encoded) else self.audio_reader.name in one
 
     def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
         """Return audio features in the form of image features; features that are added to layers are zero.
@@ -154,7 +156,7 @@ class AnyToAnySession(ImageTextToTextSession):
             prepared: Encoder inputs of the audio, or its features.
             beside: Whether the prompt has images, too, for which some models encode audio differently.
         """
-        heard = prepared if isinstance(prepared, Encoded) else self.hearing.look(prepared)
+        heard = prepared if isinstance(prepared, Encoded) else self.audio_reader.look(prepared)
         digest, rows = heard.digest, heard.features[_ROWS]
         if beside and (other := f"{BESIDE}{_ROWS}") in heard.features:
             rows = heard.features[other]

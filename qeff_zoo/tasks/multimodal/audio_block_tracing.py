@@ -76,8 +76,8 @@ class Sound(nn.Module):
         def attend(module: nn.Module) -> Callable[..., Tensor]:
             plain = module.forward
 
-            def forward(states: Tensor, **told: Any) -> Tensor:
-                found: Tensor = plain(states.reshape(*real.shape, -1), **told)
+            def forward(states: Tensor, **arguments: Any) -> Tensor:
+                found: Tensor = plain(states.reshape(*real.shape, -1), **arguments)
                 return found.reshape(states.shape)
 
             return forward
@@ -94,9 +94,9 @@ class Sound(nn.Module):
             found: Tensor = project(states[0, windows.clamp(min=0)] * there)
             return found
 
-        def of_each(query_embeds: Tensor, **told: Any) -> Any:
+        def of_each(query_embeds: Tensor, **arguments: Any) -> Any:
             # Expanded explicitly, since transformers broadcasts one row of queries over all windows.
-            return ask(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **told)
+            return ask(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **arguments)
 
         changes = [
             *((one, "forward", attend(one)) for one in self.attentions),

@@ -85,14 +85,14 @@ class Sound(nn.Module):
         chunks, real, counts = features.shape[0], mask > 0, list[Tensor]()
         changes = [*self._in_chunks(chunks, real), *self._filled_up(counts), unread(self.model)]
         token = getattr(self.model.config, self.audio.token)
-        told = {
+        arguments = {
             FEATURES: features.flatten(0, 1)[None],
             self.audio.mask: real.flatten()[None],
         }
         module = vars(sys.modules[type(self.model).__module__])
         masks, noted = {_MASKS: lambda **_: real}, _All()
         with swapped(*changes), mock.patch.dict(module, masks), Concrete(), noted:
-            self.model(input_ids=torch.full((1, 2), token), **told)
+            self.model(input_ids=torch.full((1, 2), token), **arguments)
         return rows_of(noted.features), *counts
 
     def _in_chunks(self, chunks: int, real: Tensor) -> list[tuple[Any, str, Any]]:
@@ -154,8 +154,8 @@ class Sound(nn.Module):
         base, most = self.model.base_model, getattr(self.model.config, self.audio.rows)
         plain = getattr(base, _ROWS)
 
-        def filled(*args: Any, **told: Any) -> Any:
-            found = plain(*args, **told)
+        def filled(*args: Any, **arguments: Any) -> Any:
+            found = plain(*args, **arguments)
             unheard = getattr(found, _FILLED)
             counts.append((~unheard).sum(1))
             found.pooler_output = functional.pad(found.pooler_output, (0, 0, 0, most))[:, :most]

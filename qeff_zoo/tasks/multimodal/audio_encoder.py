@@ -32,7 +32,7 @@ def _too_short() -> GenerationError:
     )
 
 
-class Hearing(Reader):
+class AudioReader(Reader):
     """Audio encoder for `input_features`, (windows, bins, frames), with a mask of padding for some models."""
 
     kind = "audio"
@@ -83,7 +83,7 @@ class Hearing(Reader):
         return {key: rows[:stop] for key, rows in found.items()}
 
 
-class StreamHearing(Hearing):
+class AudioStreamReader(AudioReader):
     """Encoder for audio of any length, (1, bins, frames), one window at a time."""
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
@@ -104,16 +104,16 @@ class StreamHearing(Hearing):
         return found
 
 
-class BlockHearing(Hearing):
+class AudioBlockReader(AudioReader):
     """Encoder for audio of any length in one call: `input_features`, (1, frames, bins)."""
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        count, told = self._in_blocks(prepared)
+        count, arguments = self._in_blocks(prepared)
         width = int(self.program.inputs[_WINDOWS].shape[1])
         index = np.arange(-(-count // width) * width)
         places = np.where(index < count, index, -1).reshape(-1, width)
         return Encoded(
-            digest=digest, features=self._run({**told, _WINDOWS: places}), kind=self.kind
+            digest=digest, features=self._run({**arguments, _WINDOWS: places}), kind=self.kind
         )
 
     def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
@@ -137,24 +137,24 @@ class BlockHearing(Hearing):
         }
 
 
-class SpanHearing(BlockHearing):
+class AudioSpanReader(AudioBlockReader):
     """Encoder for audio of any length in one call, which merges frames into audio tokens: (1, frames, bins)."""
 
     audio: Any
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        _, told = self._in_blocks(prepared)
-        rows, most = len(told[_REAL]), self.audio.span
+        _, arguments = self._in_blocks(prepared)
+        rows, most = len(arguments[_REAL]), self.audio.span
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
         # As in transformers, whose encoder attends to the padding of the last of several spans.
         places = np.where(index < rows, index, _HEARD).reshape(-1, width)
-        found = self._run({**told, _WINDOWS: places})
+        found = self._run({**arguments, _WINDOWS: places})
         features = {name: one[:rows] for name, one in found.items()}
         return Encoded(digest=digest, features=features, kind=self.kind)
 
 
-class ChunkHearing(BlockHearing):
+class AudioChunkReader(AudioBlockReader):
     """Encoder for audio of any length in one call, which merges frames in chunks: (1, frames, bins).
 
     Or, for frames of samples, with one audio token per frame: (1, frames, samples).
@@ -163,8 +163,8 @@ class ChunkHearing(BlockHearing):
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         count = int(prepared[self.audio.mask].sum())  # frames after it are padding
         heard = {self.name: prepared[self.name][:, :count]}
-        count, told = self._in_blocks(heard)
-        found, filled = dict(self._run(told)), told[_REAL].size
+        count, arguments = self._in_blocks(heard)
+        found, filled = dict(self._run(arguments)), arguments[_REAL].size
         if (lengths := found.pop("lengths", None)) is not None:  # a fixed number of audio tokens
             self._check_rows(int(lengths[0]), *found.values())
             return Encoded(digest=digest, features=found, kind=self.kind)
@@ -188,7 +188,7 @@ class SoundPreparer:
         reader: Audio encoder of the package.
     """
 
-    def __init__(self, reader: Hearing) -> None:
+    def __init__(self, reader: AudioReader) -> None:
         self._reader = reader
         self._processor: SoundProcessor | None = None
 

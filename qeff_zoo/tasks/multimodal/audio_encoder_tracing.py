@@ -81,21 +81,21 @@ class Window(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows, and for some models the number of rows of the audio."""
-        heard, told = _Heard(), dict(zip(self.names, given, strict=True))
-        changes = [unread(self.model), *self._when(told)]
+        heard, arguments = _Heard(), dict(zip(self.names, given, strict=True))
+        changes = [unread(self.model), *self._when(arguments)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
         packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.audio.packed else {}
         with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
-            self.model(input_ids=tokens, **told)
+            self.model(input_ids=tokens, **arguments)
         rows = rows_of(heard.features)
         if heard.real is None:
             return (rows,)
         # Frames of the audio may be merged to rows only after their selection.
         return rows, heard.real.sum(1) * rows.shape[0] // heard.real.shape[1]
 
-    def _when(self, told: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
+    def _when(self, arguments: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
         """Let the model compute the times of one window's rows from those of all windows of the longest audio."""
-        if (number := told.pop(NUMBER, None)) is None:
+        if (number := arguments.pop(NUMBER, None)) is None:
             return []
         base, windows = self.model.base_model, self.audio.windows
         times = getattr(base, self.audio.times)
@@ -133,11 +133,11 @@ class Packed(Window):
         alone = (mask.sum(1) < self.each) & (number == 0)
         ends = _ends_in(self.model.base_model.audio_tower, mask.sum(1), alone)
         with swapped(unread(self.model), *ends), Concrete(), noted:
-            told, rows = self._told(features, mask)
-            self.model(input_ids=torch.full((1, 2), self.token), **told)
+            arguments, rows = self._arguments(features, mask)
+            self.model(input_ids=torch.full((1, 2), self.token), **arguments)
         return rows_of(noted.features), rows
 
-    def _told(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
+    def _arguments(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
         """Return all arguments of the forward for a window, and the number of rows of the audio."""
         each = self.each
         (states, rows), (all_of_each, _) = map(self._counts, (mask.sum(1), torch.tensor([each])))

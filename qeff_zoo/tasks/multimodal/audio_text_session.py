@@ -15,7 +15,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
-from qeff_zoo.tasks.multimodal.audio_encoder import Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader, SoundPreparer
 from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 
 
@@ -40,7 +40,7 @@ class AudioTextToTextSession(MediaTextSession):
 
     task = AUDIO_TEXT_TO_TEXT
     part, argument = "audio", "audio"
-    reader: Hearing
+    reader: AudioReader
     media: AudioEncoder
 
     def __init__(

@@ -78,13 +78,13 @@ class Read(nn.Module):
         """Return keys and values for every cross-attention layer."""
         decoder, found = language_model(self.model), list[Tensor]()
 
-        def note(*_: Any, **told: Any) -> Unread:
-            found.append(told[_STATES])
+        def note(*_: Any, **arguments: Any) -> Unread:
+            found.append(arguments[_STATES])
             return Unread(torch.zeros(1, 1, decoder.config.hidden_size))
 
         with swapped((decoder, "forward", note)), Concrete():
-            told = dict(zip(self.names, given, strict=True))
-            self.model(input_ids=torch.zeros(1, 1, dtype=torch.long), **told)
+            arguments = dict(zip(self.names, given, strict=True))
+            self.model(input_ids=torch.zeros(1, 1, dtype=torch.long), **arguments)
         cross, query = CrossCache(), torch.zeros(1, 1, decoder.config.hidden_size)
         for _, module in self.asking:
             module(query, **{_STATES: found[0]}, past_key_values=cross)
@@ -111,11 +111,13 @@ def _crossing(model: Any, images: CrossAttentionEncoder) -> list[tuple[int, Any]
 
 def _asking(layer: Any) -> Any:
     """Return the cross-attention module of a layer: the innermost that takes the states of images."""
-    told = [one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters]
-    return told[-1]
+    arguments = [
+        one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters
+    ]
+    return arguments[-1]
 
 
-def read_picture(model: Any, images: CrossAttentionEncoder) -> Tracing:
+def encoder_tracing(model: Any, images: CrossAttentionEncoder) -> Tracing:
     """Describe how to trace the vision encoder of `model`.
 
     Args:
@@ -187,11 +189,11 @@ class Step(decoder_tracing.Step):
         """Run transformers' forward with keys and values of images, and the masks of the inputs."""
         (seen,) = more
         rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
-        told = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, rows), strict=True))
+        arguments = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, rows), strict=True))
         decoder = language_model(self.model)
         forward = decoder.forward
         with swapped(
-            (decoder, "forward", lambda *args, **given: forward(*args, **{**given, **told}))
+            (decoder, "forward", lambda *args, **given: forward(*args, **{**given, **arguments}))
         ):
             return _call(self.model, input_ids, position_ids, _Seeing(state))
 

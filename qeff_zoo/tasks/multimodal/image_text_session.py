@@ -328,8 +328,8 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.video_processor import stamp_of
 
-        said: Sequence[str] = self.media.stamp
-        return stamp_of(self.folder, self.media.video_processor) or said
+        default: Sequence[str] = self.media.stamp
+        return stamp_of(self.folder, self.media.video_processor) or default
 
     def _film(self) -> int:
         """Return the placeholder token of a video."""

@@ -55,7 +55,7 @@ PIXELS = "pixel_values"
 _SEGMENTS = 3
 
 
-def _read_picture(model: Any, *, images: Mapping[str, Any], sides: Sequence[int] = ()) -> Tracing:
+def _read_image(model: Any, *, images: Mapping[str, Any], sides: Sequence[int] = ()) -> Tracing:
     return images_of(images).trace(model, side=next(iter(sides), None))
 
 
@@ -161,11 +161,11 @@ def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
 
 def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
     """Refuse an encoder-decoder as language model, and a config that lacks the required tokens."""
-    told = checkpoint.text_config
-    if told.get("is_encoder_decoder"):
+    config = checkpoint.text_config
+    if config.get("is_encoder_decoder"):
         yield (
-            f"The language model of {checkpoint.name!r} is {told.get('model_type')!r}, an encoder-decoder; expected a "
-            "decoder, which goes on with what it reads. Choose a checkpoint with one."
+            f"The language model of {checkpoint.name!r} is {config.get('model_type')!r}, an encoder-decoder; expected "
+            "a decoder. Choose a checkpoint with one."
         )
     for name in filter(None, (media.token, media.ends)):
         if token_of(checkpoint.model_config, name) is None:
@@ -232,7 +232,7 @@ def _variant(
     }
 
 
-def _pictures(shape: Shape) -> list[dict[str, Any]]:
+def _image_sizes(shape: Shape) -> list[dict[str, Any]]:
     if isinstance(shape, PatchShape):
         return named("Picture", [_of_patches(count, shape) for count in shape.patches])
     symbols = {"image_rows": _PATCHES // _MERGED, "windows": _PATCHES // _MERGED}
@@ -282,10 +282,10 @@ TASK = Task(
         Part(
             role="vision",
             probe=None,
-            tracing=_read_picture,
+            tracing=_read_image,
             half=_vision_tower,
             variant=_sized,
-            specializations=_pictures,
+            specializations=_image_sizes,
         ),
         Part(
             role="tiles",
@@ -294,7 +294,7 @@ TASK = Task(
             half=_vision_tower,
             needed=lambda recipe: bool(recipe.images and recipe.images.tiles),
             variant=_sized,
-            specializations=_pictures,
+            specializations=_image_sizes,
         ),
     ),
     beside=(
@@ -307,7 +307,7 @@ TASK = Task(
             needed=lambda recipe: bool(recipe.images and recipe.images.has_frame_program),
             optional=True,
             variant=_images,
-            specializations=_pictures,
+            specializations=_image_sizes,
         ),
     ),
     answers="logits",

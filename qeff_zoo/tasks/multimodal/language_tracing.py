@@ -117,8 +117,8 @@ def _is_mask(index: Any, values: Tensor) -> bool:
 class Step(decoder_tracing.Step):
     """One call of a language model with images or audio in its text."""
 
-    def __init__(self, *args: Any, media: Media, **told: Any) -> None:
-        super().__init__(*args, **told)
+    def __init__(self, *args: Any, media: Media, **named: Any) -> None:
+        super().__init__(*args, **named)
         self.media, self.modality = media, _modality(media)
         self.kind = getattr(media, "taken_as", "") or self.modality
 
@@ -130,11 +130,11 @@ class Step(decoder_tracing.Step):
         more: Sequence[Tensor],
     ) -> Any:
         """Run transformers' forward with computed features."""
-        told = dict(zip(self.names, more, strict=True))
-        if "rope_positions" in told:
-            position_ids = torch.cat([position_ids[None], told["rope_positions"]])
-        features = told[f"{self.modality}_embeds"]
-        deep: list[Any] = [told[name] for name in told if name.startswith("deepstack.")]
+        named = dict(zip(self.names, more, strict=True))
+        if "rope_positions" in named:
+            position_ids = torch.cat([position_ids[None], named["rope_positions"]])
+        features = named[f"{self.modality}_embeds"]
+        deep: list[Any] = [named[name] for name in named if name.startswith("deepstack.")]
         deep = [_Either([rows]) for rows in ([features, *deep] if self.media.added else deep)]
         if self.media.added:
             deep = [*zip(layers_of(self.media, self.model.config), deep, strict=True)]
@@ -148,10 +148,10 @@ class Step(decoder_tracing.Step):
         )  # 0 for tokens with bidirectional attention, 1 for others
         types = {
             name.removeprefix(TYPES): 1 - value if turned else value
-            for name, value in told.items()
+            for name, value in named.items()
             if name.startswith(TYPES)
         }
-        merged = _Merged(told[f"{self.modality}_index"], features)
+        merged = _Merged(named[f"{self.modality}_index"], features)
 
         def add(hidden: Tensor, _: Any, rows: Tensor) -> Tensor:
             return merged.put(hidden, rows, add=True)
@@ -166,7 +166,7 @@ class Step(decoder_tracing.Step):
         model = reader_of_tokens(self.model)
         arguments = inspect.signature(model.forward).parameters
         if _ROUTES in arguments:
-            types[_ROUTES] = _of_pictures(self.model.config, input_ids)
+            types[_ROUTES] = _of_images(self.model.config, input_ids)
         if projector := getattr(model, _PROJECTOR, None):  # features are its outputs
             swaps.append((projector, "forward", lambda rows, *_, **__: rows))
         if _TAKES not in arguments or self.media.around or self.media.embedded:
@@ -187,7 +187,7 @@ class Step(decoder_tracing.Step):
         """Remove bidirectional attention among audio tokens, which a forward may set for all multimodal tokens."""
         module = vars(sys.modules[type(self.model).__module__])
         masks = module.get(_MASKS) if isinstance(self.media, AudioEncoder) else None
-        changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
+        changed = {_MASKS: lambda **named: masks(**{**named, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
 
 
@@ -196,7 +196,7 @@ def _probe(model: Any) -> list[State]:
     return decoder_tracing.probe(reader_of_tokens(model))
 
 
-def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
+def _of_images(config: Any, input_ids: Tensor) -> Tensor:
     """Return a mask of image tokens, and of the tokens that begin and end images."""
     names = (f"{kind}{part}_token_id" for kind in _KINDS for part in ("", "_start", "_end"))
     known = torch.tensor([getattr(config, name) for name in names])
@@ -225,12 +225,12 @@ def tracing(
     """
     config = model.config
     every = [*([images] if images else []), *([sounds] if sounds else [])]
-    told: Media = every[0]
-    modality = _modality(told)
+    media: Media = every[0]
+    modality = _modality(media)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
     rows = {0: Dim(f"{modality}_rows", min=2)}
-    deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
-    deep = layers_of(told, config)[1:] if told.added else deep
+    deep = getattr(config.vision_config, media.deepstack) if media.deepstack else ()
+    deep = layers_of(media, config)[1:] if media.added else deep
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
         found = {
@@ -238,19 +238,19 @@ def tracing(
             f"{modality}_embeds": (features, rows),
             **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
         }
-        if told.axes > 1:
+        if media.axes > 1:
             found["rope_positions"] = (
-                position_ids.expand(told.axes, -1, -1).contiguous(),
+                position_ids.expand(media.axes, -1, -1).contiguous(),
                 {1: batch, 2: seq},
             )
-        if told.whole:
+        if media.whole:
             types = torch.zeros(len(position_ids), decoder_tracing.CTX, dtype=torch.long)
-            found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
+            found[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    step = partial(Step, media=told)
+    step = partial(Step, media=media)
     made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
-    around = getattr(config, told.around) if told.around else ()
+    around = getattr(config, media.around) if media.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]
     index = f"{modality}_index"
     return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))

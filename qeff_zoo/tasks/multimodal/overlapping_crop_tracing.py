@@ -53,9 +53,9 @@ class Crops(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows."""
         pixels, patches = given
-        told = {self.pooled: patches, _GRIDS: torch.zeros(1, 4, dtype=torch.long)}
+        arguments = {self.pooled: patches, _GRIDS: torch.zeros(1, 4, dtype=torch.long)}
         with Concrete(), _EveryRow():
-            output = self.model.get_image_features(pixel_values=pixels, **told)
+            output = self.model.get_image_features(pixel_values=pixels, **arguments)
         return (rows_of(output.pooler_output),)
 
 

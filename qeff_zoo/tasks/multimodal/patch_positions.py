@@ -144,25 +144,25 @@ class Tower:
         if self.frames:
             frames = np.repeat(np.arange(time), height * width)
             places = np.concatenate([frames[:, None], places], axis=1)
-        told = {
+        inputs = {
             "position_ids": places,
             "cu_seqlens": np.arange(0, time * height * width + 1, height * width, dtype=np.int64),
         }
         if self.window:
-            told |= self._windows(time, height // self.merge, width // self.merge)
+            inputs |= self._windows(time, height // self.merge, width // self.merge)
         if self.side and self.taps == "nearest":
             down, right = (_nearest(size, self.side) for size in (height, width))
             nearest = down[rows] * self.side + right[columns]
-            told["interp_indices"] = np.tile(nearest, time)[:, None]
+            inputs["interp_indices"] = np.tile(nearest, time)[:, None]
         elif self.side:
             whole = self.taps == "antialiased"
             taps = self._shares if whole else self._taps
-            told |= taps(time, rows, height, columns, width)
+            inputs |= taps(time, rows, height, columns, width)
         # A program takes at least two segments: an empty one is added.
-        for name in {"cu_seqlens", "cu_window_seqlens"} & told.keys():
-            if len(told[name]) == 2:
-                told[name] = np.append(told[name], told[name][-1:])
-        return told
+        for name in {"cu_seqlens", "cu_window_seqlens"} & inputs.keys():
+            if len(inputs[name]) == 2:
+                inputs[name] = np.append(inputs[name], inputs[name][-1:])
+        return inputs
 
     def in_column(self, patches: Array, height: int, width: int) -> dict[str, Array]:
         """Return the program inputs of an image whose merged squares form one column.

@@ -87,12 +87,12 @@ class _Sampled(TorchFunctionMode):
     """Interpolates a table at the points of the inputs, if a forward would compute these from sizes.
 
     Args:
-        told: Indices of the positions around each patch, and their weights.
+        arguments: Indices of the positions around each patch, and their weights.
     """
 
-    def __init__(self, told: Mapping[str, Tensor]) -> None:
+    def __init__(self, arguments: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.taps, self.weights = told["interp_indices"], told["interp_weights"]
+        self.taps, self.weights = arguments["interp_indices"], arguments["interp_weights"]
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -138,25 +138,25 @@ class Patches(nn.Module):
         model: Hugging Face model whose attention is `qeff_zoo`.
         names: Names of the inputs after the patches.
         tower: Geometry of patches in the vision encoder.
-        told: Number of patches on a side of a merged square, if the forward takes it; else 0.
+        arguments: Number of patches on a side of a merged square, if the forward takes it; else 0.
     """
 
-    def __init__(self, model: Any, names: Sequence[str], tower: Tower, told: int) -> None:
+    def __init__(self, model: Any, names: Sequence[str], tower: Tower, arguments: int) -> None:
         super().__init__()
-        self.model, self.names, self.told = model, names, told
+        self.model, self.names, self.arguments = model, names, arguments
         self.merge, self.placed = tower.merge, bool(tower.positions)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows, and those of deepstack layers."""
         pixels, *lie = given
-        told: dict[str, Any] = dict(zip(self.names, lie, strict=True))
-        told["max_seqlen"] = 1
-        if "window_index" in told:
-            told["max_window_seqlen"] = 1
+        arguments: dict[str, Any] = dict(zip(self.names, lie, strict=True))
+        arguments["max_seqlen"] = 1
+        if "window_index" in arguments:
+            arguments["max_window_seqlen"] = 1
         module = sys.modules[type(self.model).__module__]
         for name, made in _MADE.items():
             if hasattr(module, f"get_vision_{name}"):
-                told[name] = made(pixels.shape[0], self.merge)
+                arguments[name] = made(pixels.shape[0], self.merge)
         rows = pixels.shape[0] // self.merge**2
         grid = Sizes([[1, self.merge * rows, self.merge]])
         with ExitStack() as changed:
@@ -164,18 +164,18 @@ class Patches(nn.Module):
                 if hasattr(type(part), _JOINS):
                     changed.enter_context(mock.patch.dict(vars(part), {_JOINS: _twice}))
                 if hasattr(type(part), _RESIZES):
-                    place = partial(_placed, told.pop("interp_weights"))
+                    place = partial(_placed, arguments.pop("interp_weights"))
                     changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: place}))
             changed.enter_context(Concrete())
-            changed.enter_context(_Unpadded(self.told))
-            if "interp_indices" in told:
-                changed.enter_context(_Sampled(told))
-            if self.told:
-                told["image_merge_sizes"] = Sizes([self.told])
+            changed.enter_context(_Unpadded(self.arguments))
+            if "interp_indices" in arguments:
+                changed.enter_context(_Sampled(arguments))
+            if self.arguments:
+                arguments["image_merge_sizes"] = Sizes([self.arguments])
             if self.placed:
                 output = self.model.get_image_features(pixels[None], lie[0][None])
             else:
-                output = self.model.get_image_features(pixels, grid, **told)
+                output = self.model.get_image_features(pixels, grid, **arguments)
         deep = getattr(output, "deepstack_features", None) or []
         return tuple(rows_of(part) for part in (output.pooler_output, *deep))
 

@@ -72,14 +72,14 @@ class Tile(Picture):
 
         put, width = PutRecorder(), self.model.config.hidden_size
         with swapped((maker, _TOWER, make)), Concrete(), put:
-            told = {
+            arguments = {
                 "input_ids": self.tokens,
                 "inputs_embeds": torch.zeros(*self.tokens.shape, width),
                 self.images.pixels: pixels[None],
                 self.images.mask: torch.ones(1, 2, *mask.shape[1:]),
                 "image_sizes": _Sides(pixels.shape[2:]),
             }
-            maker(**told)
+            maker(**arguments)
         rows = rows_of(put.features)
         return (rows[: (rows.shape[0] + 1) // 2],)
 

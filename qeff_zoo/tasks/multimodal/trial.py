@@ -100,5 +100,5 @@ class AnyToAnyTrial(MediaTrial):
     def inputs(self) -> Iterator[Prepared]:
         """See `MediaTrial`; both in turns, so that each precedes the other in some sequence."""
         images = samples.images(self.session)
-        audio = self.session.audio.samples(self.session.hearing.shape)
+        audio = self.session.audio.samples(self.session.audio_reader.shape)
         return (next(source) for source in cycle([images, audio, audio, audio, images, images]))

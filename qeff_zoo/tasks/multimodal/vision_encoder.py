@@ -158,10 +158,10 @@ class Vision(Reader):
             return self._look_at_step(digest, prepared, self._film_tower)
         return self._look_at_frames(digest, prepared[FRAMES])
 
-    def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
+    def _shape(self, output: Tensor, arguments: Mapping[str, Array]) -> tuple[int, ...]:
         """See `Reader`; some encoders return an image token for each patch or merged square."""
-        rows = self.images.rows_of(self, told) if len(output.shape) == 2 else None
-        return super()._shape(output, told) if rows is None else (rows, 1)
+        rows = self.images.rows_of(self, arguments) if len(output.shape) == 2 else None
+        return super()._shape(output, arguments) if rows is None else (rows, 1)
 
     def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
         """Return the features of video frames, (1, frames, channels, height, width), encoded one by one."""
@@ -174,9 +174,9 @@ class Vision(Reader):
     def _look_at_step(self, digest: bytes, prepared: Mapping[str, Array], tower: Tower) -> Encoded:
         """Return the features of one video frame, reduced to the image tokens that its processor keeps."""
         check_merge(prepared.get(FILM_MERGE), tower)
-        told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
+        arguments = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
         pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
-        found = self._run({PIXELS: pixels, **told}, self._frames)
+        found = self._run({PIXELS: pixels, **arguments}, self._frames)
         kept = np.asarray(prepared[KEPT], bool)
         features = {name: one[kept] for name, one in found.items()}
         return Encoded(digest=digest, features=features, of_video=True)

@@ -141,8 +141,8 @@ class Column(Picture):
         turn, run = tower.patch_positional_embedding, tower.transformer
         plain, attend = turn.forward, run.forward
 
-        def packed(embeds: Tensor, **told: Any) -> Any:
-            return attend(embeds, **{**told, "cu_seq_lens_q": ends})
+        def packed(embeds: Tensor, **named: Any) -> Any:
+            return attend(embeds, **{**named, "cu_seq_lens_q": ends})
 
         with swapped(
             (turn, "forward", lambda embeds, _: plain(embeds, places)), (run, "forward", packed)
@@ -185,13 +185,13 @@ class Shaped(nn.Module):
         def place(table: Tensor, *_: Any, **__: Any) -> Tensor:
             return (shares @ table.flatten(0, 1))[None]
 
-        def packed(inputs_embeds: Tensor, attention_mask: Any, **told: Any) -> Any:
-            return attend(inputs_embeds, apart, **told)
+        def packed(inputs_embeds: Tensor, attention_mask: Any, **named: Any) -> Any:
+            return attend(inputs_embeds, apart, **named)
 
         see = tower.forward
 
-        def unmasked(**told: Any) -> Any:
-            return see(**{**told, "pixel_attention_mask": None})
+        def unmasked(**named: Any) -> Any:
+            return see(**{**named, "pixel_attention_mask": None})
 
         changes = (
             (embed, "resize_positional_embeddings", place),
