@@ -85,6 +85,8 @@ class BudgetGuide:
         over, end = self._count - self._budget.tokens, self._budget.end
         text = self._tokenizer.spelled(self._tokens[-_LOOK:])
         begins = any(text.endswith(end[:length]) for length in range(1, len(end)))
-        if over >= (len(end) if begins else 0):  # an end that is being written needs some tokens more
+        if over >= (
+            len(end) if begins else 0
+        ):  # an end that is being written needs some tokens more
             self._over = True
             self._forced = self._tokenizer.encode(self._budget.end, special_tokens=False)
