@@ -361,6 +361,7 @@ def _choices(
     param = "documents" if documents else param
     more = {**more, "documents": documents} if documents else more
     grammar = plan.grammar if plan else _form(session, body)
+    more = {**more, "thinking": plan.thinking} if plan and plan.thinking else more
     with blaming(param):
         sampling = _sampling(session, body, logprobs)
         request = session.request(
@@ -374,7 +375,6 @@ def _choices(
             **more,
             adapter=adapter,
             grammar=grammar,
-            **({"thinking": plan.thinking} if plan and plan.thinking else {}),
         )
     request = replace(request, shown=plan.shown) if plan else request
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
