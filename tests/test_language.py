@@ -21,7 +21,7 @@ BANNED = {
     *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
 }
 #: What there still is of each kind. Lower a number when the count is lower; never raise one.
-LIMITS = {"identifiers": 545, "docstrings": 46, "arguments": 0}
+LIMITS = {"identifiers": 540, "docstrings": 46, "arguments": 0}
 
 
 @cache
@@ -112,9 +112,9 @@ def test_the_private_language_only_shrinks(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "counts"),
     [
-        ("told = 1", {"identifiers": 590}),
-        ("def is_asked(x): ...", {"identifiers": 590}),
-        ("class SaidWords: ...", {"identifiers": 590}),
+        ("told = 1", {"identifiers": 1}),
+        ("def is_asked(x): ...", {"identifiers": 1}),
+        ("class SaidWords: ...", {"identifiers": 1}),
         ("retold = asking_price", {}),
         ('def f():\n    """What a config says."""', {"docstrings": 1}),
         (
