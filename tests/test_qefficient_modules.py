@@ -118,6 +118,12 @@ def test_rows_go_to_batch_slots_and_several_tokens_are_verified(
         expected = logits(theirs, *text, *drafts[slot])[-3:]
         np.testing.assert_allclose(found["logits"][slot], expected, atol=1e-4)
     assert not found["logits"][1].any()
+    last = {
+        "input_ids": np.array([[1, 2, 3]] * 3),
+        "position_ids": np.array([[31, 32, 33], [-1] * 3, [-1] * 3]),
+    }
+    found = session.run({**inputs, **last})
+    assert found["logits"].any(axis=-1).tolist() == [[True, False, False], [False] * 3, [False] * 3]
 
 
 def test_a_session_describes_its_program(package: Package) -> None:

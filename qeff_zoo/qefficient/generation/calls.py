@@ -66,6 +66,9 @@ class Calls:
         tokens, positions = self._required(given, _TOKENS), self._required(given, _POSITIONS)
         axes = positions[1:] if positions.ndim == 3 else None
         positions = positions[0] if positions.ndim == 3 else positions
+        kept = given[_KEPT].shape[0] if _KEPT in given and _KEPT in self.program.inputs else 1
+        if kept > 1:  # drafts beyond the context are padding
+            positions = np.where(positions < self._ctx_len, positions, PADDING)
         if (end := int(positions.max()) + 1) > self._ctx_len:
             raise ContextLengthError(
                 f"The call ends at position {end:,}; expected at most {self._ctx_len:,}, the package's context. Give a "
@@ -74,7 +77,6 @@ class Calls:
         used = np.flatnonzero((positions != PADDING).any(axis=1))
         slots = given[_SLOTS].ravel().tolist() if _SLOTS in given else [*range(len(tokens))]
         self._restore(given, slots)
-        kept = given[_KEPT].shape[0] if _KEPT in given and _KEPT in self.program.inputs else 1
         widths = {
             int(place): int(np.flatnonzero(positions[place] != PADDING)[-1]) + 1 for place in used
         }
@@ -91,7 +93,7 @@ class Calls:
             }
             if axes is not None and AXES in self.program.inputs:
                 inputs[AXES] = np.maximum(axes[:, part, :width], 0)
-            self._put(made, self._call(given, inputs, part, rows, kept), part, len(tokens))
+            self._put(made, self._call(given, inputs, part, rows, kept), part, len(tokens), kept)
         return self._answers({**made, **self._states(wanted, slots)}, wanted)
 
     def inputs_of(self, given: Mapping[str, Array]) -> dict[str, Array]:
@@ -129,7 +131,7 @@ class Calls:
                 np.maximum(inputs[_POSITIONS], 0)[None], int(known[AXES].shape[0]), axis=0
             )
         if _KEPT in known:
-            inputs[_KEPT] = np.zeros(kept, np.int64)
+            inputs[_KEPT] = np.zeros(min(kept, inputs[_TOKENS].shape[1]), np.int64)
         if _SEEN in known:
             inputs[_SEEN] = np.zeros(self._seen(given, inputs[_POSITIONS]), np.int64)
         for name in known.keys() - inputs.keys():
@@ -185,11 +187,20 @@ class Calls:
 
     @staticmethod
     def _put(
-        made: dict[str, Array], outputs: Mapping[str, Array], part: Sequence[int], count: int
+        made: dict[str, Array],
+        outputs: Mapping[str, Array],
+        part: Sequence[int],
+        count: int,
+        kept: int,
     ) -> None:
-        """Put the outputs of a part into those of the call; rows of padding alone have zeros."""
+        """Put the outputs of a part into those of the call; rows and tokens of padding alone have zeros."""
         for name, array in outputs.items():
-            made.setdefault(name, np.zeros((count, *array.shape[1:]), array.dtype))[part] = array
+            sizes = (kept, *array.shape[2:]) if name == "logits" else array.shape[1:]
+            whole = made.setdefault(name, np.zeros((count, *sizes), array.dtype))
+            if name == "logits":
+                whole[part, : array.shape[1]] = array
+            else:
+                whole[part] = array
 
     def _answers(self, outputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return the outputs that are wanted."""
