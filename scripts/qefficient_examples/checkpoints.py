@@ -42,7 +42,7 @@ _TEMPLATE = (
 
 def _text(model_type: str, **config: Any) -> Make:
     def make(folder: Path) -> None:
-        decoder(folder, model_type, **_LONG, vocab_size=_WORDS, **config)
+        decoder(folder, model_type, **{**_LONG, "vocab_size": _WORDS, **config})
         scripts = (folder.parents[1] / "checkout").rglob("*.py")
         known = Tokenizer.from_file(str(folder / "tokenizer.json"))
         special = [token.content for _, token in sorted(known.get_added_tokens_decoder().items())]
@@ -255,8 +255,8 @@ CHECKPOINTS: Mapping[str, Make] = {
     "moonshotai/Kimi-K2-Thinking": _text("deepseek_v3"),
     "moonshotai/Kimi-K2.5": _coded("kimi_k25"),
     **dict.fromkeys(("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-base-en-v1.5"), _BERT),
-    "meta-llama/Llama-Prompt-Guard-2-22M": lambda folder: decoder(
-        folder, "deberta-v2", task="text-classification", num_labels=2, **_LABELS
+    "meta-llama/Llama-Prompt-Guard-2-22M": _text(
+        "deberta-v2", task="text-classification", num_labels=2, max_position_embeddings=512, **_LABELS
     ),
     "openai/whisper-tiny": _whisper,
     **dict.fromkeys(("facebook/wav2vec2-base", "facebook/wav2vec2-base-960h"), _wav2vec2),
