@@ -301,7 +301,7 @@ def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:
     path.write_text(json.dumps({"records": content}))
     _, _, row, _, last = table.table(tmp_path).splitlines()
     assert last.startswith(
-        f"Of 46 faults of {MODELS[0].title} in stored, validation notices 45; the slightest"
+        f"Validation detects 45 of 46 faults that are put into {MODELS[0].title} (`stored`): the error"
     )
     assert [cell.strip() for cell in row.strip("|").split("|")] == [
         MODELS[0].title,

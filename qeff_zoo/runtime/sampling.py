@@ -98,18 +98,18 @@ class Sampling:
                 )
 
 
-def published_sampling(config: Mapping[str, Any]) -> dict[str, float]:
+def published_sampling(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters of a generation_config.json by name, without values out of range.
 
     Args:
         config: Content of the file; its defaults are transformers'.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         value = config.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
-                Sampling(**{name: value})
+                Sampling(**{name: value})  # type: ignore[arg-type]
             except GenerationError:
                 continue
             found[name] = value

@@ -131,7 +131,7 @@ class TextGenerationSession(PromptReader):
         #: (`do_sample`), as in transformers; else greedy decoding.
         self.default_sampling = Sampling()
         if published.get("do_sample") is True:
-            self.default_sampling = Sampling(**{"temperature": 1.0, **self.published_sampling})
+            self.default_sampling = replace(Sampling(temperature=1.0), **self.published_sampling)
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
         #: Metrics of the last `generate` or `stream`.

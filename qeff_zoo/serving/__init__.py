@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI-compatible server of one package (extra `serve`)."""
+"""Server of packages over OpenAI's and Anthropic's APIs (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.options import ServerOptions

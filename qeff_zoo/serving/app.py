@@ -23,6 +23,7 @@ from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
+from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.versions import installed
 
 from . import adapters, errors, tokens
@@ -54,7 +55,7 @@ MAX_MEDIA_BYTES = 25 << 20
 MAX_BODIES = 16
 
 
-def service_of(session: Session) -> Service:
+def service_of(session: Session | EncoderSession) -> Service:
     """Return the service of a session's task.
 
     Raises:

@@ -270,7 +270,7 @@ def _own_endpoints(members: Mapping[str, Member], version: str) -> FastAPI:
     @app.get("/metrics")
     async def figures() -> Response:
         loaded = {name: one.loaded.metrics for name, one in members.items() if one.loaded}
-        text = generate_latest(_Merged(loaded))  # type: ignore[arg-type]
+        text = generate_latest(_Merged(loaded))
         return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
 
     return app

@@ -41,7 +41,7 @@ class TextFormat(BaseModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     description: str | None = None
-    content: dict[str, Any] | None = Field(None, alias="schema")
+    content: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 

@@ -209,7 +209,7 @@ class ResponseBuilder:
         if delta is not None:
             name, place = delta
             fields = {} if isinstance(event, Arguments) else {"content_index": 0}
-            more = {"logprobs": []} if isinstance(event, Text) else {}
+            more: Object = {"logprobs": []} if isinstance(event, Text) else {}
             yield self.event(name, **self._place(place), **fields, delta=event.text, **more)  # type: ignore[union-attr]
 
     def close(self) -> Iterator[bytes]:

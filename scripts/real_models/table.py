@@ -15,7 +15,7 @@ _HEADERS = ("model", "measured", "transformers", *STORED, "llama.cpp")
 
 
 def table(folder: Path = FOLDER) -> str:
-    """Return the table in Markdown, with a row for each model that has a record, and what faults of it were noticed.
+    """Return the table in Markdown, with a row for each model that has a record, and the faults that validation detects.
 
     Args:
         folder: Folder of all records.
@@ -28,8 +28,9 @@ def table(folder: Path = FOLDER) -> str:
         if measured := {one["weights"]: one for one in found if "measured" in one}:
             rows.append([model.title, *_row(measured)])
             lines += [
-                f"\n\nOf {one['tried']} faults of {model.title} in {storage}, validation notices {one['noticed']}; the "
-                f"slightest is {one['least']:.3g} times what is allowed, the right package {one['right']:.2g} times."
+                f"\n\nValidation detects {one['noticed']} of {one['tried']} faults that are put into {model.title} "
+                f"(`{storage}`): the error of the slightest one is {one['least']:.3g} times the tolerance, that of the "
+                f"right package {one['right']:.2g} times."
                 for storage, record in measured.items()
                 if (one := record["measured"].get("faults"))
             ]
