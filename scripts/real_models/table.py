@@ -15,7 +15,7 @@ _HEADERS = ("model", "measured", "transformers", *STORED, "llama.cpp")
 
 
 def table(folder: Path = FOLDER) -> str:
-    """Return the table in Markdown, with a row for each model that has a record, and the faults that validation detects.
+    """Return the table in Markdown, with a row for each model that has a record, and the faults that are detected.
 
     Args:
         folder: Folder of all records.
