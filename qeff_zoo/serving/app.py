@@ -55,7 +55,7 @@ MAX_MEDIA_BYTES = 25 << 20
 MAX_BODIES = 16
 
 
-def service_of(session: Session | EncoderSession) -> Service:
+def service_of(session: "Session | EncoderSession") -> Service:
     """Return the service of a session's task.
 
     Raises:
