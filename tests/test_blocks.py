@@ -219,7 +219,7 @@ def test_documents_begin_the_prompt_or_the_last_message(trained: Package) -> Non
     whole = opened.encode_chat([{"role": "user", "content": "class socketclass dequeWhich?"}])
     assert tokenizer.decode(chat.prompt) == tokenizer.decode(whole)
     assert len(chat.documents) == 3
-    opened.chat_template.render = lambda messages: "something else"
+    opened.chat_template.render = lambda *_: "something else"
     with pytest.raises(GenerationError, match="writes the last message 0 times as it is"):
         opened.request("Which?", documents=documents, chat=True)
 

@@ -813,7 +813,7 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     with pytest.raises(PlanError, match="Call save_pretrained"):
         qefficient.QEFFAutoModelForCausalLM(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="'lasttoken'"):
-        qefficient.QEFFAutoModel.from_pretrained(ENCODER, pooling="avg")
+        qefficient.QEFFAutoModel.from_pretrained(ENCODER, pooling="weighted")
     batched = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()

@@ -610,6 +610,7 @@ def test_a_server_writes_of_the_picture_of_a_chat(
     assert [counted[name] - before[name] for name in names] == [3, 4]
 
 
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
 NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "several messages": (lambda seen: {"messages": [user(seen), user(seen)]}, "the request has 2 messages; expected"),
     "no picture": (lambda _: {"messages": [user({"type": "text", "text": "w7"})]}, "the request has 0 pictures"),
@@ -620,7 +621,7 @@ NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]]
         "the request has recordings",
     ),
     "a call of a tool": (lambda seen: {"messages": [{**user(seen), "tool_calls": []}]}, "has 'tool_calls'; expected"),
-    "tools": (lambda seen: {"messages": [user(seen)], "tools": [{}]}, "Parameter 'tools'"),
+    "tools": (lambda seen: {"messages": [user(seen)], "tools": TOOLS}, "Parameter 'tools'"),
     "passages": (lambda seen: {"messages": [user(seen)], "extra_body": {"blocks": ["a"]}}, "Parameter 'blocks'"),
     "a picture that is elsewhere": (
         lambda _: {"messages": [user({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}})]},

@@ -206,7 +206,9 @@ def test_a_single_token_is_refused(
 def test_packages_without_words_are_refused(
     packages: dict[str, Package], built: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(GenerationError, match=r"'feature-extraction' .* has a perplexity"):
+    with pytest.raises(
+        GenerationError, match=r"'feature-extraction' .* expected 'text-generation'"
+    ):
         perplexity.prepare(built["encoder"], TEXT)
     monkeypatch.setattr(perplexity.Tokenizer, "find", lambda _: None)
     with pytest.raises(GenerationError, match=r"has no tokenizer\.json"):

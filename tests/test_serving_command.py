@@ -35,7 +35,7 @@ import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, ImageClassificationSession
-from qeff_zoo.serving import generation
+from qeff_zoo.serving import chat_runs
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.server import url_of
 
@@ -185,7 +185,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
     def told(*given: Any) -> Any:
         raise ApiError(400, f"hosts {given[4]}")
 
-    monkeypatch.setattr(generation, "prepare_chat", told)
+    monkeypatch.setattr(chat_runs, "prepare_chat", told)
     with (
         running(engine, image_hosts=asked[0].image_hosts) as url,
         connect(url) as client,

@@ -159,7 +159,7 @@ def open_snapshot(
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
-    allowed = False if anonymous else hub_token(token)
+    access_token = False if anonymous else hub_token(token)
     with hub_errors(model_id, revision):
         try:
             # Requested by branch, so that the client records the branch's commit for offline use.
@@ -169,24 +169,24 @@ def open_snapshot(
                 revision=revision,
                 tqdm_class=_bar(),
                 local_files_only=offline(),
-                token=allowed,
+                token=access_token,
                 cache_dir=cache_dir,
             )
         except errors.RemoteEntryNotFoundError:
             if need_config:
-                info = HfApi(token=allowed).model_info(model_id, revision=revision)
+                info = HfApi(token=access_token).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
                 return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
-            config = _any_file(model_id, revision, allowed, cache_dir)
+            config = _any_file(model_id, revision, access_token, cache_dir)
         except errors.LocalEntryNotFoundError:
             if need_config:
                 raise
-            config = _any_file(model_id, revision, allowed, cache_dir)
+            config = _any_file(model_id, revision, access_token, cache_dir)
         folder = Path(config).parent
         if offline():
             return _cached_snapshot(model_id, folder, wanted, cache_dir)
         try:
-            api = HfApi(token=allowed)
+            api = HfApi(token=access_token)
             info = api.model_info(model_id, revision=folder.name, files_metadata=True)
         except (http_error(), errors.OfflineModeIsEnabled) as error:
             if is_refusal(error):
@@ -201,7 +201,7 @@ def open_snapshot(
             online=True,
             sizes={file.rfilename: file.size or 0 for file in files},
             digests={file.rfilename: file.lfs.sha256 for file in files if file.lfs},
-            token=allowed,
+            token=access_token,
             cache_dir=cache_dir,
         )
         _fetch_companions(snapshot, wanted)

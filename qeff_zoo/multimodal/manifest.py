@@ -87,7 +87,7 @@ def _name_of(family: type[Media]) -> str:
 @cache
 def _names() -> tuple[str, ...]:
     """Return the family names that a manifest may contain: the modules of bases and of families."""
-    own = {"families", "manifest"}
+    own = {"families", "manifest", "own_forms"}
     paths = [*multimodal.__path__, *families.__path__]
     return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 

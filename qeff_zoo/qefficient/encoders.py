@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.plan.request import POOLINGS
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
@@ -132,6 +133,13 @@ class QEFFAutoModel(_Encoder):
         if pooling is None:
             return cls._load(pretrained_model_name_or_path, source)
         chosen = {"avg": "mean"}.get(pooling, pooling) if isinstance(pooling, str) else "none"
+        if chosen not in POOLINGS:
+            raise PlanError(
+                [
+                    f"`from_pretrained`: pooling is {pooling!r}; expected {' or '.join(map(repr, POOLINGS))}, or a "
+                    "function. Change it."
+                ]
+            )
         model = cls._load(pretrained_model_name_or_path, source, pooling=chosen, normalize=False)
         if callable(pooling):
             model._pool = _checked(pooling)

@@ -169,8 +169,9 @@ def _shown(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the image of a chat for an image-to-text model, and the prompt; refuse any other content."""
-    if body.documents:
-        raise unknown_parameter("documents", body.documents)
+    for name in ("documents", "tools"):
+        if value := getattr(body, name):
+            raise unknown_parameter(name, value)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
     found = {
         f"role {brief(message.role)}": message.role != "user",

@@ -140,17 +140,22 @@ def test_a_long_text_is_embedded_by_its_beginning(
 ) -> None:
     with embedder(encoder_package) as (session, url):
         lengths: list[int] = []
-        cutting = session.tokenizer._cutting_at
+        truncating = session.tokenizer._truncating
 
         class Listening:
-            def __init__(self, length: int) -> None:
-                self._tokenizer = cutting(length)
+            def __init__(self, tokenizer: Any) -> None:
+                self._tokenizer = tokenizer
 
             def encode_batch(self, texts: list[str]) -> Any:
                 lengths.extend(map(len, texts))
                 return self._tokenizer.encode_batch(texts)
 
-        monkeypatch.setattr(session.tokenizer, "_cutting_at", Listening)
+        @contextmanager
+        def listening(length: int) -> Iterator[Listening]:
+            with truncating(length) as tokenizer:
+                yield Listening(tokenizer)
+
+        monkeypatch.setattr(session.tokenizer, "_truncating", listening)
         status, found = ask(url, "embeddings", input=["the lazy dog " * 100_000, "fox"])
         assert status == 200
         assert sum(read) + sum(lengths) < 10_000
