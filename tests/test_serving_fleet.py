@@ -196,6 +196,9 @@ def test_packages_of_two_tasks_are_served_together(
             url, "embeddings", json.dumps({"model": "bert", "input": "a"}).encode()
         )
         assert (status, len(found["data"])) == (200, 1)
+        with urllib.request.urlopen(f"{url}/models/bert", timeout=TIMEOUT) as answer:
+            assert json.load(answer)["id"] == "bert"
+        assert post(url, "models/none", b"")[0] in (404, 405)
         chat = {"model": "bert", "messages": QUESTION}
         assert post(url, "chat/completions", json.dumps(chat).encode())[0] == 404
         metrics = url.replace("/v1", "/metrics")

@@ -19,7 +19,7 @@ from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.tools import ChatFormats
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ChatRuns:
     """Preparation and generation of chats.
 
@@ -40,9 +40,8 @@ class ChatRuns:
     pool: MediaPool = field(init=False)
 
     def __post_init__(self) -> None:
-        bounds = Bounds(choices=self.engine.share)
-        object.__setattr__(self, "bounds", bounds)
-        object.__setattr__(self, "pool", MediaPool(bounds.decoded_bytes))
+        self.bounds = Bounds(choices=self.engine.share)
+        self.pool = MediaPool(self.bounds.decoded_bytes)
 
     def prepare(self, body: ChatRequest) -> Preparation[Chat]:
         """Prepare the chat of a body.

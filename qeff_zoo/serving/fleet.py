@@ -31,6 +31,7 @@ from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
 _OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models")
+_MODEL = "/v1/models/"
 _FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{0,512})\r\n')  # of a form
 
 
@@ -119,7 +120,7 @@ class Fleet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to its model, which is loaded first if necessary."""
-        if scope["path"] in _OWN_PATHS:
+        if scope["path"] in _OWN_PATHS or scope["path"].startswith(_MODEL):
             await self._own(scope, receive, send)
             return
         body = await receive()  # whole, from `BodyLimit`
@@ -129,7 +130,7 @@ class Fleet:
             return sent.pop() if sent else await receive()
 
         try:
-            member = self._find(_model_of(scope, body.get("body", b"")))
+            member = self._find(_model_of(body.get("body", b"")))
         except ApiError as refusal:
             await refusal.response(scope, receive, send)
             return
@@ -151,13 +152,7 @@ class Fleet:
             None,
         )
         if member is None:
-            known = ", ".join(map(repr, self._members))
-            raise ApiError(
-                404 if name else 400,
-                f"There is no model {brief(name)}; expected one of {known}. Ask for one of them.",
-                param="model",
-                code="model_not_found",
-            )
+            raise _unknown(name, self._members)
         return member
 
     @asynccontextmanager
@@ -216,6 +211,16 @@ class Fleet:
                 await self._change(member, lambda: _leave(member))
 
 
+def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
+    known = ", ".join(map(repr, members))
+    return ApiError(
+        404 if name else 400,
+        f"There is no model {brief(name)}; expected one of {known}. Ask for one of them.",
+        param="model",
+        code="model_not_found",
+    )
+
+
 def _enter(member: Member) -> None:
     member.loaded = member.stack.enter_context(member.load())
     member.nbytes = max(member.nbytes, member.loaded.nbytes)
@@ -234,10 +239,8 @@ def _has(model: Model, name: str) -> bool:
     return bool(name)
 
 
-def _model_of(scope: Scope, body: bytes) -> str:
-    """Return the model of a body, JSON or a form, or of a path; empty if there is none."""
-    if scope["path"].startswith("/v1/models/"):
-        return str(scope["path"].removeprefix("/v1/models/"))
+def _model_of(body: bytes) -> str:
+    """Return the model of a body, JSON or a form; empty if there is none."""
     if body[:2] == b"--":
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""
@@ -266,6 +269,12 @@ def _own_endpoints(members: Mapping[str, Member], version: str) -> FastAPI:
     async def models() -> Response:
         data = [entry for member in members.values() for entry in _described(member)]
         return JSONResponse({"object": "list", "data": data})
+
+    @app.get(f"{_MODEL}{{name:path}}")
+    async def model(name: str) -> Response:
+        every = [entry for member in members.values() for entry in _described(member)]
+        found = next((entry for entry in every if entry["id"] == name), None)
+        return JSONResponse(found) if found else _unknown(name, members).response
 
     @app.get("/metrics")
     async def figures() -> Response:
