@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chats of one model that run in its engine, for every API that the server has."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fastapi import Request
 
 from qeff_zoo.runtime import Engine, Generation, Handle
-from qeff_zoo.serving.chats import Chat
+from qeff_zoo.runtime.chat_output import Event
+from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.media import MediaPool, Preparation
 from qeff_zoo.serving.metrics import Metrics
@@ -17,6 +19,16 @@ from qeff_zoo.serving.prompts import prepare_chat
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.tools import ChatFormats
+
+
+class StreamBuilder(Protocol):
+    """Builder of the stream events of an API."""
+
+    def opening(self) -> Iterator[bytes]:
+        """Yield the events at the start of a stream."""
+
+    def grow(self, event: Event) -> Iterator[bytes]:
+        """Yield the stream events of an event of the output."""
 
 
 @dataclass(kw_only=True)
@@ -68,6 +80,28 @@ class ChatRuns:
         """
         chat = await unless_gone(request, self.pool.prepare(preparation))
         return chat, submit(self.engine, chat.requests)
+
+    async def stream(
+        self, builder: StreamBuilder, chat: Chat, handles: Sequence[Handle], events: list[Event]
+    ) -> AsyncIterator[bytes]:
+        """Yield the stream events of a chat with one choice, but for its end.
+
+        Args:
+            builder: Builder of the stream events.
+            chat: Prepared chat.
+            handles: Handle of the choice.
+            events: List to which the events of the output are appended.
+
+        Raises:
+            ApiError: The same errors as `chat_events`.
+        """
+        for one in builder.opening():
+            yield one
+        async for _, _, found in chat_events(chat, handles, self.metrics):
+            events += found
+            for event in found:
+                for one in builder.grow(event):
+                    yield one
 
     async def finish(self, request: Request, handles: Sequence[Handle]) -> list[Generation]:
         """Wait for generations while the client is connected.

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from qeff_zoo.runtime import Generation, Handle
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
 from qeff_zoo.serving.chat_runs import ChatRuns
-from qeff_zoo.serving.chats import Chat, chat_events
+from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.message_schemas import CountRequest, MessagesRequest
@@ -134,14 +134,9 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         builder: MessageBuilder, chat: Chat, handles: Sequence[Handle]
     ) -> AsyncIterator[bytes]:
         events: list[Event] = []
-        for one in builder.opening():
-            yield one
         try:
-            async for _, _, found in chat_events(chat, handles, runs.metrics):
-                events += found
-                for event in found:
-                    for one in builder.grow(event):
-                        yield one
+            async for one in runs.stream(builder, chat, handles, events):
+                yield one
         except ApiError as error:
             yield server_sent(error.body, "error")
             return

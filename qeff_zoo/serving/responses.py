@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from qeff_zoo.runtime import Generation, Handle
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
 from qeff_zoo.serving.chat_runs import ChatRuns
-from qeff_zoo.serving.chats import Chat, chat_events
+from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, brief, renaming
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
@@ -326,14 +326,9 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         before: Sequence[Object],
     ) -> AsyncIterator[bytes]:
         events: list[Event] = []
-        for one in builder.opening():
-            yield one
         try:
-            async for _, _, found in chat_events(chat, handles, runs.metrics):
-                events += found
-                for event in found:
-                    for one in builder.grow(event):
-                        yield one
+            async for one in runs.stream(builder, chat, handles, events):
+                yield one
         except ApiError as error:
             failure = {"code": error.code or "server_error", "message": error.message}
             failed = builder.body("failed", error=failure)
