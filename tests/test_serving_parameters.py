@@ -205,3 +205,12 @@ def test_log_probabilities_of_a_prompt_are_by_token(
     streamed = complete(client, echo=True, stream=True)
     (usual,) = alone.generate([PROMPT], generation_len=12)
     assert "".join(chunk.choices[0].text for chunk in streamed) == PROMPT + usual.text
+
+
+def test_each_chunk_may_have_the_usage_so_far(client: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = [*complete(client, stream=True, stream_options=options)]
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == counts[-2] > 1
+    assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1

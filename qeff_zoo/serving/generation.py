@@ -14,7 +14,7 @@ from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.prompts import prepare_completion
-from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, StreamOptions, listed
 from qeff_zoo.serving.streaming import EventStream, events
 
 
@@ -43,8 +43,16 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
             )
         chat, handles = await runs.begin(request, preparation)
         if body.stream:
-            usage = bool(body.stream_options and body.stream_options.include_usage)
-            chunks = events(reply, chat, handles, runs.metrics, n=body.n, include_usage=usage)
+            options = body.stream_options or StreamOptions()
+            chunks = events(
+                reply,
+                chat,
+                handles,
+                runs.metrics,
+                n=body.n,
+                include_usage=options.include_usage,
+                continuous=options.continuous_usage_stats,
+            )
             return EventStream(chunks, handles)
         answers = await runs.finish(request, handles)
         return JSONResponse(reply.whole(answers, [*map(chat.output, answers)], body.n))

@@ -238,13 +238,19 @@ def _delta(events: Sequence[Event]) -> Object:
 def usage(answers: Sequence[Generation], n: int) -> Object:
     """Count tokens: a prompt once, regardless of its number of choices."""
     prompts = answers[::n]
-    prompt_tokens = sum(one.prompt_tokens for one in prompts)
-    completion_tokens = sum(len(one.token_ids) for one in answers)
+    counts = usage_of(
+        sum(one.prompt_tokens for one in prompts), sum(len(one.token_ids) for one in answers)
+    )
+    cached = sum(one.reused_tokens for one in prompts)
+    return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int) -> Object:
+    """Return the object of a usage."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(one.reused_tokens for one in prompts)},
     }
 
 

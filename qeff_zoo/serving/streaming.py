@@ -15,7 +15,7 @@ from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.completion_choices import cancelling
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.metrics import Metrics
-from qeff_zoo.serving.objects import Object, Reply
+from qeff_zoo.serving.objects import Object, Reply, usage_of
 
 _T = TypeVar("_T")
 
@@ -50,6 +50,7 @@ async def events(
     *,
     n: int,
     include_usage: bool,
+    continuous: bool = False,
 ) -> AsyncIterator[bytes]:
     """Yield every chunk as an event, and finally `[DONE]`; or an error object as the last event.
 
@@ -60,13 +61,19 @@ async def events(
         metrics: Metrics of the server.
         n: Number of choices per prompt.
         include_usage: Whether to end with a chunk of the usage; the others then have `"usage": null`.
+        continuous: Whether each chunk has the usage so far.
     """
-    usage = {"usage": None} if include_usage else {}
+    usage: Object = {"usage": None} if include_usage else {}
+    prompt_tokens = sum(handle.request.prompt_tokens for handle in handles[::n])
+    generated = 0
     try:
         for number in range(len(handles)):
             if opening := reply.opening(number, n):
                 yield _event({**opening, **usage})
         async for number, delta, found in chat_events(chat, handles, metrics):
+            generated += len(delta.token_ids)
+            if include_usage and continuous:
+                usage = {"usage": usage_of(prompt_tokens, generated)}
             if chunk := reply.chunk(number, delta, found):
                 yield _event({**chunk, **usage})
     except ApiError as error:
