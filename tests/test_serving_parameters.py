@@ -214,3 +214,18 @@ def test_each_chunk_may_have_the_usage_so_far(client: openai.OpenAI) -> None:
     assert counts == sorted(counts)
     assert counts[-1] == counts[-2] > 1
     assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+
+
+def test_token_ids_are_returned_on_request(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    (expected,) = alone.generate([PROMPT], generation_len=12)
+    options: Any = {"extra_body": {"return_token_ids": True}}
+    (choice,) = complete(client, **options).choices
+    assert choice.token_ids == expected.token_ids
+    assert choice.prompt_token_ids == alone.encode(PROMPT)
+    streamed = [one.choices[0].token_ids for one in complete(client, stream=True, **options)]
+    assert [token for ids in streamed for token in ids] == expected.token_ids
+    found = chat(client, **options)
+    assert found.prompt_token_ids == alone.encode_chat(QUESTION)
+    assert len(found.choices[0].token_ids) == found.usage.completion_tokens

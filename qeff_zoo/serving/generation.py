@@ -62,6 +62,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         preparation = runs.prepare(body)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
         reply.prompt_logprobs = body.prompt_logprobs is not None
+        reply.token_ids = body.return_token_ids
         return await answer(request, body, preparation, reply)
 
     @router.post(f"{api}completions")
@@ -70,6 +71,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         shown = body.logprobs is not None
         reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
         reply.prompt_logprobs = body.prompt_logprobs is not None
+        reply.token_ids = body.return_token_ids
         if body.echo:
             reply.echo = [*map(partial(_text, session), listed(body.prompt))]
         preparation = prepare_completion(session, body, adapter, runs.bounds)

@@ -32,6 +32,7 @@ class Reply:
         tokenizer: Tokenizer for the texts of tokens; None for a package without one.
         logprobs: Whether the request includes log-probabilities.
         prompt_logprobs: Whether it includes those of the prompt, as in vLLM's API.
+        token_ids: Whether it includes token ids, as in vLLM's API.
         echo: Texts of the prompts that precede their choices; empty for none.
     """
 
@@ -41,11 +42,14 @@ class Reply:
     tokenizer: Tokenizer | None
     logprobs: bool
     prompt_logprobs: bool = False
+    token_ids: bool = False
     echo: Sequence[str] = ()
     _frame: Object = field(init=False)
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
     _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
+    #: Token ids without a chunk so far, by choice.
+    _held_ids: dict[int, list[int]] = field(init=False, default_factory=dict)
     #: Choices with a tool call.
     _calling: set[int] = field(init=False, default_factory=set)
 
@@ -72,6 +76,8 @@ class Reply:
         whole = {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
         if self.kind == "chat" and self.prompt_logprobs:
             whole["prompt_logprobs"] = self._of_prompt(answers[0])
+        if self.kind == "chat" and self.token_ids:
+            whole["prompt_token_ids"] = [*answers[0].prompt_token_ids]
         return whole
 
     def opening(self, number: int, n: int) -> Object | None:
@@ -94,13 +100,16 @@ class Reply:
         """Return the chunk of a delta and the events that it completes; None if it has no content yet."""
         if any(isinstance(event, Call) for event in events):
             self._calling.add(number)
+        ids = [*self._held_ids.pop(number, ()), *delta.token_ids]
         if not (events or delta.finish_reason):
+            self._held_ids[number] = ids
             self._held.setdefault(number, []).extend(delta.logprobs)
             self._lengths[number] = self._lengths.get(number, 0) + len(delta.text)
             return None
         text = {"delta": _delta(events)} if self.kind == "chat" else {"text": delta.text}
         beside = self._beside(number, delta, delta.logprobs, calls=number in self._calling)
-        return self._chunk({"index": number, **text, **beside})
+        more = {"token_ids": ids} if self.token_ids else {}
+        return self._chunk({"index": number, **text, **beside, **more})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
         """Return the last chunk, which has the usage."""
@@ -113,8 +122,12 @@ class Reply:
     def _choice(self, number: int, n: int, answer: Generation, output: Output) -> Object:
         calls = bool(output.calls)
         beside = self._beside(number, answer, answer.logprobs or (), calls=calls)
+        if self.token_ids:
+            beside["token_ids"] = [*answer.token_ids]
         if self.kind == "chat":
             return {"index": number, "message": _message(output), **beside}
+        if self.token_ids:
+            beside["prompt_token_ids"] = [*answer.prompt_token_ids]
         echo = self.echo[number // n] if self.echo else ""
         if self.echo and beside["logprobs"]:
             beside["logprobs"] = self._echoed(answer, len(echo), beside["logprobs"])

@@ -192,6 +192,7 @@ class _Generating(RequestBody):
     include_stop_str_in_output: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
     prompt_logprobs: int | None = Field(None, ge=0, le=20)
+    return_token_ids: bool = False
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 
