@@ -62,6 +62,10 @@ class PromptReader:
         text = self._rendered(messages, options)
         return self._encode(text, special_tokens=self._adds_special_tokens(text))
 
+    def render_chat(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
+        """Return a conversation as the text of its prompt; see `encode_chat`."""
+        return self._rendered(messages, options)
+
     def _adds_special_tokens(self, chat: str) -> bool:
         """Return whether a rendered conversation gets the tokenizer's special tokens."""
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the tokenizer, as in vLLM's API: `/tokenize` and `/detokenize`."""
+"""Endpoints of the tokenizer, as in vLLM's API: `/tokenize` and `/detokenize`; and llama-server's `/apply-template`."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,8 @@ from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.errors import ApiError, blaming, unknown_parameter
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.schemas import DetokenizeRequest, TokenizeRequest
+from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from qeff_zoo.serving.tools import chat_options
 
 
 def routes(api: str, session: Any, model: Model) -> APIRouter:
@@ -49,6 +50,16 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             tokenizer = _tokenizer(session, body.model)
             answer["token_strs"] = [tokenizer.name(token) for token in found]
         return JSONResponse(answer)
+
+    if isinstance(session, TextGenerationSession) and session.chat_template is not None:
+
+        @router.post("/apply-template")
+        async def apply_template(body: ChatRequest) -> Response:
+            model.admit(body)
+            messages = [message.as_template_input() for message in body.messages]
+            with blaming("messages"):
+                prompt = session.render_chat(messages, chat_options(body))
+            return JSONResponse({"prompt": prompt})
 
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
