@@ -229,3 +229,11 @@ def test_token_ids_are_returned_on_request(
     found = chat(client, **options)
     assert found.prompt_token_ids == alone.encode_chat(QUESTION)
     assert len(found.choices[0].token_ids) == found.usage.completion_tokens
+
+
+def test_a_chat_template_is_applied_alone(url: str, alone: TextGenerationSession) -> None:
+    root = url.removesuffix("/v1")
+    status, found = post(root, "apply-template", json.dumps({"messages": QUESTION}).encode())
+    assert (status, found) == (200, {"prompt": alone.render_chat(QUESTION)})
+    body = {"messages": [{"role": "user", "content": {"a": 1}}]}
+    assert post(root, "apply-template", json.dumps(body).encode())[0] == 400

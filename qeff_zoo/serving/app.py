@@ -36,6 +36,7 @@ PATHS = (
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
     *(
         "/tokenize",
+        "/apply-template",
         "/detokenize",
         f"{API}tokenize",
         f"{API}detokenize",
