@@ -4,7 +4,7 @@
 import io
 import json
 import re
-import shutil
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from chat_templates import THINKING
 from fixtures_serving import EXAMPLE
-from package_builder import overwrite
-
 import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.cli import chatting
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, PrefixCacheOptions, TextGenerationSession, open_session
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.conversation import Conversation, Turn
 from qeff_zoo.tasks.multimodal.session import MediaTextSession
 from qeff_zoo.terminal.printing import print_dimmed, print_generated
 
+GUIDE = Path(__file__).parents[1] / "docs" / "generation.md"
 FIRST, SECOND = "What is collections.OrderedDict?", "What is socket.socket?"
 
 
@@ -185,25 +185,23 @@ def test_a_terminal_survives_interrupts_and_errors(
     assert re.search(r"Cannot write .*talk.json': File exists", err)
 
 
-@pytest.fixture(scope="module")
-def thinking(trained: Package, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    """Give the package with a chat template that begins the reasoning."""
-    folder = tmp_path_factory.mktemp("thinking") / "package"
-    shutil.copytree(trained.path, folder)
-    overwrite(folder / "chat_template.jinja", THINKING.encode())
-    return qeff_zoo.find_package(str(folder))
+def use_template(monkeypatch: pytest.MonkeyPatch, source: str | None) -> None:
+    """Give packages another chat template, or none."""
+    found = ChatTemplate(source, {}) if source else None
+    monkeypatch.setattr(ChatTemplate, "find", lambda _: found)
 
 
-def test_reasoning(thinking: Package, chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasoning(trained: Package, chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_template(monkeypatch, THINKING)
     choices = ("--generation-len", "8", "--json")
-    thinks = json.loads(chat(["x"], *choices, package=thinking)[1])
-    answers = json.loads(chat(["x"], *choices, "--reasoning-effort", "none", package=thinking)[1])
+    thinks = json.loads(chat(["x"], *choices)[1])
+    answers = json.loads(chat(["x"], *choices, "--reasoning-effort", "none")[1])
     assert (thinks["text"], answers["reasoning"]) == ("", "")
     assert thinks["reasoning"]
     assert answers["text"]
-    assert chat(["x"], *choices[:2], package=thinking)[1] == "\n"  # a pipe gets the text alone
+    assert chat(["x"], *choices[:2])[1] == "\n"  # a pipe gets the text alone
     monkeypatch.delenv("NO_COLOR", raising=False)
-    _, out, _ = terminal(monkeypatch, thinking, ["x"], *choices[:2])
+    _, out, _ = terminal(monkeypatch, trained, ["x"], *choices[:2])
     pieces = re.findall(r"\x1b\[2m(.*?)\x1b\[0m", out, re.DOTALL)
     assert "".join(pieces) == thinks["reasoning"]
 
@@ -264,26 +262,37 @@ def test_refusals(chat: Any, lines: list[str], options: list[str], message: str)
 
 
 def test_packages_without_a_chat(
-    chat: Any, encoder_package: Package, thinking: Package, monkeypatch: pytest.MonkeyPatch
+    chat: Any, encoder_package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qeff_zoo.runtime.open_session", None)  # refused before it
     code, _, err = chat([FIRST], package=encoder_package)
     assert code == 1
     assert re.search(r"feature-extraction holds no conversation; expected one for text-gen", err)
-    template = thinking.path / "chat_template.jinja"
-    overwrite(
-        template, b"{% if messages[0].role == 'system' %}{{ raise_exception('No') }}{% endif %}"
-    )
-    code, _, err = chat([FIRST], "--system", "x", package=thinking)
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('No') }}{% endif %}"
+    use_template(monkeypatch, refusing)
+    code, _, err = chat([FIRST], "--system", "x")
     assert code == 1
     assert re.search("chat template.*No", err)
-    template.unlink()
-    code, _, err = chat([FIRST], package=thinking)
+    use_template(monkeypatch, None)
+    code, _, err = chat([FIRST])
     assert code == 1
     assert re.search(r"no chat template; expected one .*qeff-zoo run", err)
 
 
 def test_stdin_must_be_text(chat: Any, trained: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff\n"), "utf-8"))
-    with pytest.raises(qeff_zoo.ZooError, match="Cannot read a line of stdin: .*utf-8"):
+    with pytest.raises(qeff_zoo.ZooError, match=r"Cannot read a line of stdin: .*utf-8"):
         chatting._next_line()
+
+
+def test_the_example_of_the_guide(chat: Any) -> None:
+    pages = GUIDE.read_text(encoding="utf-8")
+    (line,) = re.findall(r"<!-- chat: .*\n```console\n\$ (.*)\n", pages)
+    piped, command = line.split(" | qeff-zoo chat PACKAGE ")
+    code, out, _ = chat(shlex.split(piped)[1].split("\\n"), *shlex.split(command))
+    outputs = [json.loads(answer) for answer in out.splitlines()]
+    assert (code, len(outputs)) == (0, 2)
+    assert all(one["text"] for one in outputs)
+    described = re.findall(r"^\| (`/.*`) \|", pages, re.MULTILINE)
+    names = re.findall("/[a-z]+", " ".join(described))
+    assert sorted(names) == sorted(name for name, *_ in chatting.CHAT_COMMANDS)
