@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from chat_templates import THINKING
 from fixtures_serving import EXAMPLE
+
 import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.cli import chatting
