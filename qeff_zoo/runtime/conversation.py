@@ -168,7 +168,7 @@ class Conversation:
         session = self.session
         tokens = session.encode_chat(self._messages(turns), self._options)
         files = [file for turn in turns for file in turn.files]
-        given = {
+        given: dict[str, Any] = {
             argument: [file.content for file in files if file.kind == kind]
             for kind, argument in FILES.items()
         }
