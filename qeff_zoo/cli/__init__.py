@@ -21,6 +21,7 @@ from qeff_zoo.terminal.sanitize import escaping
 
 from . import (
     building,
+    chatting,
     checking,
     finetuning,
     housekeeping,
@@ -140,6 +141,7 @@ _MODULES = (
     predicting,
     finetuning,
     running,
+    chatting,
     measuring,
     checking,
     resolving,

@@ -46,7 +46,7 @@ def refuse_inapplicable(command: str, task: Task, arguments: argparse.Namespace)
     """Refuse options that do not apply to a task.
 
     Args:
-        command: `run`, `serve` or `bench`.
+        command: `run`, `chat`, `serve` or `bench`.
         task: Task of the package.
         arguments: Arguments of the command.
 

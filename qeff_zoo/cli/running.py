@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
-from qeff_zoo.cli.inputs import drafting, usable_package
+from qeff_zoo.cli.generation_options import (
+    add_acceptance,
+    add_adapter,
+    add_generation_config,
+    add_prefix_cache,
+    add_sampling,
+    add_template,
+    generation_choices,
+    load_adapter,
+)
+from qeff_zoo.cli.inputs import usable_package
 from qeff_zoo.cli.options import (
     add_draft,
     add_package,
@@ -20,11 +30,10 @@ from qeff_zoo.cli.options import (
     any_hosts,
     command,
     hosts,
-    json_object,
     origins,
 )
 from qeff_zoo.disk.text_files import lines_of, read_text
-from qeff_zoo.errors import AdapterError, GenerationError, PackageError, ServingError
+from qeff_zoo.errors import GenerationError, PackageError, ServingError
 from qeff_zoo.terminal.printing import print_json
 
 if TYPE_CHECKING:
@@ -47,12 +56,12 @@ def run_command(arguments: argparse.Namespace) -> None:
     task = task_of(package)
     options = refuse_inapplicable("run", task, arguments)
     run = task.commands.run()(task.name, prompts, arguments)
-    chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
+    chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
         package, threads=arguments.threads, block_attention=bool(arguments.document), **chosen
     )
     if arguments.adapter is not None:
-        arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
+        arguments.adapter = load_adapter(session, arguments.adapter, "--adapter")
     run(session)
 
 
@@ -61,32 +70,6 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.prompts_file is not None:
         prompts += lines_of(read_text(arguments.prompts_file))
     return prompts
-
-
-def _load_adapter(session: Any, given: str, flag: str) -> str:
-    """Load the adapter of a flag, `NAME=DIR`; return its name."""
-    name, equals, source = given.partition("=")
-    if not (name and equals and source):
-        raise AdapterError(
-            f"{flag} is {given!r}; expected NAME=DIR, such as sql=adapters/sql. Give the adapter a name."
-        )
-    session.adapters.load(name, source)
-    return name
-
-
-def _generation(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a text generation session: its source of draft tokens, and its prefix cache."""
-    from qeff_zoo.runtime import PrefixCacheOptions
-
-    return {
-        "draft": drafting(arguments),
-        "acceptance": arguments.acceptance,
-        "prefixes": PrefixCacheOptions(
-            bytes=arguments.prefix_cache_bytes,
-            answers=arguments.prefix_cache_answers,
-            folder=arguments.prefix_cache_dir,
-        ),
-    }
 
 
 # --- serve -------------------------------------------------------------------------------------
@@ -108,12 +91,12 @@ def serve_command(arguments: argparse.Namespace) -> None:
         arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
     )
     with _listening(arguments, choices) as listener:
-        chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
+        chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(
             package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
         )
         for given in arguments.lora_modules:
-            _load_adapter(session, given, "--lora-modules")
+            load_adapter(session, given, "--lora-modules")
         announce = _announcer(arguments, choices.name)
         if arguments.role == "prefill":
             serving.serve_prefills(session, listener, choices.api_key, announce)
@@ -160,7 +143,7 @@ def _opener(package: "Package", arguments: argparse.Namespace) -> Callable[[], A
 
     chosen: dict[str, Any] = {}
     if "prefix_cache_bytes" in refuse_inapplicable("serve", task_of(package), arguments):
-        chosen = _generation(arguments)
+        chosen = generation_choices(arguments)
         if arguments.prefix_cache_dir:  # a folder is for one package
             own = Path(arguments.prefix_cache_dir) / package.build_key
             chosen["prefixes"] = replace(chosen["prefixes"], folder=str(own))
@@ -290,58 +273,6 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def _add_generation_config(parser: Any) -> None:
-    parser.add_argument(
-        "--generation-config",
-        choices=("auto", "none"),
-        default="auto",
-        help="sampling defaults: those of the checkpoint's generation_config.json, or none of them (default: auto)",
-    )
-
-
-def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "sampling",
-        "default: the checkpoint's generation_config.json if it samples (do_sample), otherwise greedy decoding",
-    )
-    _add_generation_config(group)
-    for name, kind, text in (
-        ("temperature", float, "sampling temperature; 1 is the model's own distribution"),
-        ("top-k", int, "sample from the N most likely tokens"),
-        ("top-p", float, "sample from the most likely tokens with this total probability"),
-        ("min-p", float, "sample from tokens at least X times as likely as the most likely one"),
-        (
-            "repetition-penalty",
-            float,
-            "penalty factor for tokens of the prompt and the output; 1 is none",
-        ),
-        (
-            "presence-penalty",
-            float,
-            "subtracted from the logits of tokens in the output",
-        ),
-        (
-            "frequency-penalty",
-            float,
-            "subtracted from the logits for each occurrence in the output",
-        ),
-        ("seed", int, "random seed; equal seeds give equal outputs"),
-        (
-            "logprobs",
-            int,
-            "log-probabilities of each token and of the N most likely ones, with --json",
-        ),
-    ):
-        group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
-    group.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="stop string, not part of the output; repeatable",
-    )
-
-
 def _add_grammar(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "structured output", "constrains the generated text"
@@ -366,38 +297,6 @@ def _add_grammar(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="text of the grammar in this file (Lark syntax)",
-    )
-
-
-def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prefix-cache-bytes",
-        type=int,
-        metavar="N",
-        help="memory of the prefix cache in bytes; 0 for none (default: 128 MiB)",
-    )
-    parser.add_argument(
-        "--prefix-cache-answers",
-        action="store_true",
-        help="cache generated tokens too, for the next turn of a chat; the last bits of logits then depend on cache "
-        "hits",
-    )
-    parser.add_argument(
-        "--prefix-cache-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder for the prefix cache, for later runs; it reveals the prompts to its readers",
-    )
-
-
-def _add_acceptance(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--acceptance",
-        choices=["exact", "rejection"],
-        default="exact",
-        help="acceptance rule for tokens of a draft model, with sampling: exact (the request samples the same token; "
-        "a seed gives the same output as without drafts; default) or rejection (rejection sampling by min(1, p/q), "
-        "which accepts more)",
     )
 
 
@@ -497,27 +396,8 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--chat", action="store_true", help="apply the chat template to each prompt"
     )
-    parser.add_argument(
-        "--chat-template",
-        metavar="NAME",
-        help="name of the chat template, if the package has several (default: its default one)",
-    )
-    parser.add_argument(
-        "--chat-template-kwargs",
-        type=json_object,
-        metavar="JSON",
-        help="variables of the chat template, such as '{\"enable_thinking\": false}'",
-    )
-    parser.add_argument(
-        "--reasoning-effort",
-        metavar="EFFORT",
-        help="variable reasoning_effort of the chat template, such as low; none also turns off enable_thinking",
-    )
-    parser.add_argument(
-        "--adapter",
-        metavar="NAME=DIR",
-        help="LoRA adapter of peft, a folder or Hub id, for packages built with --max-loras",
-    )
+    add_template(parser)
+    add_adapter(parser)
     parser.add_argument(
         "--document",
         action="append",
@@ -525,11 +405,11 @@ def _add_run(commands: Any) -> None:
         metavar="TEXT",
         help="document before the prompt, computed independently (block attention); repeatable",
     )
-    _add_sampling(parser)
+    add_sampling(parser)
     _add_grammar(parser)
     add_draft(parser)
-    _add_acceptance(parser)
-    _add_prefix_cache(parser)
+    add_acceptance(parser)
+    add_prefix_cache(parser)
     add_threads(parser)
 
 
@@ -637,7 +517,7 @@ def _add_serve(commands: Any) -> None:
         metavar="NAME=DIR",
         help="LoRA adapters that clients select by name, as a model, for packages built with --max-loras",
     )
-    _add_generation_config(parser)
+    add_generation_config(parser)
     _add_allowed(parser)
     parser.add_argument(
         "--tool-parser",
@@ -650,7 +530,7 @@ def _add_serve(commands: Any) -> None:
         help="format of reasoning, such as think; none for plain text (default: that of the chat template)",
     )
     add_draft(parser)
-    _add_acceptance(parser)
+    add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
         "--max-queue",
@@ -659,7 +539,7 @@ def _add_serve(commands: Any) -> None:
         metavar="N",
         help="largest number of requests waiting for a slot (default: 1024)",
     )
-    _add_prefix_cache(parser)
+    add_prefix_cache(parser)
     parser.add_argument(
         "--block-attention",
         action="store_true",

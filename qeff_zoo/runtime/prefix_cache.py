@@ -8,7 +8,7 @@ tokens differ from those of a prompt in the last digits: they are cached only if
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +33,13 @@ class PrefixCacheOptions:
 
     Args:
         bytes: Maximum size in memory; 0 to disable the cache, None for the default.
-        answers: Whether generated tokens are cached, too, for prompts that continue them: the next turn of a chat.
+        answers: Whether generated tokens are cached, too, for prompts that continue them: the next turn of a chat. None
+            if they are cached wherever a prefix cache is possible.
         folder: Folder for cached blocks that outlive the process; None for none.
     """
 
     bytes: int | None = None
-    answers: bool = False
+    answers: bool | None = False
     folder: Path | None = None
 
 
@@ -55,6 +56,8 @@ def open_prefix_cache(
     Raises:
         GenerationError: If options contradict one another, or are not supported by the package or the machine.
     """
+    if choices.answers is None:
+        choices = replace(choices, answers=decoder.movable and choices.bytes != 0)
     if not (choices.answers or choices.folder):
         return PrefixCache(decoder, choices.bytes)
     asked = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
@@ -79,7 +82,7 @@ def open_prefix_cache(
             "versions": {name: installed(name) for name in ("qeff-zoo", *engines)},
         }
         files = StateFiles(choices.folder, terms)
-    return PrefixCache(decoder, choices.bytes, answers=choices.answers, files=files)
+    return PrefixCache(decoder, choices.bytes, answers=bool(choices.answers), files=files)
 
 
 class PrefixCache:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of a task's packages: applicable options of `run`, `serve` and `bench`, and their implementations.
+"""Commands of a task's packages: applicable options of `run`, `chat`, `serve` and `bench`, and their implementations.
 
 An option that a task lacks is hidden from the help of its packages, and refused, see `qeff_zoo.cli.applicable`.
 """
@@ -14,12 +14,16 @@ SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "logprobs"),
 )
-CHAT = ("chat", "chat_template", "chat_template_kwargs", "reasoning_effort")
-GENERATION = ("generation_len", *CHAT, "stop", "generation_config", *SAMPLING)
+TEMPLATE = ("chat_template", "chat_template_kwargs", "reasoning_effort")
+_COMMON = ("generation_len", *TEMPLATE, "stop", "generation_config", *SAMPLING)
+GENERATION = ("chat", *_COMMON)
 GRAMMAR = ("json_schema", "regex", "choice", "grammar")
 SPECULATION = ("draft", "acceptance")
 PREFIX_CACHE = ("prefix_cache_bytes", "prefix_cache_answers", "prefix_cache_dir")
 TIMES = ("timestamps", "word_timestamps")
+#: Options of a conversation in the terminal.
+CONVERSATION = ("system", *_COMMON, "adapter")
+DECODER_CONVERSATION = (*CONVERSATION, *SPECULATION, *PREFIX_CACHE)
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (
     *SPECULATION, *PREFIX_CACHE, "generation_config", "lora_modules", "allow_adapters", "tool_parser",
@@ -42,6 +46,7 @@ class Commands:
         run: Function that returns a class of `(task, prompts, arguments)`, which refuses wrong inputs, and whose
             instances are called with an open session.
         run_options: Options of `run` that apply, besides those of every task.
+        chat_options: Options of `chat` that apply, besides those of every task; empty if there is no `chat`.
         serve: Function that returns the `Service` of a server, see `qeff_zoo.serving.services`; None if the API has
             none.
         serve_options: Options of `serve` that apply, besides those of every task.
@@ -51,12 +56,13 @@ class Commands:
 
     run: Callable[[], Callable[..., Any]]
     run_options: Collection[str]
+    chat_options: Collection[str] = ()
     serve: Callable[[], Any] | None = None
     serve_options: Collection[str] = ()
     bench: Bench | None = None
     bench_options: Collection[str] = ()
 
     def options(self, command: str) -> Collection[str]:
-        """Return the options of `run`, `serve` or `bench` that apply, besides those of every task."""
+        """Return the options of `run`, `chat`, `serve` or `bench` that apply, besides those of every task."""
         options: Collection[str] = getattr(self, f"{command}_options")
         return options

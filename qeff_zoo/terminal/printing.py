@@ -2,11 +2,12 @@
 """How answers look."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
 
-from qeff_zoo.terminal.sanitize import as_is
+from qeff_zoo.terminal.sanitize import as_is, shown
 
 
 def print_json(answer: Any) -> None:
@@ -36,6 +37,18 @@ def print_generated(text: str, end: str = "\n") -> None:
     """Print what a model wrote: to a file or a pipe as it is, to a terminal as all else is shown."""
     stream = sys.stdout if sys.stdout.isatty() else as_is(sys.stdout)
     print(text, end=end, flush=True, file=stream)
+
+
+def print_dimmed(text: str) -> None:
+    """Print a model's reasoning without a line break, dimmed, to a terminal; nothing to a file or a pipe.
+
+    `NO_COLOR` turns dimming off.
+    """
+    if text and sys.stdout.isatty():
+        dims = "" if os.environ.get("NO_COLOR") else "\x1b[2m"
+        print(
+            dims + shown(text) + "\x1b[0m" * bool(dims), end="", flush=True, file=as_is(sys.stdout)
+        )
 
 
 def human_size(size: int) -> str:

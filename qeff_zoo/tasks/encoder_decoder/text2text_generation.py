@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import SEQ2SEQ_SHAPES
 from qeff_zoo.tasks import TEXT2TEXT, lazy
-from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
+from qeff_zoo.tasks.commands import BENCH_GENERATION, CONVERSATION, GENERATION, PROMPTS, Commands
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
 
@@ -30,6 +30,7 @@ TASK = replace(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:GenerateFromText"),
         run_options=(*PROMPTS, *GENERATION, "adapter", "language", "source_language"),
+        chat_options=CONVERSATION,
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=("lora_modules", "allow_adapters"),
         bench="generation",

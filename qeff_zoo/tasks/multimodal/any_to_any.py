@@ -16,6 +16,7 @@ from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import ANY_TO_ANY, lazy
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
+    DECODER_CONVERSATION,
     DISAGGREGATED,
     GENERATION,
     GRAMMAR,
@@ -77,6 +78,7 @@ TASK = replace(
             "video",
             "audio",
         ),
+        chat_options=DECODER_CONVERSATION,
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
         bench="generation",

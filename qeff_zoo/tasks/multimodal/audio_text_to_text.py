@@ -16,6 +16,7 @@ from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, Part, Tracing, lazy, named
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
+    DECODER_CONVERSATION,
     DISAGGREGATED,
     GENERATION,
     GRAMMAR,
@@ -112,6 +113,7 @@ TASK = replace(
             "adapter",
             "audio",
         ),
+        chat_options=DECODER_CONVERSATION,
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED),
         bench="generation",

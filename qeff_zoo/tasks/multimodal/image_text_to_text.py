@@ -24,6 +24,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
+    DECODER_CONVERSATION,
     DISAGGREGATED,
     GENERATION,
     GRAMMAR,
@@ -335,6 +336,7 @@ TASK = Task(
             "image",
             "video",
         ),
+        chat_options=DECODER_CONVERSATION,
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
         bench="generation",

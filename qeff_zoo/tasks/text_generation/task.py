@@ -25,6 +25,7 @@ from qeff_zoo.tasks import (
 )
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
+    DECODER_CONVERSATION,
     DISAGGREGATED,
     GENERATION,
     GRAMMAR,
@@ -286,6 +287,7 @@ TASK = Task(
             "adapter",
             "document",
         ),
+        chat_options=DECODER_CONVERSATION,
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "block_attention"),
         bench="generation",

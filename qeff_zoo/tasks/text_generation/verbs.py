@@ -61,7 +61,7 @@ def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]
     """Return the arguments of a session's `generate`."""
     return {
         "generation_len": arguments.generation_len,
-        "sampling": _sampling(session, arguments),
+        "sampling": sampling_of(session, arguments),
         "stop": arguments.stop,
         "chat": _chat(arguments),
         "adapter": arguments.adapter,
@@ -72,18 +72,23 @@ def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]
 
 def _chat(arguments: argparse.Namespace) -> bool | ChatOptions:
     """Return the options of the chat template; whether it applies, if there are none."""
-    given = {
-        "template": arguments.chat_template,
-        "variables": arguments.chat_template_kwargs,
-        "reasoning_effort": arguments.reasoning_effort,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = template_options(arguments)
     if given and not arguments.chat:
         raise GenerationError(
             f"Options of a chat template are given ({', '.join(map(str, given.values()))}), and --chat is not; "
             "expected both or neither. Add --chat, or leave them out."
         )
     return ChatOptions(**given) if given else bool(arguments.chat)
+
+
+def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options of the chat template, as fields of `ChatOptions`."""
+    given = {
+        "template": arguments.chat_template,
+        "variables": arguments.chat_template_kwargs,
+        "reasoning_effort": arguments.reasoning_effort,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def as_json(output: Any) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def require_one_prompt(prompts: Sequence[str], what: str) -> None:
         )
 
 
-def _sampling(session: Any, arguments: argparse.Namespace) -> Sampling:
+def sampling_of(session: Any, arguments: argparse.Namespace) -> Sampling:
     """Return the sampling parameters of the command, and for others those of the session."""
     usual = Sampling() if arguments.generation_config == "none" else session.default_sampling
     given = {name: getattr(arguments, name) for name in SAMPLING}
