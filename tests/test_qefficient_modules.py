@@ -78,6 +78,11 @@ def test_calls_return_transformers_logits_and_states_move_to_another_program(
     np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
     moved = {name.removesuffix("_RetainedState"): one for name, one in found.items()}
     del moved["logits"]
+    for name, array in [*moved.items()]:  # as compile(kv_cache_prefix="VLLM") calls them
+        assert found[f"{name}_VLLM_RetainedState"] is array
+        moved[f"{name}_VLLM"] = moved.pop(name)
+    with pytest.raises(KeyError, match="past_key.9_VLLM"):
+        found["past_key.9_VLLM_RetainedState"]
     for _ in range(3):
         prompt.append(int(found["logits"].argmax()))
         call = {"input_ids": [[prompt[-1]]], "position_ids": [[len(prompt) - 1]]}

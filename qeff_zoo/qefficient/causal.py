@@ -14,6 +14,7 @@ from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
@@ -250,6 +251,7 @@ class QEFFAutoModelForCausalLM(Model):
         if problems:
             raise PlanError(problems)
 
+    @records_calls
     def generate(
         self,
         tokenizer: Any = None,

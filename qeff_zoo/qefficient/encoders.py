@@ -11,6 +11,7 @@ from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 from . import translation
@@ -74,6 +75,7 @@ class _Encoder(Model):
         }
         return self._compile(target, compile_dir, given | compiler_options)
 
+    @records_calls
     def generate(
         self,
         inputs: Mapping[str, Any],
@@ -151,6 +153,7 @@ class QEFFAutoModel(_Encoder):
     #: Function that pools the states of tokens on the host; None where the program pools.
     _pool: Callable[..., Any] | None = None
 
+    @records_calls
     def generate(
         self,
         inputs: Mapping[str, Any],
@@ -237,6 +240,7 @@ class QEFFAutoModelForCTC(_Encoder):
         """
         return super().compile(seq_len=seq_len, **choices)
 
+    @records_calls
     def generate(  # type: ignore[override]
         self,
         processor: Any,

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
@@ -24,6 +24,9 @@ from qeff_zoo.store.adoption import package_of
 from qeff_zoo.terminal.progress_bars import reporter
 
 from . import configs, exported, sdks, translation
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.sessions import Opening
 
 _M = TypeVar("_M", bound="Model")
 _OURS = "qeff_zoo.qefficient."
@@ -58,6 +61,8 @@ class Model:
         self.onnx_path: str | None = None
         self._prepared: Path | None = None
         self._session: Any = None
+        #: Function that opens the programs of the next session; None for the target's own.
+        self._opening: Opening | None = None
         self._config: Any = None
 
     def __repr__(self) -> str:
@@ -106,6 +111,12 @@ class Model:
         read = {*Source.BESIDE, *configs.ARGUMENTS}
         others = {one: it for one, it in source.items() if one not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)
+        if others.get("enable_proxy"):
+            warnings.warn(
+                "enable_proxy is left out: the model keeps its embedding and its head. For a small model to try, give "
+                "num_hidden_layers=N.",
+                stacklevel=outside(),
+            )
         found = Source(model=os.fspath(name), **of_source)
         checkpoint = open_checkpoint(found.model, **found.beside)
         recipe_of(checkpoint)  # what has none is refused here
@@ -198,6 +209,9 @@ class Model:
             expected = ", ".join(map(repr, targets.NAMES))
             raise PlanError([f"target is {target!r}, expected one of {expected}. Choose one."])
         chosen = target or (card if sdks.has(card) else targets.NAMES[0])
+        prefix = given.get("kv_cache_prefix")
+        if chosen not in targets.on_cards() and isinstance(prefix, str) and prefix.isalnum():
+            del given["kv_cache_prefix"]  # sessions accept any
         own = ("compile_dir", "target", "enable_qnn", "qnn_config", "qaic_config")
         asked = translation.translate(given, own, self._defaults())
         fields, left = asked.request(chosen)
@@ -294,9 +308,14 @@ class Model:
             )
         if self._session is None:
             with on_devices(self.package, device_ids):
-                self._session = load(self.package)
+                self._session = self._load_package(self.package)
             self._session.default_sampling = Sampling()  # QEfficient decodes greedily
         return self._session
+
+    def _load_package(self, package: Package) -> Any:
+        from qeff_zoo.runtime.sessions import open_session
+
+        return open_session(package, opening=self._opening) if self._opening else load(package)
 
 
 def outside() -> int:

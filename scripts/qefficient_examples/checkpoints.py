@@ -205,9 +205,9 @@ def _gguf(folder: Path) -> None:
     import gguf_files
 
     source = folder.with_name("as_safetensors")
-    _text("qwen2")(source)
+    _text("qwen2", head_dim=16)(source)
     folder.mkdir(parents=True)
-    gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source)
+    gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
 
 
 def _coded(model_type: str) -> Make:
