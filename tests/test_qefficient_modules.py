@@ -81,7 +81,7 @@ def test_calls_return_transformers_logits_and_states_move_to_another_program(
     for name, array in [*moved.items()]:  # as compile(kv_cache_prefix="VLLM") calls them
         assert found[f"{name}_VLLM_RetainedState"] is array
         moved[f"{name}_VLLM"] = moved.pop(name)
-    with pytest.raises(KeyError, match="past_key.9_VLLM"):
+    with pytest.raises(KeyError, match=r"past_key\.9_VLLM"):
         found["past_key.9_VLLM_RetainedState"]
     for _ in range(3):
         prompt.append(int(found["logits"].argmax()))

@@ -228,14 +228,12 @@ def _requests(
     session: Any, prompt: str, images: Sequence[Any], processor: Any, choices: Mapping[str, Any]
 ) -> list[Any]:
     """Return the request of a message with images, which transformers' processor encodes if the package cannot."""
-    from qeff_zoo.media.images import read_image
-
     try:
         return [session.request(prompt, images=images, chat=True, **choices)]
     except UnsupportedModelError:
         if not images or processor is None:
             raise
-    content = [{"type": "image", "image": read_image(one)} for one in images]
+    content = [{"type": "image", "image": _pillow(one)} for one in images]
     outputs = processor.apply_chat_template(
         [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
@@ -255,8 +253,13 @@ def _fetched(image: Any) -> Any:
 
 def _resized(image: Any, height: int, width: int) -> Any:
     """Return an image of a size, as Pillow resizes it."""
+    return _pillow(_fetched(image)).resize((width, height))
+
+
+def _pillow(image: Any) -> Any:
+    """Return a Pillow image."""
     from PIL import Image
 
     from qeff_zoo.media.images import read_image
 
-    return Image.fromarray(read_image(_fetched(image))).resize((width, height))
+    return Image.fromarray(read_image(image))

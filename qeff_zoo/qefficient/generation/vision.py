@@ -50,7 +50,8 @@ class VisionCalls(Calls):
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
-        if len(self.program.inputs["pixel_values"].shape) == 2 and GRID not in given:
+        patches = len(self.program.inputs["pixel_values"].shape) == 2
+        if patches and GRID not in given and np.ndim(given["pixel_values"]) == 2:
             given = {**given, GRID: self._grids(len(given["pixel_values"]))}
         found = [self._vision.look(one) for one in _images(given)]
         names = [*found[0].features]
@@ -181,7 +182,10 @@ def _images(given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Yield the arrays of each image; QEfficient's grid of an image may be the shape of an array of zeros."""
     arrays = {name: np.asarray(one) for name, one in given.items()}
     if GRID not in arrays:
-        yield arrays
+        padded = arrays["pixel_values"].ndim == 3  # patches of each image
+        count = len(arrays["pixel_values"]) if padded else 1
+        for at in range(count):
+            yield {name: one[at : at + 1] for name, one in arrays.items()} if padded else arrays
         return
     grids = arrays[GRID]
     if grids.ndim == 4:
