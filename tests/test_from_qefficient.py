@@ -272,7 +272,7 @@ def test_answers_are_those_of_hugging_face(llama: qefficient.QEFFAutoModelForCau
     assert min(speed.decode_perf, speed.total_perf) > 0
     for write_io in (False, True):
         own = llama.generate(
-            prompts="class socket.", generation_len=12, stream=False, write_io=write_io
+            prompt="class socket.", generation_len=12, stream=False, write_io=write_io
         )
         texts = own.generated_texts, own.generated_ids
         assert texts == (info.generated_texts, info.generated_ids)
@@ -283,6 +283,27 @@ def test_answers_are_those_of_hugging_face(llama: qefficient.QEFFAutoModelForCau
     assert prefill["input_ids"].tolist() == ids.tolist()
     assert decode["input_ids"].tolist() == [expected[:1]]
     assert [one["logits"][0, -1].argmax() for one in (prefill, decode)] == expected[:2]
+
+
+def test_a_model_of_transformers_is_built_as_it_is(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    hf = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32, num_hidden_layers=1)
+    attention = hf.model.layers[0].self_attn
+    for one in (attention.k_proj, attention.v_proj):  # as QEfficient's script replicates heads
+        heads = one.weight.view(hf.config.num_key_value_heads, attention.head_dim, -1)
+        one.weight.data = heads.repeat_interleave(2, 0).flatten(0, 1).detach()
+    hf.config.num_key_value_heads *= 2
+    attention.num_key_value_groups //= 2
+    hf.lm_head.weight.data = hf.lm_head.weight.flip(0).detach()
+    model = qefficient.QEFFAutoModelForCausalLM(hf, continuous_batching=False)
+    compiled(model, **TINY)
+    ids = AutoTokenizer.from_pretrained("gpt2")("class socket.", return_tensors="pt")["input_ids"]
+    expected = hf.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
+    found = model.generate(prompts="class socket.", generation_len=8, stream=False)
+    assert found.generated_ids == [expected]
+    assert model.config.num_key_value_heads == hf.config.num_key_value_heads
 
 
 def test_parameters_of_the_sampler_are_those_of_each_prompt(
@@ -851,8 +872,6 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
         llama.generate(prompts=["a"])
     with pytest.raises(PlanError, match="is 'text-classification', and the model was loaded for"):
         llama.compile(task="text-classification")
-    with pytest.raises(PlanError, match=r"prompt is \['a'\].* Use prompts="):
-        llama.generate(prompt=["a"])
     with pytest.warns(UserWarning, match="enable_proxy is left out"):
         qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", enable_proxy=True)
     with pytest.raises(PlanError, match="kv_cache_prefix is 'abc'"):
@@ -864,7 +883,7 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     with pytest.raises(PlanError, match="Call save_pretrained"):
         qefficient.QEFFAutoModelForCausalLM(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="'lasttoken'"):
-        qefficient.QEFFAutoModel.from_pretrained(ENCODER, pooling="median").compile()
+        qefficient.QEFFAutoModel.from_pretrained(ENCODER, pooling="median").compile(target="ort")
     batched = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()

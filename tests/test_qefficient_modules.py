@@ -196,6 +196,8 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
         ("peft.lora", "QEffAutoLoraModelForCausalLM"),
         ("transformers.models.modeling_auto", "QEFFAutoModel"),
+        ("transformers.quantizers.auto", "replace_transformers_quantizers"),
+        ("transformers.quantizers.awq", "WQLinear_GEMM"),
         ("utils", "load_hf_tokenizer"),
         ("utils", "constants"),
         ("utils.constants", "Constants"),
@@ -222,7 +224,7 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
             "from {}.transformers.models.qwen3_vl._reranker_utils import x",
             "Compare the logits of 'yes' and 'no'",
         ),
-        ("from {}.utils.test_utils import InternProcessor", "transformers' InternVLProcessor"),
+        ("from {}.utils.test_utils import InternProcessor", "prompts=[…] and images=[…]"),
         (
             "from {}.cloud.export import get_onnx_path_and_setup_customIO",
             "qeff_zoo.qefficient.export",

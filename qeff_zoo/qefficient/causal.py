@@ -300,6 +300,7 @@ class QEFFAutoModelForCausalLM(Model):
             )
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)
+        prompts = others.pop("prompt", None) or prompts  # as in cloud_ai_100_exec_kv
         translation.refuse("generate", others, translation.GENERATING)
         if None not in (sampling, sampling_params):
             raise GenerationError(

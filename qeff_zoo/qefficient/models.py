@@ -6,7 +6,9 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import finalize
 
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
@@ -23,7 +25,7 @@ from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store.adoption import package_of
 from qeff_zoo.terminal.progress_bars import reporter
 
-from . import configs, exported, sdks, translation
+from . import configs, exported, modules, sdks, translation
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.sessions import Opening
@@ -36,11 +38,12 @@ class Model:
     """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it.
 
     Args:
-        source: The checkpoint; `from_pretrained` takes its name.
-        **loaded: Options of the model, by the fields of `Request`.
+        source: The checkpoint; `from_pretrained` takes its name. Or a model of transformers, which is saved and loaded.
+        **loaded: Options of the model, by the fields of `Request`; of a model of transformers, the arguments of
+            `from_pretrained`.
 
     Raises:
-        PlanError: A module is given in place of a checkpoint.
+        PlanError: Another object is given in place of a checkpoint.
     """
 
     #: Hub pipeline tag.
@@ -50,7 +53,10 @@ class Model:
 
     def __init__(self, source: Source, **loaded: Any) -> None:
         if not isinstance(source, Source):
-            raise _not_named(source)
+            folder = modules.saved(source)
+            finalize(self, rmtree, folder, ignore_errors=True)
+            vars(self).update(vars(type(self).from_pretrained(folder, **loaded)))
+            return
         self._source = source
         self._loaded = {"task": self._task, **loaded}
         #: By `compile`; None before, and where only a folder for an SDK was left.
@@ -102,7 +108,7 @@ class Model:
         from qeff_zoo.plan.task import recipe_of
 
         if not isinstance(name, str | os.PathLike):
-            raise _not_named(name)
+            raise modules.refusal(name)
         of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
         token = source.get("token") or source.get("use_auth_token")
         of_source["token"] = token if isinstance(token, str) else None  # True: the user's
@@ -324,12 +330,3 @@ def outside() -> int:
     while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):
         level += 1
     return level
-
-
-def _not_named(model: object) -> PlanError:
-    return PlanError(
-        [
-            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read "
-            "from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
-        ]
-    )

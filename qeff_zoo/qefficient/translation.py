@@ -184,7 +184,6 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "dtype": Foreign((None, "float32"), "Leave it out: outputs are float32."),
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
-        "prompt": Foreign((None,), "Use prompts=[…]."),
     }
 )
 #: Arguments of transformers' `generate`, of a class that has that form.
