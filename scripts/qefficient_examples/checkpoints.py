@@ -210,6 +210,15 @@ def _gguf(folder: Path) -> None:
     gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
 
 
+def _internvl(folder: Path) -> None:
+    import internvl_checkpoint
+
+    internvl_checkpoint.write(folder, 448, 112, **_LONG)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"template": "internvl2_5", "max_dynamic_patch": 12}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
 def _coded(model_type: str) -> Make:
     """Return the maker of a checkpoint whose classes are in its own code, of which there is only a configuration."""
 
@@ -275,7 +284,7 @@ CHECKPOINTS: Mapping[str, Make] = {
     "Qwen/Qwen3.5-0.8B": _QWEN3_5,
     **dict.fromkeys(("Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.5-35B-A3B",
                      "Qwen/Qwen3.5-122B-A10B"), _QWEN3_5_MOE),
-    "OpenGVLab/InternVL2_5-1B": _coded("internvl_chat"),
+    "OpenGVLab/InternVL2_5-1B": _internvl,
     "allenai/Molmo-7B-D-0924": _coded("molmo"),
 }  # fmt: skip
 #: The same files under several names: each is written once, by its maker.
