@@ -104,7 +104,6 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "There are 'target', a model that checks drafts, with num_speculative_tokens of `compile`, and 'turbo', a "
             "model with heads that draft.",
         ),
-        "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
         **dict.fromkeys(("dflash_dlm", "target_layer_ids"), _BLOCKS),
     }
 )

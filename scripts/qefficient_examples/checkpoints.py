@@ -201,6 +201,14 @@ def _adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
+def _with_heads(folder: Path) -> None:
+    import speculators
+
+    _text("llama")(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    speculators.turbo(folder, config["hidden_size"], config["vocab_size"])
+
+
 def _gguf(folder: Path) -> None:
     import gguf_files
 
@@ -251,7 +259,8 @@ _QWEN3_5, _QWEN3_5_MOE = (
 CHECKPOINTS: Mapping[str, Make] = {
     "Qwen/Qwen2-1.5B-Instruct": _text("qwen2"),
     "Qwen/Qwen2-1.5B-Instruct-GGUF": _gguf,
-    **dict.fromkeys(("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _with_heads,
+    **dict.fromkeys(("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B",
                      "meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"), _LLAMA),
     **dict.fromkeys(("openai/gpt-oss-20b", "tiny-random/gpt-oss-bf16"), _GPT_OSS),
     **dict.fromkeys(("Qwen/Qwen3-30B-A3B-Instruct-2507", "yujiepan/qwen3-moe-tiny-random",

@@ -12,7 +12,7 @@ from qeff_zoo.media.images import blank
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.decoder import AXES
+from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
@@ -132,8 +132,10 @@ class ImageCalls(Calls):
             )
         index = np.where(shown, _number(given) + np.cumsum(shown, axis=1) - 1, -1)
         features = {name: self.program.inputs[name] for name in self._features}
+        types = self._types(given, shown, part)
         if not shown.any():
             return {
+                **types,
                 _INDEX: index,
                 **{
                     name: np.zeros((1, *map(int, one.shape[1:])), one.dtype)
@@ -147,12 +149,31 @@ class ImageCalls(Calls):
         index = np.where(index < len(values[_EMBEDS]), index, -1)  # generated, not of an image
         values |= {name: given[_FINER][level] for level, name in enumerate(self._features[1:])}
         return {
+            **types,
             _INDEX: index,
             **{
                 name: np.ascontiguousarray(values[name], one.dtype)
                 for name, one in features.items()
             },
         }
+
+    def _types(
+        self, given: Mapping[str, Array], shown: Array, part: Sequence[int]
+    ) -> dict[str, Array]:
+        """Return which positions of the context have tokens of an image, for models whose attention reads it.
+
+        Those of earlier calls are not marked: causal attention includes them.
+        """
+        positions = np.asarray(given["position_ids"])[..., part, : shown.shape[1]]
+        found = {
+            name: np.zeros((len(part), self._ctx_len), np.int64)
+            for name in self.program.inputs
+            if name.startswith(OF_CONTEXT)
+        }
+        for types in found.values():
+            for place, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
+                types[place, row[shown[place] & (row >= 0)]] = 1
+        return found
 
 
 def _features(found: Mapping[str, Described]) -> dict[str, Described]:
