@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from qeff_zoo.errors import (
     ZooError,
 )
 from qeff_zoo.package import Package
+from qeff_zoo.qefficient.generation import vision
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 
@@ -172,6 +174,32 @@ def test_paths_of_programs_have_qefficients_names() -> None:
     assert "lang_qpc_path" in prepared
     assert dict(prepared.items()).keys() == {*prepared.keys()}
     assert prepared.get("other") is None
+
+
+def test_padded_patches_are_split_into_images() -> None:
+    """As Gemma 4's processor returns them: with a place of each patch, and without a grid."""
+    arrays = {
+        "pixel_values": np.arange(24).reshape(2, 4, 3),
+        "image_position_ids": np.ones((2, 4, 2)),
+    }
+    found = [*vision._images(arrays)]
+    assert [one["pixel_values"].ravel().tolist() for one in found] == [
+        [*range(12)],
+        [*range(12, 24)],
+    ]
+    assert [one["image_position_ids"].shape for one in found] == [(1, 4, 2)] * 2
+
+
+def test_image_tokens_are_marked_in_the_context() -> None:
+    calls = object.__new__(vision.ImageCalls)
+    calls.program = SimpleNamespace(
+        inputs={"input_ids": None, "of_context.mm_token_type_ids": None}
+    )
+    calls._ctx_len = 6
+    positions = np.array([[0, 1, 2, 3], [3, 4, -1, -1]])
+    shown = np.array([[True, True, False]])
+    found = calls._types({"position_ids": positions}, shown, [1])
+    assert found["of_context.mm_token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0]]
 
 
 def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:

@@ -101,6 +101,12 @@ def _seeing(
     return make
 
 
+def _deep_vision(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config of Qwen3-VL whose vision encoder has the layer that scripts cut it after."""
+    config["vision_config"] |= {"depth": 10, "deepstack_visual_indexes": [8, 9]}
+    return config
+
+
 def _experts(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config of Qwen3-VL as one with experts."""
     more = {
@@ -249,7 +255,8 @@ _GPT_OSS, _QWEN3_MOE, _LLAMA, _BERT = (
     _text("llama"),
     partial(decoder, model_type="bert"),
 )
-_LLAVA, _QWEN2_5_VL, _QWEN3_VL = map(_seeing, ("llava", "qwen2_5_vl", "qwen3_vl"))
+_LLAVA, _QWEN2_5_VL = map(_seeing, ("llava", "qwen2_5_vl"))
+_QWEN3_VL = _seeing("qwen3_vl", _deep_vision)
 _GEMMA4 = _seeing("gemma4", layers=_FEW)
 _QWEN3_VL_MOE = _seeing("qwen3_vl", _experts)
 _QWEN3_5, _QWEN3_5_MOE = (
