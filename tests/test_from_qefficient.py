@@ -874,6 +874,8 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
         llama.compile(task="text-classification")
     with pytest.warns(UserWarning, match="enable_proxy is left out"):
         qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", enable_proxy=True)
+    with pytest.raises(PlanError, match=r"called with ctx_len, bs, and .* expected `compile`"):
+        llama.transform(ctx_len=64, bs=1)
     with pytest.raises(PlanError, match="kv_cache_prefix is 'abc'"):
         llama.export(kv_cache_prefix="abc")
     with pytest.raises(PlanError, match="Save it, and load the folder"):

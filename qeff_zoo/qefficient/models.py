@@ -91,6 +91,22 @@ class Model:
         """Configuration of the model, in the place of QEfficient's PyTorch module."""
         return ModelView(self.config)
 
+    def transform(self, **given: Any) -> None:
+        """Refuse QEfficient's change of a PyTorch module, which does not exist here.
+
+        Args:
+            **given: Its arguments.
+
+        Raises:
+            PlanError: In any case.
+        """
+        raise PlanError(
+            [
+                f"`transform` was called with {', '.join(given) or 'no arguments'}, and there is no PyTorch module; "
+                "expected `compile`. Give it these arguments, and run what it returns."
+            ]
+        )
+
     def _opened_checkpoint(self) -> Checkpoint:
         return open_checkpoint(self._source.model, **self._source.beside)
 
