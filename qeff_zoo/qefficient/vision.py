@@ -211,15 +211,15 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
             requests = [
-                session.request_written_out(tokens, pictures, **choices)
-                for tokens, pictures in processor_outputs.prompts_of(session, inputs)
+                session.request_written_out(tokens, parts, **choices)
+                for tokens, parts in processor_outputs.prompts_of(session, inputs)
             ]
         else:
             shown = [[one] for one in images] or [[]] * len(given)
             requests = [
                 request
-                for prompt, pictures in zip(given, shown, strict=True)
-                for request in _requests(session, prompt, pictures, processor, choices)
+                for prompt, parts in zip(given, shown, strict=True)
+                for request in _requests(session, prompt, parts, processor, choices)
             ]
         return execute(session, requests, stream=streamer or False)
 
@@ -239,8 +239,8 @@ def _requests(
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
     )  # fmt: skip
     return [
-        session.request_written_out(tokens, pictures, **choices)
-        for tokens, pictures in processor_outputs.prompts_of(session, outputs)
+        session.request_written_out(tokens, parts, **choices)
+        for tokens, parts in processor_outputs.prompts_of(session, outputs)
     ]
 
 
