@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,14 @@ from transformers import (
 
 import qeff_zoo
 from qeff_zoo import pipeline, qefficient
-from qeff_zoo.errors import CompileError, GenerationError, MediaError, PlanError, ZooError
+from qeff_zoo.errors import (
+    CompileError,
+    GenerationError,
+    MediaError,
+    PlanError,
+    UnsupportedModelError,
+    ZooError,
+)
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.qefficient import translation, vision
@@ -262,8 +270,40 @@ def test_answers_are_those_of_hugging_face(llama: qefficient.QEFFAutoModelForCau
     speed = info.perf_metrics
     assert 0 < speed.prefill_time <= speed.total_time
     assert min(speed.decode_perf, speed.total_perf) > 0
-    own = llama.generate(prompts="class socket.", generation_len=12, stream=False)
-    assert (own.generated_texts, own.generated_ids) == (info.generated_texts, info.generated_ids)
+    for write_io in (False, True):
+        own = llama.generate(
+            prompt="class socket.", generation_len=12, stream=False, write_io=write_io
+        )
+        texts = own.generated_texts, own.generated_ids
+        assert texts == (info.generated_texts, info.generated_ids)
+    (folder,) = Path("qeff_models", llama.model_name).glob("ort-*/io_dir/*")
+    prefill, decode = (
+        {path.stem: np.load(path) for path in folder.glob(f"{call}/*/*.npy")} for call in (1, 2)
+    )
+    assert prefill["input_ids"].tolist() == ids.tolist()
+    assert decode["input_ids"].tolist() == [expected[:1]]
+    assert [one["logits"][0, -1].argmax() for one in (prefill, decode)] == expected[:2]
+
+
+def test_a_model_of_transformers_is_built_as_it_is(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
+    hf = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32, num_hidden_layers=1)
+    attention = hf.model.layers[0].self_attn
+    for one in (attention.k_proj, attention.v_proj):  # as QEfficient's script replicates heads
+        heads = one.weight.view(hf.config.num_key_value_heads, attention.head_dim, -1)
+        one.weight.data = heads.repeat_interleave(3, 0).flatten(0, 1).detach()
+    hf.config.num_key_value_heads *= 3
+    attention.num_key_value_groups //= 3
+    hf.lm_head.weight.data = hf.lm_head.weight.flip(0).detach()
+    model = qefficient.QEFFAutoModelForCausalLM(hf, continuous_batching=False)
+    compiled(model, **TINY)
+    ids = AutoTokenizer.from_pretrained("gpt2")("class socket.", return_tensors="pt")["input_ids"]
+    expected = hf.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
+    found = model.generate(prompts="class socket.", generation_len=8, stream=False)
+    assert found.generated_ids == [expected]
+    assert model.config.num_key_value_heads == hf.config.num_key_value_heads
 
 
 def test_parameters_of_the_sampler_are_those_of_each_prompt(
@@ -425,6 +465,34 @@ def test_images_are_resized_before_the_processor(tmp_path: Path) -> None:
     assert vision._fetched(image) is image
     with pytest.raises(MediaError, match="Cannot fetch the picture at 'https://'"):
         vision._fetched("https://")
+
+
+def test_images_that_a_package_cannot_process_go_through_the_processor() -> None:
+    """As transformers' processor encodes the message; without one, the refusal of the package stands."""
+    image = Image.fromarray(np.zeros((5, 8, 3), np.uint8))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnsupportedModelError("no such processor")
+
+    def encode(messages: Any, **_: Any) -> dict[str, Any]:
+        (message,) = messages
+        assert [one["type"] for one in message["content"]] == ["image", "text"]
+        assert message["content"][0]["image"].size == image.size
+        return {"input_ids": torch.tensor([[5, 6, 7]])}
+
+    media = SimpleNamespace(pixels="pixel_values", arrays=())
+    session = SimpleNamespace(
+        request=refuse,
+        request_written_out=lambda *given, **_: given,
+        media=media,
+        placeholders=(),
+    )
+    processor = SimpleNamespace(apply_chat_template=encode)
+    (found,) = vision._requests(session, "What is it?", [image], processor, {})
+    assert found == ([5, 6, 7], [])
+    for images, given in (([image], None), ([], processor)):
+        with pytest.raises(UnsupportedModelError, match="no such processor"):
+            vision._requests(session, "What is it?", images, given, {})
 
 
 def test_a_function_pools_states_of_tokens(workplace: Path) -> None:
@@ -762,6 +830,8 @@ def test_prefill_only_has_three_values() -> None:
         ({"mdp_load_partition_config": "f.json"}, "Use num_devices and mdp_num_partitions"),
         ({"onnx_path": "m.onnx"}, "Use qeff_zoo.qefficient.compile"),
         ({"artifacts": True, "target": "ort"}, "expected one of a card"),
+        ({"kv_cache_prefix": "VLLM", "target": "qaic"}, "kv_cache_prefix is 'VLLM'"),
+        ({"kv_cache_prefix": "a.b"}, "kv_cache_prefix is 'a.b'"),
         ({"prefil_seq_len": 8}, "Did you mean 'prefill_seq_len'?"),
         ({"num_cores": "many"}, "expected a whole number"),
         ({"mxfp6_matmul": "yes"}, "expected True or False"),
@@ -802,8 +872,10 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
         llama.generate(prompts=["a"])
     with pytest.raises(PlanError, match="is 'text-classification', and the model was loaded for"):
         llama.compile(task="text-classification")
-    with pytest.raises(PlanError, match="write_io is True, which means nothing here"):
-        llama.generate(prompts=["a"], write_io=True)
+    with pytest.warns(UserWarning, match="enable_proxy is left out"):
+        qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", enable_proxy=True)
+    with pytest.raises(PlanError, match=r"called with ctx_len, bs, and .* expected `compile`"):
+        llama.transform(ctx_len=64, bs=1)
     with pytest.raises(PlanError, match="kv_cache_prefix is 'abc'"):
         llama.export(kv_cache_prefix="abc")
     with pytest.raises(PlanError, match="Save it, and load the folder"):

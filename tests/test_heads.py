@@ -25,6 +25,7 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.errors import GenerationError, PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.runtime import Sampling
 from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.heads import Heads
@@ -166,7 +167,9 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert "Shapes of heads" in shown
 
 
-def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qefficients_turbo_runs(
+    made: Any, models: Models, hugging_face: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turbo = made("turbo")
     monkeypatch.setenv("QEFF_HOME", str(turbo.home))
     told = {"speculative_model_type": "turbo", "pretrained_model_name_or_path": turbo.speculator}
@@ -175,6 +178,17 @@ def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.M
     )
     path = model.compile(**SIZES, target="ort", validate=False)
     assert Path(path) == turbo.package.path
+    assert model.model.config.speculative_config == {"num_speculative_tokens": 3}
+    assert not hasattr(model.config, "speculative_config")
+    call = {name: np.arange(4)[None] for name in ("input_ids", "position_ids")}
+    logits = QAICInferenceSession(path).run(call)["logits"]
+    reference, _ = attach(hugging_face, turbo.located)
+    assert reference is not None
+    with torch.no_grad():
+        ids = torch.from_numpy(call["input_ids"])
+        states = hugging_face.model(ids).last_hidden_state[:, -1]
+        expected = [hugging_face(ids).logits[0, -1:], reference(states, ids[:, :COUNT])[0]]
+    np.testing.assert_allclose(logits[0, 0], torch.cat(expected), atol=1e-3)
 
 
 def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:

@@ -18,7 +18,7 @@ from qeff_zoo import pipeline, qefficient
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient import configs, image_sizes
+from qeff_zoo.qefficient import configs, image_sizes, kv_heads
 from qeff_zoo.registry import find_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -245,6 +245,31 @@ def test_numbers_of_blocks_follow_from_a_core_s_memory() -> None:
         for count, fits in ((blocks, True), (blocks // 2, False)):
             rows = 131_072 // count
             assert (2 * heads * (8 * 128 + rows * 128 + 8 * rows) < 6 << 20) is fits
+
+
+@pytest.mark.parametrize(
+    ("config", "devices", "heads"),
+    [
+        ({"num_attention_heads": 32, "num_key_value_heads": 8}, 16, 16),
+        ({"num_attention_heads": 32, "num_key_value_heads": 2}, 8, 4),  # the fewest
+        ({"num_attention_heads": 32, "num_key_value_heads": 8}, 4, None),
+        ({"num_attention_heads": 32, "num_key_value_heads": 3}, 8, None),
+        ({"num_attention_heads": 64, "num_key_value_heads": 1, "kv_lora_rank": 512}, 4, None),
+    ],
+)
+def test_kv_heads_are_replicated_for_devices(
+    config: dict[str, int], devices: int, heads: int | None
+) -> None:
+    assert kv_heads.replicated(config, devices) == heads
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["compile", "from_pretrained"])
+def test_replicated_kv_heads_are_an_option_of_the_build(early: bool, asks: Asks) -> None:
+    config = {"replicate_kv_heads": True}
+    model = Causal.from_pretrained(LLAMA, **({"qaic_config": config} if early else {}))
+    given = {} if early else {"qaic_config": config}
+    assert asks(model, num_devices=6, **given).kv_heads == 6
+    assert asks(model, **given).kv_heads is None
 
 
 def test_blocked_attention_is_refused_by_name(asks: Asks) -> None:

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from qeff_zoo.errors import (
     ZooError,
 )
 from qeff_zoo.package import Package
+from qeff_zoo.qefficient.generation import vision
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 
@@ -78,6 +80,11 @@ def test_calls_return_transformers_logits_and_states_move_to_another_program(
     np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
     moved = {name.removesuffix("_RetainedState"): one for name, one in found.items()}
     del moved["logits"]
+    for name, array in [*moved.items()]:  # as compile(kv_cache_prefix="VLLM") calls them
+        assert found[f"{name}_VLLM_RetainedState"] is array
+        moved[f"{name}_VLLM"] = moved.pop(name)
+    with pytest.raises(KeyError, match=r"past_key\.9_VLLM"):
+        found["past_key.9_VLLM_RetainedState"]
     for _ in range(3):
         prompt.append(int(found["logits"].argmax()))
         call = {"input_ids": [[prompt[-1]]], "position_ids": [[len(prompt) - 1]]}
@@ -169,6 +176,32 @@ def test_paths_of_programs_have_qefficients_names() -> None:
     assert prepared.get("other") is None
 
 
+def test_padded_patches_are_split_into_images() -> None:
+    """As Gemma 4's processor returns them: with a place of each patch, and without a grid."""
+    arrays = {
+        "pixel_values": np.arange(24).reshape(2, 4, 3),
+        "image_position_ids": np.ones((2, 4, 2)),
+    }
+    found = [*vision._images(arrays)]
+    assert [one["pixel_values"].ravel().tolist() for one in found] == [
+        [*range(12)],
+        [*range(12, 24)],
+    ]
+    assert [one["image_position_ids"].shape for one in found] == [(1, 4, 2)] * 2
+
+
+def test_image_tokens_are_marked_in_the_context() -> None:
+    calls = object.__new__(vision.ImageCalls)
+    calls.program = SimpleNamespace(
+        inputs={"input_ids": None, "of_context.mm_token_type_ids": None}
+    )
+    calls._ctx_len = 6
+    positions = np.array([[0, 1, 2, 3], [3, 4, -1, -1]])
+    shown = np.array([[True, True, False]])
+    found = calls._types({"position_ids": positions}, shown, [1])
+    assert found["of_context.mm_token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0]]
+
+
 def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
     section = GUIDE.partition("## Modules below the top")[2].partition("\n## ")[0]
     loop, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -191,6 +224,8 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
         ("peft.lora", "QEffAutoLoraModelForCausalLM"),
         ("transformers.models.modeling_auto", "QEFFAutoModel"),
+        ("transformers.quantizers.auto", "replace_transformers_quantizers"),
+        ("transformers.quantizers.awq", "WQLinear_GEMM"),
         ("utils", "load_hf_tokenizer"),
         ("utils", "constants"),
         ("utils.constants", "Constants"),
@@ -217,7 +252,7 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
             "from {}.transformers.models.qwen3_vl._reranker_utils import x",
             "Compare the logits of 'yes' and 'no'",
         ),
-        ("from {}.utils.test_utils import InternProcessor", "transformers' InternVLProcessor"),
+        ("from {}.utils.test_utils import InternProcessor", "prompts=[…] and images=[…]"),
         (
             "from {}.cloud.export import get_onnx_path_and_setup_customIO",
             "qeff_zoo.qefficient.export",

@@ -3,23 +3,30 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import qeff_zoo
+from qeff_zoo.checkpoint.draft_heads import open_speculator
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.task import recipe_of
+from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
-from . import blocking, translation
+from . import blocking, kv_heads, translation
 
+_LATENTS, _REPLICATED = "mla_absorption", "replicate_kv_heads"
+#: Keys of `qaic_config` that `compile` reads.
+_OF_COMPILE = {*blocking.KEYS, _LATENTS, _REPLICATED}
 _TURBO = "turbo"
 #: The shortest compute context that is chosen, up to which `ctx_len`; beyond both, the last.
 _SHORTEST = ((4096, 32_768), (8192, 65_536), (16_384, None))
@@ -70,7 +77,8 @@ class QEFFAutoModelForCausalLM(Model):
             continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
             qaic_config: QEfficient's options of a graph: `ccl_enabled`; `include_sampler`, `max_top_k_ids`,
                 `include_guided_decoding` and `return_pdfs`; `enable_blocking` and its options, see `compile`;
-                `mla_absorption`, by its `cache_compressed`; and `speculative_model_type`: "target", or "turbo" with
+                `mla_absorption`, by its `cache_compressed`; `replicate_kv_heads`, for as many KV heads as
+                `num_devices` of `compile` share evenly; and `speculative_model_type`: "target", or "turbo" with
                 the heads that lie in `pretrained_model_name_or_path` (default: beside the model); the others are
                 refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
@@ -99,12 +107,10 @@ class QEFFAutoModelForCausalLM(Model):
         if config.get("speculative_model_type") == _TURBO:
             beside = config.pop("pretrained_model_name_or_path", None)
             heads = os.fspath(beside or pretrained_model_name_or_path)
-        blocks = {name: config.pop(name) for name in [*config] if name in blocking.KEYS}
-        latents = config.pop("mla_absorption", None)
+        options = {name: config.pop(name) for name in [*config] if name in _OF_COMPILE}
         translation.refuse("qaic_config", config, translation.CONFIG)
         model = cls._load(pretrained_model_name_or_path, source)
-        model._blocking = blocks
-        model._expanded_kv = bool(latents) and not dict(latents).get("cache_compressed", False)
+        model._options = options
         model._heads = heads
         model._slots = 1 if continuous_batching or full_batch_size else None
         model._compute_contexts = compute_contexts
@@ -117,16 +123,24 @@ class QEFFAutoModelForCausalLM(Model):
         """Whether the model verifies drafted tokens."""
         return self._checks_drafts
 
+    @property
+    def model(self) -> ModelView:
+        """See `Model`; `config.speculative_config` has the number of draft tokens of a model with draft heads."""
+        view = super().model
+        if self._heads is not None:
+            view.config = deepcopy(view.config)
+            count = open_speculator(self._heads).said["heads"]
+            view.config.speculative_config = {"num_speculative_tokens": count}
+        return view
+
     #: Folder or Hub id of heads that draft for it.
     _heads: str | None = None
     #: Whether `compile` is to be told compute contexts.
     _compute_contexts: bool = False
     #: Whether it is to be told how many drafted tokens a call checks.
     _checks_drafts: bool = False
-    #: Keys of `qaic_config` about blocked attention.
-    _blocking: Mapping[str, Any] = MappingProxyType({})
-    #: Whether the KV cache has every head's keys and values instead of latents.
-    _expanded_kv: bool = False
+    #: Keys of `qaic_config` that `compile` reads.
+    _options: Mapping[str, Any] = MappingProxyType({})
     #: What a card's program is to draw tokens by; nothing where the host draws.
     _sampler: Mapping[str, Any] = MappingProxyType({})
 
@@ -168,7 +182,7 @@ class QEFFAutoModelForCausalLM(Model):
                 `usual_lengths`.
             comp_ctx_lengths_decode: The same of decode calls.
             qaic_config: Blocked attention on a card: `enable_blocking`, `blocking_mode`, `num_kv_blocks`,
-                `num_q_blocks` and `head_block_size`.
+                `num_q_blocks` and `head_block_size`; `mla_absorption` and `replicate_kv_heads`.
             target: Target of the build; None for a card if SDK and runtime are here, else `ort`. A card's target
                 without its SDK leaves a prepared folder.
             compile_dir: Also copy the package there; of a prepared folder, where it is left.
@@ -204,7 +218,6 @@ class QEFFAutoModelForCausalLM(Model):
             "draft_heads": self._heads,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
-            "expanded_kv": self._expanded_kv or None,
             # Beside a card the host draws; what it does not return is refused.
             **{
                 name: value
@@ -212,21 +225,28 @@ class QEFFAutoModelForCausalLM(Model):
                 if target in (None, "qaic") or name == "return_pdfs"
             },
         }
-        given |= self._blocks(qaic_config, given | compiler_options)
+        given |= self._configured(qaic_config, given | compiler_options)
         return self._compile(target, compile_dir, given | compiler_options)
 
-    def _blocks(
+    def _configured(
         self, qaic_config: Mapping[str, Any] | None, given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the options of blocked attention, by `qaic_config` of `compile` or of `from_pretrained`."""
-        config = {**self._blocking, **(qaic_config or {})}
-        others = {name: config.pop(name) for name in [*config] if name not in blocking.KEYS}
+        """Return the options of a build that `qaic_config` of `compile` or of `from_pretrained` selects."""
+        config = {**self._options, **(qaic_config or {})}
+        others = {name: config.pop(name) for name in [*config] if name not in _OF_COMPILE}
         translation.refuse("qaic_config", others, translation.COMPILE_CONFIG)
-        if not config:
-            return {}
-        sizes = {name: given.get(name) for name in blocking.SIZES}
-        sizes["batch_size"] = given.get("full_batch_size") or given.get("batch_size")
-        return blocking.options_of(config, self._opened_checkpoint().text_config, sizes)
+        found = dict[str, Any]()
+        if latents := config.pop(_LATENTS, None):
+            found["expanded_kv"] = not latents.get("cache_compressed", False) or None
+        if config.pop(_REPLICATED, False) and given.get("kv_heads") is None:
+            text_config = self._opened_checkpoint().text_config
+            found["kv_heads"] = kv_heads.replicated(text_config, given["num_devices"] or 1)
+        if config:
+            sizes = {name: given.get(name) for name in blocking.SIZES}
+            sizes["batch_size"] = given.get("full_batch_size") or given.get("batch_size")
+            text_config = self._opened_checkpoint().text_config
+            found |= blocking.options_of(config, text_config, sizes)
+        return found
 
     def _check_batches(
         self, full_batch_size: int | None, kv_cache_batch_size: int | None, batch_size: int
@@ -250,6 +270,7 @@ class QEFFAutoModelForCausalLM(Model):
         if problems:
             raise PlanError(problems)
 
+    @records_calls
     def generate(
         self,
         tokenizer: Any = None,
@@ -298,6 +319,7 @@ class QEFFAutoModelForCausalLM(Model):
             )
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)
+        prompts = others.pop("prompt", None) or prompts  # as in cloud_ai_100_exec_kv
         translation.refuse("generate", others, translation.GENERATING)
         if None not in (sampling, sampling_params):
             raise GenerationError(

@@ -20,3 +20,23 @@ class Constants:
 
 class FP16ClipTransform:
     """Marker that QEfficient's scripts remove from a list of transforms; graphs here clip no constants."""
+
+
+class WQLinear_GEMM:  # noqa: N801 -- QEfficient's name
+    """Marker of QEfficient's module for AWQ, of which no model here has an instance."""
+
+
+class QuantLinearGPTQ:
+    """Marker of QEfficient's module for GPTQ, of which no model here has an instance."""
+
+
+class FP8DeQuantLinear:
+    """Marker of QEfficient's module for FP8, of which no model here has an instance."""
+
+
+def replace_transformers_quantizers() -> None:
+    """Keep transformers' quantizers: QEfficient's read checkpoints on a CPU, and a build here reads tensors itself."""
+
+
+def undo_transformers_quantizers() -> None:
+    """Keep transformers' quantizers, see `replace_transformers_quantizers`."""

@@ -50,6 +50,13 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "transformers": {},
         "transformers.models": {},
         "transformers.models.modeling_auto": _CLASSES,
+        "transformers.quantizers": {},
+        "transformers.quantizers.auto": {
+            "replace_transformers_quantizers": "constants", "undo_transformers_quantizers": "constants",
+        },
+        "transformers.quantizers.awq": {"WQLinear_GEMM": "constants"},
+        "transformers.quantizers.gptq": {"QuantLinearGPTQ": "constants"},
+        "transformers.quantizers.quantizer_compressed_tensors": {"FP8DeQuantLinear": "constants"},
         "transformers.transform": {"transform": ""},
         "utils": _LOADERS,
         "utils._utils": _LOADERS,
@@ -98,9 +105,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "utils.constants": _CUSTOM_OPS,
         "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
         "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
-        "utils.test_utils": (
-            "Call transformers' InternVLProcessor of the checkpoint's -hf version, and give its output to `generate`."
-        ),
+        "utils.test_utils": "Give `generate` prompts=[…] and images=[…]: a package processes InternVL's images.",
     }
 )
 

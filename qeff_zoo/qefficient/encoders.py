@@ -12,6 +12,7 @@ from qeff_zoo.plan.request import POOLINGS
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 from . import translation
@@ -75,6 +76,7 @@ class _Encoder(Model):
         }
         return self._compile(target, compile_dir, given | compiler_options)
 
+    @records_calls
     def generate(
         self,
         inputs: Mapping[str, Any],
@@ -159,6 +161,7 @@ class QEFFAutoModel(_Encoder):
     #: Function that pools the states of tokens on the host; None where the program pools.
     _pool: Callable[..., Any] | None = None
 
+    @records_calls
     def generate(
         self,
         inputs: Mapping[str, Any],
@@ -245,6 +248,7 @@ class QEFFAutoModelForCTC(_Encoder):
         """
         return super().compile(seq_len=seq_len, **choices)
 
+    @records_calls
     def generate(  # type: ignore[override]
         self,
         processor: Any,

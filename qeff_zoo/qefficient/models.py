@@ -6,7 +6,9 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import finalize
 
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
@@ -23,7 +25,10 @@ from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store.adoption import package_of
 from qeff_zoo.terminal.progress_bars import reporter
 
-from . import configs, exported, sdks, translation
+from . import configs, exported, modules, sdks, translation
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.sessions import Opening
 
 _M = TypeVar("_M", bound="Model")
 _OURS = "qeff_zoo.qefficient."
@@ -33,11 +38,12 @@ class Model:
     """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it.
 
     Args:
-        source: The checkpoint; `from_pretrained` takes its name.
-        **loaded: Options of the model, by the fields of `Request`.
+        source: The checkpoint; `from_pretrained` takes its name. Or a model of transformers, which is saved and loaded.
+        **loaded: Options of the model, by the fields of `Request`; of a model of transformers, the arguments of
+            `from_pretrained`.
 
     Raises:
-        PlanError: A module is given in place of a checkpoint.
+        PlanError: Another object is given in place of a checkpoint.
     """
 
     #: Hub pipeline tag.
@@ -47,7 +53,10 @@ class Model:
 
     def __init__(self, source: Source, **loaded: Any) -> None:
         if not isinstance(source, Source):
-            raise _not_named(source)
+            folder = modules.saved(source)
+            finalize(self, rmtree, folder, ignore_errors=True)
+            vars(self).update(vars(type(self).from_pretrained(folder, **loaded)))
+            return
         self._source = source
         self._loaded = {"task": self._task, **loaded}
         #: By `compile`; None before, and where only a folder for an SDK was left.
@@ -58,6 +67,8 @@ class Model:
         self.onnx_path: str | None = None
         self._prepared: Path | None = None
         self._session: Any = None
+        #: Function that opens the programs of the next session; None for the target's own.
+        self._opening: Opening | None = None
         self._config: Any = None
 
     def __repr__(self) -> str:
@@ -80,6 +91,22 @@ class Model:
         """Configuration of the model, in the place of QEfficient's PyTorch module."""
         return ModelView(self.config)
 
+    def transform(self, **given: Any) -> None:
+        """Refuse QEfficient's change of a PyTorch module, which does not exist here.
+
+        Args:
+            **given: Its arguments.
+
+        Raises:
+            PlanError: In any case.
+        """
+        raise PlanError(
+            [
+                f"`transform` was called with {', '.join(given) or 'no arguments'}, and there is no PyTorch module; "
+                "expected `compile`. Give it these arguments, and run what it returns."
+            ]
+        )
+
     def _opened_checkpoint(self) -> Checkpoint:
         return open_checkpoint(self._source.model, **self._source.beside)
 
@@ -97,7 +124,7 @@ class Model:
         from qeff_zoo.plan.task import recipe_of
 
         if not isinstance(name, str | os.PathLike):
-            raise _not_named(name)
+            raise modules.refusal(name)
         of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
         token = source.get("token") or source.get("use_auth_token")
         of_source["token"] = token if isinstance(token, str) else None  # True: the user's
@@ -106,6 +133,12 @@ class Model:
         read = {*Source.BESIDE, *configs.ARGUMENTS}
         others = {one: it for one, it in source.items() if one not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)
+        if others.get("enable_proxy"):
+            warnings.warn(
+                "enable_proxy is left out: the model keeps its embedding and its head. For a small model to try, give "
+                "num_hidden_layers=N.",
+                stacklevel=outside(),
+            )
         found = Source(model=os.fspath(name), **of_source)
         checkpoint = open_checkpoint(found.model, **found.beside)
         recipe_of(checkpoint)  # what has none is refused here
@@ -198,6 +231,9 @@ class Model:
             expected = ", ".join(map(repr, targets.NAMES))
             raise PlanError([f"target is {target!r}, expected one of {expected}. Choose one."])
         chosen = target or (card if sdks.has(card) else targets.NAMES[0])
+        prefix = given.get("kv_cache_prefix")
+        if chosen not in targets.on_cards() and isinstance(prefix, str) and prefix.isalnum():
+            del given["kv_cache_prefix"]  # sessions accept any
         own = ("compile_dir", "target", "enable_qnn", "qnn_config", "qaic_config")
         asked = translation.translate(given, own, self._defaults())
         fields, left = asked.request(chosen)
@@ -294,9 +330,14 @@ class Model:
             )
         if self._session is None:
             with on_devices(self.package, device_ids):
-                self._session = load(self.package)
+                self._session = self._load_package(self.package)
             self._session.default_sampling = Sampling()  # QEfficient decodes greedily
         return self._session
+
+    def _load_package(self, package: Package) -> Any:
+        from qeff_zoo.runtime.sessions import open_session
+
+        return open_session(package, opening=self._opening) if self._opening else load(package)
 
 
 def outside() -> int:
@@ -305,12 +346,3 @@ def outside() -> int:
     while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):
         level += 1
     return level
-
-
-def _not_named(model: object) -> PlanError:
-    return PlanError(
-        [
-            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read "
-            "from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
-        ]
-    )

@@ -10,6 +10,7 @@ from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics, printer
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import to_numpy
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 from . import translation
@@ -98,6 +99,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         }
         return self._compile(target, compile_dir, given | compiler_options)
 
+    @records_calls
     def generate(
         self,
         inputs: Mapping[str, Any] | Sequence[Any] | Any,

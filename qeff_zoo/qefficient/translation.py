@@ -86,7 +86,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         ),
         "use_cache": _ALWAYS,  # programs with a KV cache always use it
         "ignore_mismatched_sizes": _ALWAYS,  # tensors of another size are always refused
-        "enable_proxy": Foreign(_OFF, "Give num_hidden_layers=N for a small model to try."),
+        "enable_proxy": _ALWAYS,  # with a warning
         "kv_offload": _ALWAYS,  # of models without images
         "is_tlm": _CHECKED,
         "use_auth_token": Foreign((None, False, True, str), "Give token."),
@@ -104,7 +104,6 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "There are 'target', a model that checks drafts, with num_speculative_tokens of `compile`, and 'turbo', a "
             "model with heads that draft.",
         ),
-        "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
         **dict.fromkeys(("dflash_dlm", "target_layer_ids"), _BLOCKS),
     }
 )
@@ -118,6 +117,11 @@ COMPILE_CONFIG: Mapping[str, Foreign] = MappingProxyType(
         },
     }
 )
+#: Prefix in the names of states. Without a card, `QAICInferenceSession` accepts any.
+KV_CACHE_PREFIX = Foreign(
+    (None, "vllmKvCache"),
+    "Leave it out: with prefill_only, states are called past_key.N_vllmKvCache on a card.",
+)
 #: Arguments of `export`.
 EXPORTING: Mapping[str, Foreign] = MappingProxyType(
     {
@@ -130,10 +134,7 @@ EXPORTING: Mapping[str, Foreign] = MappingProxyType(
         "enable_chunking": _ALWAYS,  # prompts always run in chunks
         "retain_full_kv": _ALWAYS,  # states of both are laid out alike
         "moe_prefill_packed_chunk_size": Foreign((None, 256), "Leave it out."),
-        "kv_cache_prefix": Foreign(
-            (None, "vllmKvCache"),
-            "Leave it out: with prefill_only, states are called past_key.N_vllmKvCache on a card.",
-        ),
+        "kv_cache_prefix": KV_CACHE_PREFIX,
     }
 )
 #: Arguments of `compile`, beside the choices of a build.

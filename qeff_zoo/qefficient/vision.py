@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import targets
-from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.qefficient.program_paths import ProgramPaths
+from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 from . import image_sizes, processor_outputs, translation
@@ -138,6 +139,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             image_sizes=given.get("image_size") or (),
         )
 
+    @records_calls
     def generate(  # type: ignore[override]
         self,
         inputs: Mapping[str, Any] | None = None,
@@ -168,7 +170,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             runtime_ai100: False to insist on the CPU.
             generation_len: Tokens for each at most; None for as many as the context holds.
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
-            processor: The same.
+            processor: transformers' processor of the checkpoint; used if the package cannot process `images` itself.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
             images: One image for each of `prompts`: a path, a URL, bytes, a Pillow image or an array; one prompt needs
                 no list.
@@ -209,16 +211,37 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
             requests = [
-                session.request_written_out(tokens, pictures, **choices)
-                for tokens, pictures in processor_outputs.prompts_of(session, inputs)
+                session.request_written_out(tokens, parts, **choices)
+                for tokens, parts in processor_outputs.prompts_of(session, inputs)
             ]
         else:
             shown = [[one] for one in images] or [[]] * len(given)
             requests = [
-                session.request(prompt, images=pictures, chat=True, **choices)
-                for prompt, pictures in zip(given, shown, strict=True)
+                request
+                for prompt, parts in zip(given, shown, strict=True)
+                for request in _requests(session, prompt, parts, processor, choices)
             ]
         return execute(session, requests, stream=streamer or False)
+
+
+def _requests(
+    session: Any, prompt: str, images: Sequence[Any], processor: Any, choices: Mapping[str, Any]
+) -> list[Any]:
+    """Return the request of a message with images, which transformers' processor encodes if the package cannot."""
+    try:
+        return [session.request(prompt, images=images, chat=True, **choices)]
+    except UnsupportedModelError:
+        if not images or processor is None:
+            raise
+    content = [{"type": "image", "image": _pillow(one)} for one in images]
+    outputs = processor.apply_chat_template(
+        [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}],
+        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
+    )  # fmt: skip
+    return [
+        session.request_written_out(tokens, parts, **choices)
+        for tokens, parts in processor_outputs.prompts_of(session, outputs)
+    ]
 
 
 def _fetched(image: Any) -> Any:
@@ -230,8 +253,13 @@ def _fetched(image: Any) -> Any:
 
 def _resized(image: Any, height: int, width: int) -> Any:
     """Return an image of a size, as Pillow resizes it."""
+    return _pillow(_fetched(image)).resize((width, height))
+
+
+def _pillow(image: Any) -> Any:
+    """Return a Pillow image."""
     from PIL import Image
 
     from qeff_zoo.media.images import read_image
 
-    return Image.fromarray(read_image(_fetched(image))).resize((width, height))
+    return Image.fromarray(read_image(image))

@@ -44,6 +44,10 @@ def prepare(checkout: Path, work: Path) -> None:
                 target.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
             elif path.suffix in (".yaml", ".yml", ".json", ".txt"):
                 target.write_bytes(path.read_bytes())
+    if not (
+        beside := work / "examples"
+    ).exists():  # some scripts name files from the checkout's root
+        beside.symlink_to(work / "checkout" / "examples")
 
 
 def run(name: str, work: Path, seconds: int) -> dict[str, Any]:

@@ -101,6 +101,12 @@ def _seeing(
     return make
 
 
+def _deep_vision(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config of Qwen3-VL whose vision encoder has the layer that scripts cut it after."""
+    config["vision_config"] |= {"depth": 10, "deepstack_visual_indexes": [8, 9]}
+    return config
+
+
 def _experts(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config of Qwen3-VL as one with experts."""
     more = {
@@ -201,13 +207,30 @@ def _adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
+def _with_heads(folder: Path) -> None:
+    import speculators
+
+    _text("llama")(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    speculators.turbo(folder, config["hidden_size"], config["vocab_size"])
+
+
 def _gguf(folder: Path) -> None:
     import gguf_files
 
     source = folder.with_name("as_safetensors")
-    _text("qwen2")(source)
+    _text("qwen2", head_dim=16)(source)
     folder.mkdir(parents=True)
-    gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source)
+    gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
+
+
+def _internvl(folder: Path) -> None:
+    import internvl_checkpoint
+
+    internvl_checkpoint.write(folder, 448, 112, **_LONG)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"template": "internvl2_5", "max_dynamic_patch": 12}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _coded(model_type: str) -> Make:
@@ -232,7 +255,8 @@ _GPT_OSS, _QWEN3_MOE, _LLAMA, _BERT = (
     _text("llama"),
     partial(decoder, model_type="bert"),
 )
-_LLAVA, _QWEN2_5_VL, _QWEN3_VL = map(_seeing, ("llava", "qwen2_5_vl", "qwen3_vl"))
+_LLAVA, _QWEN2_5_VL = map(_seeing, ("llava", "qwen2_5_vl"))
+_QWEN3_VL = _seeing("qwen3_vl", _deep_vision)
 _GEMMA4 = _seeing("gemma4", layers=_FEW)
 _QWEN3_VL_MOE = _seeing("qwen3_vl", _experts)
 _QWEN3_5, _QWEN3_5_MOE = (
@@ -242,7 +266,8 @@ _QWEN3_5, _QWEN3_5_MOE = (
 CHECKPOINTS: Mapping[str, Make] = {
     "Qwen/Qwen2-1.5B-Instruct": _text("qwen2"),
     "Qwen/Qwen2-1.5B-Instruct-GGUF": _gguf,
-    **dict.fromkeys(("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _with_heads,
+    **dict.fromkeys(("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B",
                      "meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"), _LLAMA),
     **dict.fromkeys(("openai/gpt-oss-20b", "tiny-random/gpt-oss-bf16"), _GPT_OSS),
     **dict.fromkeys(("Qwen/Qwen3-30B-A3B-Instruct-2507", "yujiepan/qwen3-moe-tiny-random",
@@ -275,7 +300,7 @@ CHECKPOINTS: Mapping[str, Make] = {
     "Qwen/Qwen3.5-0.8B": _QWEN3_5,
     **dict.fromkeys(("Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.5-35B-A3B",
                      "Qwen/Qwen3.5-122B-A10B"), _QWEN3_5_MOE),
-    "OpenGVLab/InternVL2_5-1B": _coded("internvl_chat"),
+    "OpenGVLab/InternVL2_5-1B": _internvl,
     "allenai/Molmo-7B-D-0924": _coded("molmo"),
 }  # fmt: skip
 #: The same files under several names: each is written once, by its maker.

@@ -28,4 +28,5 @@ def rewrite(text: str) -> str:
     for pattern, ours in _IMPORTS:
         text = pattern.sub(ours, text)
     text = text.replace("480000", "32000")  # samples
+    text = text.replace("[bi, 0] = input_ids\n", "[bi, 0] = input_ids.item()\n")  # for NumPy 2.4
     return _TOKENS.sub(lambda found: f"{found['statement'] or found['keyword']}{_MOST}", text)

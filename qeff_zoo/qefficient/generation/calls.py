@@ -10,9 +10,12 @@ from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import AXES, PADDING
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.runtime.speculation.heads import Heads
 
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_LOGITS, _HIDDEN = "logits", "hidden_states"
 _TOKENS, _POSITIONS, _SLOTS = "input_ids", "position_ids", "batch_index"
 
 
@@ -35,6 +38,9 @@ class Calls:
     def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
         self.package, self.program = package, program
         self.image_sizes = image_sizes
+        heads = open_heads(package) if _HIDDEN in program.outputs else None
+        #: Draft heads with a program of their own, whose logits follow the model's as on a card.
+        self._heads = None if heads is None else Heads(heads)
         self._ctx_len = DecoderSizes.read(program.specializations).ctx_len if program.states else 0
 
     @classmethod
@@ -93,8 +99,32 @@ class Calls:
             }
             if axes is not None and AXES in self.program.inputs:
                 inputs[AXES] = np.maximum(axes[:, part, :width], 0)
-            self._put(made, self._call(given, inputs, part, rows, kept), part, len(tokens), kept)
+            outputs = self._call(given, inputs, part, rows, kept)
+            if self._heads is not None:
+                outputs = self._with_heads(outputs, self._heads, [widths[place] for place in part])
+            self._put(made, outputs, part, len(tokens), kept)
         return self._answers({**made, **self._states(wanted, slots)}, wanted)
+
+    def _with_heads(
+        self, outputs: Mapping[str, Array], heads: Heads, widths: Sequence[int]
+    ) -> dict[str, Array]:
+        """Return outputs whose logits are those of the model and its draft heads, (rows, tokens, 1 + heads, vocab).
+
+        Args:
+            outputs: Outputs of a part of a call.
+            heads: Draft heads.
+            widths: Number of tokens of each row.
+        """
+        own, states = outputs[_LOGITS], outputs[_HIDDEN]
+        hidden = np.zeros((*own.shape[:2], states.shape[-1]), states.dtype)
+        for place, width in enumerate(widths):
+            kept = states[place, max(0, width - own.shape[1]) : width]
+            hidden[place, : len(kept)] = kept
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        drafted = heads.logits(rows, own.argmax(-1).reshape(-1, 1).tolist())
+        drafted = drafted.reshape(*own.shape[:2], -1, own.shape[-1])
+        every = np.concatenate([own[:, :, None], drafted], axis=2)
+        return {**{name: one for name, one in outputs.items() if name != _HIDDEN}, _LOGITS: every}
 
     def inputs_of(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs of a program without states."""
@@ -195,9 +225,9 @@ class Calls:
     ) -> None:
         """Put the outputs of a part into those of the call; rows and tokens of padding alone have zeros."""
         for name, array in outputs.items():
-            sizes = (kept, *array.shape[2:]) if name == "logits" else array.shape[1:]
+            sizes = (kept, *array.shape[2:]) if name == _LOGITS else array.shape[1:]
             whole = made.setdefault(name, np.zeros((count, *sizes), array.dtype))
-            if name == "logits":
+            if name == _LOGITS:
                 whole[part, : array.shape[1]] = array
             else:
                 whole[part] = array

@@ -6,6 +6,7 @@ may be for some batch slots (`batch_index`), and states that are given replace t
 """
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,29 @@ from .vision import ImageCalls, VisionCalls
 
 _INPUT, _OUTPUT = 0, 1
 _SLOTS, _VISION = "full_batch_size", "vision"
+#: Prefix of `kv_cache_prefix` in a state's name: `past_key.0_PREFIX`, `past_key.0_PREFIX_RetainedState`.
+_PREFIX = re.compile(r"(?<=\.)(\d+)_(?!RetainedState$)[A-Za-z0-9]+(?=_RetainedState$|$)")
+
+
+def _plain(name: str) -> str:
+    """Return the name of a state without the prefix of `kv_cache_prefix`."""
+    return _PREFIX.sub(r"\1", name)
+
+
+class Outputs(dict[str, Array]):
+    """Outputs of a call by name; those of states also by their names with any `kv_cache_prefix`, or without one.
+
+    Example:
+        >>> Outputs({"past_key.0_RetainedState": 1})["past_key.0_VLLM_RetainedState"]
+        1
+    """
+
+    def __missing__(self, name: str) -> Array:
+        plain = _plain(name)
+        found = next((one for one in self if _plain(one) == plain), None)
+        if found is None:
+            raise KeyError(name)
+        return self[found]
 
 
 @dataclass(frozen=True)
@@ -154,11 +178,17 @@ class QAICInferenceSession:
         """Return the inputs among arrays; warn about unknown names."""
         known = self.binding_index_map.keys() | self._calls_type.accepts
         outputs = {one.name for one in self.bindings if one.dir == _OUTPUT}
+        buffers = self._by_own_names(buffers)
         for name in buffers.keys() - known:
             warnings.warn(f"Buffer {name!r} is not found in {self._compiled.path!r}.", stacklevel=3)
         self._skipped -= buffers.keys()
         names = (known - outputs) & buffers.keys()
         return {name: np.asarray(buffers[name]) for name in names}
+
+    def _by_own_names(self, buffers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays by the program's names of states, whatever their `kv_cache_prefix`."""
+        own = {_plain(one.name): one.name for one in self.bindings if one.is_partial_buf_allowed}
+        return {own.get(_plain(name), name): one for name, one in buffers.items()}
 
     def skip_buffers(self, skipped_buffer_names: Iterable[str]) -> None:
         """Leave inputs out of the next calls, and outputs out of their results: states stay in the program.
@@ -166,7 +196,7 @@ class QAICInferenceSession:
         Args:
             skipped_buffer_names: Names.
         """
-        for name in skipped_buffer_names:
+        for name in self._by_own_names(dict.fromkeys(skipped_buffer_names)):
             self._skipped.add(name)
             self._buffers.pop(name, None)
 
@@ -177,7 +207,7 @@ class QAICInferenceSession:
             inputs: Arrays by name, beside those of `set_buffers`.
 
         Returns:
-            Outputs by name, with memory of their own.
+            Outputs by name, with memory of their own; states also by names with a `kv_cache_prefix`.
 
         Raises:
             GenerationError: The session is not active, an input is missing, or the program does not take its shape.
@@ -191,7 +221,7 @@ class QAICInferenceSession:
         for state in self._compiled.states:  # is taken over by the program
             self._buffers.pop(state.name, None)
         wanted = [name for name in self.output_names if name not in self._skipped]
-        return self._calls.run(given, wanted)
+        return Outputs(self._calls.run(given, wanted))
 
     @property
     def _calls_type(self) -> type[Calls]:

@@ -12,7 +12,7 @@ from qeff_zoo.media.images import blank
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.decoder import AXES
+from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
@@ -50,7 +50,8 @@ class VisionCalls(Calls):
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
-        if len(self.program.inputs["pixel_values"].shape) == 2 and GRID not in given:
+        patches = len(self.program.inputs["pixel_values"].shape) == 2
+        if patches and GRID not in given and np.ndim(given["pixel_values"]) == 2:
             given = {**given, GRID: self._grids(len(given["pixel_values"]))}
         found = [self._vision.look(one) for one in _images(given)]
         names = [*found[0].features]
@@ -131,8 +132,10 @@ class ImageCalls(Calls):
             )
         index = np.where(shown, _number(given) + np.cumsum(shown, axis=1) - 1, -1)
         features = {name: self.program.inputs[name] for name in self._features}
+        types = self._types(given, shown, part)
         if not shown.any():
             return {
+                **types,
                 _INDEX: index,
                 **{
                     name: np.zeros((1, *map(int, one.shape[1:])), one.dtype)
@@ -146,12 +149,31 @@ class ImageCalls(Calls):
         index = np.where(index < len(values[_EMBEDS]), index, -1)  # generated, not of an image
         values |= {name: given[_FINER][level] for level, name in enumerate(self._features[1:])}
         return {
+            **types,
             _INDEX: index,
             **{
                 name: np.ascontiguousarray(values[name], one.dtype)
                 for name, one in features.items()
             },
         }
+
+    def _types(
+        self, given: Mapping[str, Array], shown: Array, part: Sequence[int]
+    ) -> dict[str, Array]:
+        """Return which positions of the context have tokens of an image, for models whose attention reads it.
+
+        Those of earlier calls are not marked: causal attention includes them.
+        """
+        positions = np.asarray(given["position_ids"])[..., part, : shown.shape[1]]
+        found = {
+            name: np.zeros((len(part), self._ctx_len), np.int64)
+            for name in self.program.inputs
+            if name.startswith(OF_CONTEXT)
+        }
+        for types in found.values():
+            for place, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
+                types[place, row[shown[place] & (row >= 0)]] = 1
+        return found
 
 
 def _features(found: Mapping[str, Described]) -> dict[str, Described]:
@@ -181,7 +203,10 @@ def _images(given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Yield the arrays of each image; QEfficient's grid of an image may be the shape of an array of zeros."""
     arrays = {name: np.asarray(one) for name, one in given.items()}
     if GRID not in arrays:
-        yield arrays
+        padded = arrays["pixel_values"].ndim == 3  # patches of each image
+        count = len(arrays["pixel_values"]) if padded else 1
+        for at in range(count):
+            yield {name: one[at : at + 1] for name, one in arrays.items()} if padded else arrays
         return
     grids = arrays[GRID]
     if grids.ndim == 4:
