@@ -31,7 +31,7 @@ from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
     ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",), ("finetune",),
-    ("run",), ("chat",), ("serve",), ("serve-args",), ("bench",),
+    ("run",), ("serve",), ("serve-args",), ("chat",), ("bench",),
     ("validate",), ("inspect",), ("ls",), ("resolve",), ("yank",), ("pull",), ("lock",), ("repair",),
     ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("sign",),
     ("trust", "add"), ("trust", "ls"), ("trust", "rm"),

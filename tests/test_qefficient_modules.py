@@ -308,3 +308,10 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
     capsys.readouterr()
     assert execute.main(str(models.llama), **options, json=True) == 0
     assert len(json.loads(capsys.readouterr().out)["generated_texts"]) == 2
+
+
+def test_the_function_compile_stays_one_beside_its_module(tmp_path: Path) -> None:
+    helper = importlib.import_module("qeff_zoo.qefficient.compile.compile_helper")
+    for function in (qefficient.compile, helper.compile):
+        with pytest.raises(ZooError, match="none"):
+            function(tmp_path / "none.onnx", tmp_path, num_cores=16)

@@ -30,7 +30,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, text_generation
 from qeff_zoo.tasks.commands import SAMPLING
-from qeff_zoo.tasks.text_generation.verbs import _sampling
+from qeff_zoo.tasks.text_generation.verbs import sampling_of
 
 
 def more(client: openai.OpenAI, **body: Any) -> Any:
@@ -133,10 +133,10 @@ def test_defaults_are_those_of_generation_config(
     session: Any = qeff_zoo.load(trained, threads=1)
     assert session.default_sampling == Sampling(**told)
     flags = dict.fromkeys(SAMPLING) | {"generation_config": "auto", "seed": 5}
-    asked = _sampling(session, argparse.Namespace(**flags))
+    asked = sampling_of(session, argparse.Namespace(**flags))
     assert asked == Sampling(**told, seed=5)
     flags |= {"generation_config": "none", "seed": None}
-    assert _sampling(session, argparse.Namespace(**flags)) == Sampling()
+    assert sampling_of(session, argparse.Namespace(**flags)) == Sampling()
     (expected,) = session.generate([PROMPT], generation_len=12, sampling=asked)
     question = QUESTION[0]["content"]
     (plain,) = session.generate([question], chat=True, generation_len=16, sampling=Sampling())

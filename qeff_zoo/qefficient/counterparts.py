@@ -145,6 +145,15 @@ def missing(path: str) -> MissingNameError:
     return MissingNameError(f"QEfficient's {path!r} has no counterpart in {_HERE}. {instead}")
 
 
+class _FunctionModule(ModuleType):
+    """Module with the name of a function at the top, whose place it takes there once it is imported."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the function."""
+        functions = import_module(f"{_HERE}.functions")
+        return getattr(functions, self.__name__.rpartition(".")[2])(*given, **named)
+
+
 class Finder:
     """Python finder of QEfficient's modules that are no files here."""
 
@@ -166,7 +175,8 @@ class Finder:
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> ModuleType | None:
-        """Return None, for an ordinary module."""
+        """Return a module that can be called, if its name is a function's too; None for an ordinary one."""
+        return _FunctionModule(spec.name) if spec.name == f"{_HERE}.compile" else None
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
