@@ -520,7 +520,7 @@ class PictureEmbeddingRequest(RequestBody):
 class TokenizeRequest(RequestBody):
     """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
 
-    prompt: str | None = None
+    prompt: Annotated[str, Field(max_length=1 << 20)] | None = None
     messages: (
         Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
         | None
@@ -538,7 +538,7 @@ class TokenizeRequest(RequestBody):
 class DetokenizeRequest(RequestBody):
     """Body of /detokenize, as in vLLM's API."""
 
-    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True, max_length=1 << 20)]
 
 
 class UnloadAdapter(BaseModel):

@@ -2,7 +2,10 @@
 """Endpoints of the tokenizer, as in vLLM's API: `/tokenize` and `/detokenize`; and llama-server's `/apply-template`."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -14,6 +17,8 @@ from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from qeff_zoo.serving.tools import chat_options
 
+_T = TypeVar("_T")
+
 
 def routes(api: str, session: Any, model: Model) -> APIRouter:
     """Return the endpoints of a session's tokenizer.
@@ -24,6 +29,11 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         model: Description of the model.
     """
     router = APIRouter()
+    # One thread, so that long texts delay no generation.
+    worker = ThreadPoolExecutor(1, "qeff-zoo tokens")
+
+    async def in_turn(work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(worker, work)
 
     def tokens(body: TokenizeRequest) -> list[int]:
         tokenizer = _tokenizer(session, body.model)
@@ -39,7 +49,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         model.admit(body)
-        found = await asyncio.to_thread(tokens, body)
+        found = await in_turn(partial(tokens, body))
         answer: dict[str, Any] = {
             "count": len(found),
             "max_model_len": model.max_tokens,
@@ -48,7 +58,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         }
         if body.return_token_strs:
             tokenizer = _tokenizer(session, body.model)
-            answer["token_strs"] = [tokenizer.name(token) for token in found]
+            answer["token_strs"] = await in_turn(lambda: [*map(tokenizer.name, found)])
         return JSONResponse(answer)
 
     if isinstance(session, TextGenerationSession) and session.chat_template is not None:
@@ -58,7 +68,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             model.admit(body)
             messages = [message.as_template_input() for message in body.messages]
             with blaming("messages"):
-                prompt = session.render_chat(messages, chat_options(body))
+                prompt = await in_turn(partial(session.render_chat, messages, chat_options(body)))
             return JSONResponse({"prompt": prompt})
 
     @router.post(f"{api}detokenize")
@@ -75,7 +85,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
                 param="tokens",
                 code="invalid_value",
             )
-        return JSONResponse({"prompt": await asyncio.to_thread(tokenizer.spelled, body.tokens)})
+        return JSONResponse({"prompt": await in_turn(partial(tokenizer.spelled, body.tokens))})
 
     return router
 
