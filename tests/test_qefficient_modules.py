@@ -293,6 +293,7 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
 ) -> None:
     from qeff_zoo.qefficient.cloud import execute, infer
 
+    package = models.build(models.llama, home, **SIZES)
     monkeypatch.setattr(
         pipeline, "build", lambda *_, **__: (_ for _ in ()).throw(PlanError(["built"]))
     )
@@ -303,7 +304,6 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
         infer.main(str(models.llama), prompt="a")
     with pytest.raises(PlanError, match="unrecognized arguments: --mxfp6"):
         execute.main(model_name="a", qpc_path="b", mxfp6=True)
-    package = models.build(models.llama, home, **SIZES)
     options = {"qpc_path": str(package.path), "prompt": ["a", "b"], "generation_len": 3}
     capsys.readouterr()
     assert execute.main(str(models.llama), **options, json=True) == 0
