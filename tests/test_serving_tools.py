@@ -211,7 +211,7 @@ def test_the_examples_of_the_guide(
     _, called, *_ = re.split("<!-- tools: .*?```python\n", page, maxsplit=1, flags=re.DOTALL)
     with running(engine) as url:
         code = called.partition("```")[0].replace("http://127.0.0.1:8000/v1", url)
-        exec(code.replace('"qwen"', f'"{MODEL}", max_tokens=90, parallel_tool_calls=False'))
+        exec(code.replace('"qwen"', f'"{MODEL}", max_tokens=90, seed=0, parallel_tool_calls=False'))
     assert capsys.readouterr().out.startswith("get_weather {")
     python = page.partition("## Reasoning")[2].partition("```python\n")[2].partition("```")[0]
     exec(python.replace("my-package", str(trained.path)))
