@@ -38,10 +38,8 @@ from qeff_zoo.weights import bindings, kv_heads
 from qeff_zoo.weights.expressions import blocks, rows, shape_of, sources_of
 
 _PIECE = 1 << 22  # elements that are read at once
-_CONTEXT, _SHOWN = (
-    128,
-    10,
-)  # tokens of the packages that --prompt builds, and of the answers that it shows
+_CONTEXT = 128  # tokens of the packages that --prompt builds
+_SHOWN = 10  # tokens of the answers that it shows
 
 
 def main() -> int:

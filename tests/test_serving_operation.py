@@ -22,6 +22,7 @@ import qeff_zoo
 from qeff_zoo import serving
 from qeff_zoo.cli.running import _api_keys, _certificate
 from qeff_zoo.runtime import Engine
+from qeff_zoo.serving.app import PATHS
 from qeff_zoo.serving.server import Server, url_of
 
 BODY = {"prompt": PROMPT, "max_tokens": 1}
@@ -193,6 +194,7 @@ def test_the_openapi_document_describes_the_server(engine: Engine) -> None:
     assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/v1/models"} <= {
         *schema.raw_schema["paths"]
     }
+    assert {path for path in schema.raw_schema["paths"] if "{" not in path} <= {*PATHS}
     tried = set()
     for result in schema.get_all_operations():
         operation = result.ok()

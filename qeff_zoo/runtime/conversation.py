@@ -9,12 +9,18 @@ from typing import Any
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.steps import finished
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.chat_output import ChatFormat, Event, Output, OutputParser, Text
+from qeff_zoo.runtime.chat_output import (
+    ChatFormat,
+    Event,
+    Output,
+    OutputParser,
+    parsed,
+    prompt_end,
+)
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
 from qeff_zoo.runtime.engine import Engine, Handle
 from qeff_zoo.runtime.text_generation import Generation
 
-_END = 16  # tokens of a prompt's end, which may begin the reasoning
 #: Kinds of files in a message, and the arguments of a request for them.
 FILES = {"image": "images", "audio": "audio"}
 
@@ -176,7 +182,7 @@ class Conversation:
         request = session.request(tokens, **self._choices, **given)
         tokenizer = session.tokenizer
         assert tokenizer is not None  # it has encoded the messages
-        parser = self._format.parser(tokenizer.spelled(tokens[-_END:]))
+        parser = self._format.parser(prompt_end(tokenizer, tokens))
         if parser is not None:
             request = replace(request, shown=self._format.shown(tokenizer.special))
         return request, parser
@@ -185,12 +191,7 @@ class Conversation:
 def _events(handle: Handle, parser: OutputParser | None) -> Iterator[Event]:
     """Yield the events of a generation."""
     for delta in handle:
-        if parser is not None:
-            yield from parser.push(delta.text)
-        elif delta.text:
-            yield Text(delta.text)
-    if parser is not None:
-        yield from parser.finish()
+        yield from parsed(parser, delta.text, ended=delta.finish_reason is not None)
 
 
 def require_template(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints: an app of one model for any ASGI server."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from fastapi import APIRouter, FastAPI
@@ -32,6 +32,7 @@ Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
+    *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
     *(
@@ -148,7 +149,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     app.include_router(_models(model))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
-    app.include_router(_operations(offer.metrics))
+    app.include_router(operations(offer.metrics.text))
     return app, model
 
 
@@ -175,8 +176,7 @@ def _models(model: Model) -> APIRouter:
 
     @router.get(f"{API}models")
     async def models() -> Response:
-        every = [None, *(model.adapters or ())]
-        return JSONResponse({"object": "list", "data": [model.described(one) for one in every]})
+        return JSONResponse({"object": "list", "data": model.listed()})
 
     @router.get(f"{API}models/{{name:path}}")
     async def one(name: str) -> Response:
@@ -185,8 +185,12 @@ def _models(model: Model) -> APIRouter:
     return router
 
 
-def _operations(metrics: Metrics) -> APIRouter:
-    """Return the endpoints for the operator of the server."""
+def operations(metrics: Callable[[], bytes]) -> APIRouter:
+    """Return the endpoints for the operator of the server.
+
+    Args:
+        metrics: Function that returns the metrics in Prometheus' text format.
+    """
     router = APIRouter()
 
     @router.get("/health")
@@ -201,6 +205,6 @@ def _operations(metrics: Metrics) -> APIRouter:
     @router.get("/metrics")
     @router.head("/metrics", include_in_schema=False)
     async def figures() -> Response:
-        return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE)
+        return PlainTextResponse(metrics(), media_type=CONTENT_TYPE)
 
     return router

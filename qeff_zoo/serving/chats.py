@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from qeff_zoo.runtime import Delta, Generation, Handle, Request
-from qeff_zoo.runtime.chat_output import Event, Output, OutputParser, Reasoning, Text
+from qeff_zoo.runtime.chat_output import Event, Output, OutputParser, Reasoning, parsed
 from qeff_zoo.serving.completion_choices import grow
 from qeff_zoo.serving.metrics import Metrics
 
@@ -39,10 +39,7 @@ class Chat:
 
 def events_of(parser: Callable[[], OutputParser] | None, text: str) -> list[Event]:
     """Return the events of a whole text."""
-    if parser is None:
-        return [Text(text)] if text else []
-    parsing = parser()
-    return [*parsing.push(text), *parsing.finish()]
+    return parsed(parser() if parser else None, text, ended=True)
 
 
 async def chat_events(
@@ -55,11 +52,5 @@ async def chat_events(
     """
     parsers = [chat.parser() if chat.parser else None for _ in handles]
     async for number, delta in grow(handles, metrics):
-        parser = parsers[number]
-        if parser is None:
-            events: list[Event] = [Text(delta.text)] if delta.text else []
-        else:
-            events = parser.push(delta.text)
-            if delta.finish_reason is not None:
-                events += parser.finish()
+        events = parsed(parsers[number], delta.text, ended=delta.finish_reason is not None)
         yield number, delta, chat._shown(events)

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
 from qeff_zoo.serving import errors
+from qeff_zoo.serving.app import operations
 from qeff_zoo.serving.errors import ApiError, brief, internal_error
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
@@ -86,7 +87,6 @@ class Fleet:
         members: The models, of different names.
         budget: Memory of all loaded models in bytes; None for no limit.
         idle_seconds: Seconds without requests after which a model is unloaded; None for never.
-        version: Version of the server.
 
     Raises:
         ServingError: Two models have one name, or a model exceeds the budget alone.
@@ -98,7 +98,6 @@ class Fleet:
         *,
         budget: int | None = None,
         idle_seconds: float | None = None,
-        version: str = "0",
     ) -> None:
         self._members = {member.name: member for member in members}
         if len(self._members) < len(members):
@@ -116,7 +115,7 @@ class Fleet:
                 )
         self._budget, self._idle = budget, idle_seconds
         self._changed = asyncio.Condition()
-        self._own = _own_endpoints(self._members, version)
+        self._own = _own_endpoints(self._members)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to its model, which is loaded first if necessary."""
@@ -252,18 +251,16 @@ def _model_of(body: bytes) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _own_endpoints(members: Mapping[str, Member], version: str) -> FastAPI:
+def _own_endpoints(members: Mapping[str, Member]) -> FastAPI:
     """Return the endpoints of the server itself."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     errors.install(app)
 
-    @app.get("/health")
-    async def health() -> Response:
-        return JSONResponse({"status": "ok"})
+    def metrics() -> bytes:
+        loaded = {name: one.loaded.metrics for name, one in members.items() if one.loaded}
+        return generate_latest(_Merged(loaded))
 
-    @app.get("/version")
-    async def shown() -> Response:
-        return JSONResponse({"version": version})
+    app.include_router(operations(metrics))
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -276,12 +273,6 @@ def _own_endpoints(members: Mapping[str, Member], version: str) -> FastAPI:
         found = next((entry for entry in every if entry["id"] == name), None)
         return JSONResponse(found) if found else _unknown(name, members).response
 
-    @app.get("/metrics")
-    async def figures() -> Response:
-        loaded = {name: one.loaded.metrics for name, one in members.items() if one.loaded}
-        text = generate_latest(_Merged(loaded))
-        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
-
     return app
 
 
@@ -290,9 +281,7 @@ def _described(member: Member) -> list[dict[str, Any]]:
     if member.loaded is None:
         frame = {"id": member.name, "object": "model", "created": 0, "owned_by": "qeff-zoo"}
         return [{**frame, "status": {"value": "unloaded"}}]
-    model = member.loaded.model
-    every = [None, *(model.adapters or ())]
-    return [{**model.described(one), "status": {"value": "loaded"}} for one in every]
+    return [{**one, "status": {"value": "loaded"}} for one in member.loaded.model.listed()]
 
 
 class _Merged(Collector):

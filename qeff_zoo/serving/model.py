@@ -63,6 +63,10 @@ class Model:
             code="model_not_found",
         )
 
+    def listed(self) -> list[dict[str, object]]:
+        """Return the API's objects of the model and of its adapters."""
+        return [self.described(one) for one in (None, *(self.adapters or ()))]
+
     def described(self, adapter: str | None = None) -> dict[str, object]:
         """Return the API's object of the model, or of one of its adapters."""
         return {

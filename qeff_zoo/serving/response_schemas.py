@@ -97,11 +97,6 @@ class ResponsesRequest(RequestBody):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property
-    def items(self) -> str | list[dict[str, Any]]:
-        """Items of the input."""
-        return self.input
-
-    @property
     def effort(self) -> str | None:
         """Effort of reasoning; None for the model's own."""
         return self.reasoning.effort if self.reasoning else None

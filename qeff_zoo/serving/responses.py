@@ -348,7 +348,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         earlier: list[Object] = []
         if body.previous_response_id is not None:
             earlier = store.find(body.previous_response_id, "previous_response_id").messages
-        before = [*earlier, *messages_of(body.items)]
+        before = [*earlier, *messages_of(body.input)]
         with renaming(_PARAMS):
             chat_body = ChatRequest.model_validate(body.as_chat(before))
             preparation = runs.prepare(chat_body)

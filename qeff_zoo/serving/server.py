@@ -46,7 +46,6 @@ from qeff_zoo.serving.services import Offer
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
-from qeff_zoo.versions import installed
 
 _LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
@@ -233,7 +232,6 @@ def serve_several(
         [member(name, *one) for name, one in packages.items()],
         budget=available_memory() if choices.memory_budget is None else choices.memory_budget,
         idle_seconds=choices.idle_timeout,
-        version=installed("qeff-zoo") or "0",
     )
     app = guarded(
         fleet,

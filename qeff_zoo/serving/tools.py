@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from qeff_zoo.runtime import Grammar, TextGenerationSession
-from qeff_zoo.runtime.chat_output import ChatFormat
+from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
@@ -15,8 +15,6 @@ from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief
 from qeff_zoo.serving.schemas import ChatRequest, NamedTool
-
-_END = 16  # tokens of a prompt's end, which may begin the reasoning
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def output_plan(
     known = formats.of(session.chat_template.source(options)) if tokenizer else ChatFormat()
     special = tokenizer.special if tokenizer else {}
     schemas = _schemas(body, known)
-    end = tokenizer.spelled(prompt[-_END:]) if tokenizer else ""
+    end = prompt_end(tokenizer, prompt) if tokenizer else ""
     chosen = body.tool_choice
     must = bool(schemas) and chosen != "auto"
     grammar = form

@@ -307,11 +307,11 @@ async def _read(
     sound = form.get("file")
     if not isinstance(sound, UploadFile):
         raise _invalid("file", "is missing; expected a recording, as multipart/form-data", "Add it")
-    told = {name: value for name, value in form.items() if isinstance(value, str)}
-    if "model" not in told:
+    fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    if "model" not in fields:
         raise _invalid("model", "is missing; expected the name of this server's", "Add it")
-    check(told.get("model", ""))
-    form_ = told.get("response_format", "json")
+    check(fields["model"])
+    form_ = fields.get("response_format", "json")
     if form_ not in FORMATS:
         raise _invalid("response_format", f"is {brief(form_)}; expected {', '.join(FORMATS)}")
     times = frozenset(str(one) for name in _TIMES for one in form.getlist(name))
@@ -325,13 +325,13 @@ async def _read(
         raise _invalid(
             _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
         )
-    stream = told.get("stream", "false").lower()
+    stream = fields.get("stream", "false").lower()
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
     # A model without timestamps has one segment.
     tells = session.tells_segments
     choices = _choices(
-        told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
+        fields, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
     )
     if writes:
         with blaming("language"):
@@ -346,7 +346,7 @@ async def _read(
 
 
 def _choices(
-    told: Mapping[str, str],
+    fields: Mapping[str, str],
     task: Literal["transcribe", "translate"],
     *,
     writes: bool,
@@ -356,13 +356,13 @@ def _choices(
     """Return the transcription options of a form.
 
     Args:
-        told: Fields of the form.
+        fields: Fields of the form.
         task: Task of the endpoint.
         writes: Whether the model generates token by token.
         tells: Whether the model generates timestamps, and detects silence.
         times: Whether timestamps are requested.
     """
-    given: dict[str, Any] = {name: told[name] for name in _CHOICES if told.get(name)}
+    given: dict[str, Any] = {name: fields[name] for name in _CHOICES if fields.get(name)}
     if "temperature" in given:
         given["temperature"] = _temperature(given["temperature"])
     if task == "transcribe" and "target_language" in given:
@@ -384,7 +384,7 @@ def _choices(
     fallback = (
         {**TEMPERATURE_FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
     )
-    # The model's own rule for a recording that is longer than a window: times are told.
+    # As the model's own code decodes a recording that is longer than a window: with timestamps.
     return {
         **fallback,
         **given,

@@ -44,9 +44,8 @@ def prepare(checkout: Path, work: Path) -> None:
                 target.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
             elif path.suffix in (".yaml", ".yml", ".json", ".txt"):
                 target.write_bytes(path.read_bytes())
-    if not (
-        beside := work / "examples"
-    ).exists():  # some scripts name files from the checkout's root
+    beside = work / "examples"  # some scripts name files from the checkout's root
+    if not beside.exists():
         beside.symlink_to(work / "checkout" / "examples")
 
 

@@ -3,19 +3,15 @@
 
     PYTHONPATH=scripts python -m pytest -p qefficient_examples.shim CHECKOUT/tests/unit_test/utils/test_cloud.py
 
-`QEfficient` is `qeff_zoo.qefficient`. A PyTorch module in place of a checkpoint is saved and loaded by its folder.
+`QEfficient` is `qeff_zoo.qefficient`.
 """
 
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
-
-from qeff_zoo.qefficient.models import Model
 
 _THEIRS, _OURS = "QEfficient", "qeff_zoo.qefficient"
 
@@ -40,17 +36,4 @@ class _Finder:
         pass
 
 
-_loaded = Model.__init__
-
-
-def _from_module(self: Any, source: Any, **given: Any) -> None:
-    if not hasattr(source, "save_pretrained"):
-        _loaded(self, source, **given)
-        return
-    folder = tempfile.mkdtemp()
-    source.save_pretrained(folder)
-    self.__dict__.update(type(self).from_pretrained(folder, **given).__dict__)
-
-
-Model.__init__ = _from_module  # type: ignore[method-assign]
 sys.meta_path.insert(0, _Finder)

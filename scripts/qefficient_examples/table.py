@@ -24,7 +24,7 @@ def table(path: Path = RECORD) -> str:
     """
     rows = json.loads(path.read_bytes())
     counts = Counter(row["result"] for row in rows)
-    told = ", ".join(
+    counted = ", ".join(
         f"{counts[result]} {text}" for result, text in _MEANING.items() if counts[result]
     )
     others = [
@@ -36,5 +36,7 @@ def table(path: Path = RECORD) -> str:
         others, ("script", "result", "reason"), tablefmt="github", disable_numparse=True
     )
     return (
-        f"Of {len(rows)} scripts, {told}.\n\n{shown}" if others else f"All {len(rows)} scripts run."
+        f"Of {len(rows)} scripts, {counted}.\n\n{shown}"
+        if others
+        else f"All {len(rows)} scripts run."
     )

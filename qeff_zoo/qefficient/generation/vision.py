@@ -65,11 +65,10 @@ class VisionCalls(Calls):
         """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
         from qeff_zoo.media.image_processor import load_image_processor
 
+        processor = load_image_processor(self.package.path)
         for size in self.image_sizes:
             tall, wide = map(int, size.split("x"))
-            grid = np.asarray(
-                load_image_processor(self.package.path).arrays([blank(tall, wide)])[GRID]
-            )
+            grid = np.asarray(processor.arrays([blank(tall, wide)])[GRID])
             if patches % grid.prod() == 0:
                 return np.tile(grid, (patches // int(grid.prod()), 1))
         sizes = ", ".join(self.image_sizes) or "none"

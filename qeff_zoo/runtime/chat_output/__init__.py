@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of chat models: text, reasoning and tool calls, by the format of each model family."""
 
-from qeff_zoo.runtime.chat_output.chat_format import ChatFormat, check_parsers
+from qeff_zoo.runtime.chat_output.chat_format import ChatFormat, check_parsers, prompt_end
 from qeff_zoo.runtime.chat_output.events import (
     Arguments,
     Call,
@@ -12,7 +12,7 @@ from qeff_zoo.runtime.chat_output.events import (
     ToolCall,
 )
 from qeff_zoo.runtime.chat_output.formats import CALL_FORMATS, REASONING_FORMATS
-from qeff_zoo.runtime.chat_output.parsing import OutputParser
+from qeff_zoo.runtime.chat_output.parsing import OutputParser, parsed
 
 __all__ = [
     "CALL_FORMATS",
@@ -27,4 +27,6 @@ __all__ = [
     "Text",
     "ToolCall",
     "check_parsers",
+    "parsed",
+    "prompt_end",
 ]

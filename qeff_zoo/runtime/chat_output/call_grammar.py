@@ -5,10 +5,16 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.chat_output.formats import ANALYSIS, CallFormat, ReasoningFormat, holes
+from qeff_zoo.runtime.chat_output.formats import (
+    ANALYSIS,
+    CallFormat,
+    ReasoningFormat,
+    Thoughts,
+    holes,
+)
 from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
@@ -18,8 +24,6 @@ _DEFINITIONS = ("$defs", "definitions")
 _FINAL = "<|channel|>final<|message|>"
 _MOST_RULES = 20_000
 _DEEPEST = 8  # nested values with unquoted keys
-#: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
-Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
 
 
 def output_grammar(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Format of a model's chats: how tools, calls and reasoning are written, by its template or by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
@@ -13,13 +13,16 @@ from qeff_zoo.runtime.chat_output.formats import (
     REASONING_FORMATS,
     CallFormat,
     ReasoningFormat,
+    Thoughts,
 )
 from qeff_zoo.runtime.chat_output.parsing import OutputParser
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
+from qeff_zoo.runtime.tokenizer import Tokenizer
 
 #: Name of no format.
 NONE = "none"
+_END = 16  # tokens of a prompt's end, which may begin the reasoning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +95,7 @@ class ChatFormat:
         """Return whether a prompt ends within reasoning."""
         return bool(self.reasoning and prompt.rstrip().endswith(self.reasoning.begin.strip()))
 
-    def thoughts(self, prompt: str) -> Literal["begun", "possible", "ended"]:
+    def thoughts(self, prompt: str) -> Thoughts:
         """Return whether an output begins with reasoning: the prompt has begun it, or the model may, or it has ended.
 
         Args:
@@ -126,6 +129,11 @@ class ChatFormat:
         return frozenset(
             token for token, name in special.items() if any(name in text for text in texts)
         )
+
+
+def prompt_end(tokenizer: Tokenizer, prompt: Sequence[int]) -> str:
+    """Return the end of a prompt for `ChatFormat`: the text of its last tokens, with special tokens."""
+    return tokenizer.spelled(prompt[-_END:])
 
 
 def check_parsers(tool_parser: str | None, reasoning_parser: str | None) -> None:

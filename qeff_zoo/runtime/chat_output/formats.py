@@ -25,6 +25,8 @@ from typing import Any, Literal, TypeAlias
 
 #: Language of values in arguments: JSON, Python's literals, or JSON with unquoted keys and another quote.
 Values: TypeAlias = Literal["json", "python", "unquoted"]
+#: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
+Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)

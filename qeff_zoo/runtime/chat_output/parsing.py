@@ -22,6 +22,19 @@ _ARGUMENTS = ("arguments", "parameters")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
+def parsed(parser: "OutputParser | None", text: str, *, ended: bool) -> list[Event]:
+    """Return the events that a piece of an output completes.
+
+    Args:
+        parser: Parser of the output; None for plain text.
+        text: The piece.
+        ended: Whether it is the last piece.
+    """
+    if parser is None:
+        return [Text(text)] if text else []
+    return [*parser.push(text), *(parser.finish() if ended else ())]
+
+
 class OutputParser:
     """Incremental parser of one output.
 

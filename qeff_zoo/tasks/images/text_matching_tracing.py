@@ -36,10 +36,10 @@ class EmbedTexts(nn.Module):
     def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
         """Return one embedding per row, and the factors from cosines to logits."""
         found = self.model.get_text_features(input_ids=input_ids).pooler_output
-        told = [self.model.logit_scale.exp().reshape(1)]
+        factors = [self.model.logit_scale.exp().reshape(1)]
         if (bias := getattr(self.model, "logit_bias", None)) is not None:
-            told.append(bias.reshape(1) + 0)  # a weight itself cannot be an output
-        return nn.functional.normalize(found, dim=-1), *told
+            factors.append(bias.reshape(1) + 0)  # a weight itself cannot be an output
+        return nn.functional.normalize(found, dim=-1), *factors
 
 
 def _example(model: Any) -> Tensor:
