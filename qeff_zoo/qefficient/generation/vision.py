@@ -2,7 +2,8 @@
 """Calls of the two programs of a vision-language package, with QEfficient's names for image features."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
 from .calls import Calls, Described
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.image_processor import ImageProcessor
 
 _EMBEDS, _ROWS = "image_embeds", "image_rows"
 _FEATURES, _FINER = "vision_embeds", "deepstack_features"
@@ -61,14 +65,18 @@ class VisionCalls(Calls):
         made = {_FEATURES: joined[_EMBEDS][None], **more}
         return {name: one for name, one in made.items() if name in wanted}
 
-    def _grids(self, patches: int) -> Array:
-        """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
+    @cached_property
+    def _processor(self) -> "ImageProcessor":
+        """The package's image processor, read when the first call needs it."""
         from qeff_zoo.media.image_processor import load_image_processor
 
-        processor = load_image_processor(self.package.path)
+        return load_image_processor(self.package.path)
+
+    def _grids(self, patches: int) -> Array:
+        """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
         for size in self.image_sizes:
             tall, wide = map(int, size.split("x"))
-            grid = np.asarray(processor.arrays([blank(tall, wide)])[GRID])
+            grid = np.asarray(self._processor.arrays([blank(tall, wide)])[GRID])
             if patches % grid.prod() == 0:
                 return np.tile(grid, (patches // int(grid.prod()), 1))
         sizes = ", ".join(self.image_sizes) or "none"
