@@ -189,7 +189,7 @@ def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encod
         rows, columns = weight.shape[-2:]
         about = f"fp8 in blocks of {tall} by {wide}"
         if wide == columns:
-            about = "fp8 by rows" if tall == 1 else "fp8" if tall == rows else about
+            about = "fp8, per-channel" if tall == 1 else "fp8" if tall == rows else about
         return small_floats(weight, scales, scale, wide, about, block_rows)
     names = [weight.name, scale.name]
     zeros = None
