@@ -91,7 +91,7 @@ def choose(
             f"{', '.join(served)}. Choose one of those with --task."
         )
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
-    both = recipe.images and recipe.sounds  # of one class
+    both = recipe.images and recipe.audio  # of one class
     if made_for and task not in made_for and find(task).has_head and not both:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
         problem = (

@@ -19,7 +19,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.tasks import IMAGE_TO_TEXT
-from qeff_zoo.tasks.encoder_decoder.image_prompts import PicturePrompts
+from qeff_zoo.tasks.encoder_decoder.image_prompts import ImagePrompts
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 
 
@@ -56,8 +56,8 @@ class ImageToTextSession(WritingSession):
         image_processor: str | None = None,
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
-        if between := chosen.get("between"):
-            self.rules = WritingRules(start=between[0], ends=frozenset(between[1:]))
+        if delimiters := chosen.get("answer_delimiters"):
+            self.rules = WritingRules(start=delimiters[0], ends=frozenset(delimiters[1:]))
         #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
@@ -65,9 +65,9 @@ class ImageToTextSession(WritingSession):
         #: Whether outputs include special tokens, and a prompt is the beginning of the output.
         self.tagging = bool(chosen.get("tagging"))
         self._pictures, self._counting = 0, threading.Lock()
-        asked = chosen.get("asked")
+        prompt = chosen.get("image_prompt")
         #: Format of encoder prompts; None for an encoder of images alone.
-        self.prompts = PicturePrompts.of(folder, asked) if asked else None
+        self.prompts = ImagePrompts.of(folder, prompt) if prompt else None
         if self.tokenizer:
             self.tokenizer.shows_special = self.tagging or self.prompts is not None
         if self.tokenizer and self.prompts:

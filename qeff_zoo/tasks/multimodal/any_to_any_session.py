@@ -32,7 +32,7 @@ class AnyToAnySession(ImageTextToTextSession):
         folder: Folder of the package.
         program: Language model, opened.
         audio: Audio encoder, opened.
-        chosen: Settings of the package's recipe: `images` and `sounds` of the manifest's `spec.task`.
+        chosen: Settings of the package's recipe: `images` and `audio` of the manifest's `spec.task`.
         feature_cache_bytes: Memory for the features of images, and as much for those of audio.
         **more: Arguments of `ImageTextToTextSession`.
 
@@ -61,7 +61,7 @@ class AnyToAnySession(ImageTextToTextSession):
             folder, program, chosen=chosen, feature_cache_bytes=feature_cache_bytes, **more
         )
         #: Declaration of the audio input.
-        self.audio = audio_of(chosen["sounds"])
+        self.audio = audio_of(chosen["audio"])
         encoder = self.audio.encoder()
         self.audio_reader: AudioReader = encoder(
             audio, self.config, feature_cache_bytes, self.audio
