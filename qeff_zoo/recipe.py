@@ -299,14 +299,18 @@ def declared(config: Any, *names: str, default: Any = None) -> Any:
 
 def _is_sparse(config: Any, layer: int) -> bool:
     """Whether a layer has experts."""
-    said = partial(declared, config)
+    value_of = partial(declared, config)
 
-    if kinds := said("mlp_layer_types", default=()):
+    if kinds := value_of("mlp_layer_types", default=()):
         return bool(kinds[layer] == "sparse")
-    first = said("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
-    last = said("moe_layer_end_index", default=layer)
-    step = said("decoder_sparse_step", "moe_layer_interval", default=1)
-    dense = layer in said("mlp_only_layers", default=()) or not said("num_experts", default=1)
+    first = value_of(
+        "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0
+    )
+    last = value_of("moe_layer_end_index", default=layer)
+    step = value_of("decoder_sparse_step", "moe_layer_interval", default=1)
+    dense = layer in value_of("mlp_only_layers", default=()) or not value_of(
+        "num_experts", default=1
+    )
     return bool(first <= layer <= last and (layer + 1) % step == 0 and not dense)
 
 

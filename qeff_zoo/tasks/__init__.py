@@ -219,8 +219,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
     alike = (task for task in map(find, NAMES) if task.reads == reads)
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
-    told = (task.name for task in every if architecture.endswith(task.suffixes))
-    return next(told, recipe.task)
+    fitting = (task.name for task in every if architecture.endswith(task.suffixes))
+    return next(fitting, recipe.task)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:

@@ -96,8 +96,8 @@ def problem(config: Mapping[str, Any]) -> str:
 
 def floats(config: Mapping[str, Any]) -> str:
     """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
-    told = [group.get("weights") for group in _groups(config)]
-    found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
+    schemes = [group.get("weights") for group in _groups(config)]
+    found = [one for one in schemes if isinstance(one, dict) and one.get("type") == "float"]
     return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
 
 

@@ -69,7 +69,7 @@ class ImagePrompts:
             encode: Function that returns the tokens of a text, without special tokens around it.
         """
         if prompt is None or isinstance(prompt, str):
-            told = [self.begin, *encode(self.question(prompt or "")), self.end]
+            text_ids = [self.begin, *encode(self.question(prompt or "")), self.end]
         else:
-            told = [int(token) for token in prompt]
-        return [self.placeholder] * self.rows + told
+            text_ids = [int(token) for token in prompt]
+        return [self.placeholder] * self.rows + text_ids

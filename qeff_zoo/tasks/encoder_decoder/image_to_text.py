@@ -56,7 +56,7 @@ def _image_prompt(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
 def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
     """Return the numbers of feature rows and columns of an image."""
     assert recipe.image_prompt
-    height, width = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
+    height, width = whole_images.image_size(checkpoint.companions, recipe.image_processor)
     for stride in checkpoint.config["vision_config"][recipe.image_prompt.strides]:
         height, width = -(-height // stride), -(-width // stride)
     return height, width
@@ -92,10 +92,10 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
         return
     known = {"encoder": recipe.submodels.encoders, "decoder": recipe.submodels.decoders}
     for half, types in known.items():
-        told = (checkpoint.config.get(half) or {}).get("model_type")
-        if told not in types:
+        value = (checkpoint.config.get(half) or {}).get("model_type")
+        if value not in types:
             yield (
-                f"{checkpoint.name!r} has the {half} {told!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
+                f"{checkpoint.name!r} has the {half} {value!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
                 f"recipe {recipe.model_type!r} covers. Use a checkpoint that is made of these."
             )
     decoder = checkpoint.config.get("decoder") or {}
@@ -109,14 +109,14 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
 def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     """Refuse a missing processor, or one whose image size differs from that of the encoder."""
     try:
-        made = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
+        made = whole_images.image_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
     config = checkpoint.config
     if recipe.image_prompt:
         return []
-    told = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
-    taken = (told, told) if isinstance(told, int) else tuple(told)
+    value = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
+    taken = (value, value) if isinstance(value, int) else tuple(value)
     if made == taken:
         return []
     return [
