@@ -312,7 +312,12 @@ def _suffix(changes: Mapping[str, Any]) -> str:
     for name, value in changes.items():
         part, _, field = name.rpartition(".")
         if field in _DEPTHS and field != _SHARING:
-            kind = part.rpartition(".")[2].removesuffix("_config").removeprefix("text").removeprefix("llm")
+            kind = (
+                part.rpartition(".")[2]
+                .removesuffix("_config")
+                .removeprefix("text")
+                .removeprefix("llm")
+            )
             words.append(f"-{value}-{kind}-layers" if kind else f"-{value}-layers")
     return "".join(words) or "-cut"
 

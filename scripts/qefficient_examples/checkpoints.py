@@ -224,12 +224,42 @@ def _gguf(folder: Path) -> None:
     gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
 
 
+#: Code of InternVL's checkpoint that scripts read the configuration of; the model has no weights.
+_INTERNVL = {
+    "configuration": """from transformers import PreTrainedConfig, Qwen2Config
+
+class InternVLChatConfig(PreTrainedConfig):
+    model_type = "internvl_chat"
+
+    def __init__(self, llm_config=None, vision_config=None, **fields):
+        self.llm_config = Qwen2Config(**(llm_config or {}))
+        self.vision_config = PreTrainedConfig(**(vision_config or {}))
+        super().__init__(**fields)
+""",
+    "modeling": """from torch import nn
+from transformers import PreTrainedModel
+from .configuration_internvl_chat import InternVLChatConfig
+
+class InternVLChatModel(PreTrainedModel):
+    config_class = InternVLChatConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = nn.Linear(1, 1)
+        self.post_init()
+""",
+}
+
+
 def _internvl(folder: Path) -> None:
     import internvl_checkpoint
 
     internvl_checkpoint.write(folder, 448, 112, **_LONG)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {"template": "internvl2_5", "max_dynamic_patch": 12}
+    config["auto_map"]["AutoModelForCausalLM"] = "modeling_internvl_chat.InternVLChatModel"
+    for name, code in _INTERNVL.items():
+        (folder / f"{name}_internvl_chat.py").write_text(code, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 

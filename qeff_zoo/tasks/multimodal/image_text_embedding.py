@@ -79,7 +79,9 @@ TASK = replace(
     specializations=_specializations,
     defaults=_defaults,
     problems=_problems,
-    session=lazy("qeff_zoo.tasks.multimodal.image_text_embedding_session:ImageTextEmbeddingSession"),
+    session=lazy(
+        "qeff_zoo.tasks.multimodal.image_text_embedding_session:ImageTextEmbeddingSession"
+    ),
     trial=lazy("qeff_zoo.tasks.multimodal.trial:EmbeddingTrial"),
     reference=lazy("qeff_zoo.tasks.multimodal.embedding_reference:EmbeddingReference"),
     commands=Commands(

@@ -25,7 +25,9 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/Qwen3-VL-Embedding-2B")  # doctest: +SKIP
-        >>> session.embed(["a dog", ""], images=[[], ["dog.png"]], instruction="Find it.")  # doctest: +SKIP
+        >>> session.embed(
+        ...     ["a dog", ""], images=[[], ["dog.png"]], instruction="Find it."
+        ... )  # doctest: +SKIP
     """
 
     task = IMAGE_TEXT_EMBEDDING
