@@ -115,7 +115,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "utils.constants": _CUSTOM_OPS,
         "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
         "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
-        "utils.test_utils": "Give `generate` prompts=[…] and images=[…]: a package processes InternVL's images.",
+        "utils.test_utils": "Use `from_pretrained` of the classes, which loads and cuts a model.",
     }
 )
 
