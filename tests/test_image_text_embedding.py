@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts with images are embedded as by transformers' base model, and the task is chosen by the checkpoint's files."""
+"""Prompts with images are embedded as by transformers' processor and base model; the files choose the task."""
 
 import json
 import shutil
@@ -8,56 +8,83 @@ from typing import Any
 
 import numpy as np
 import parity
+import published_processors as published
 import pytest
 import torch
+from PIL import Image
 from test_media_recipes import session_of
 
+import qeff_zoo
+from qeff_zoo.checkpoint import processors
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING, find, for_task, selection
-from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = for_task(find_recipe("qwen3_vl"), IMAGE_TEXT_EMBEDDING)
 TASK = find(IMAGE_TEXT_EMBEDDING)
+GUIDE = (Path(__file__).parent.parent / "docs" / "embeddings.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def subject() -> parity.Subject:
-    return parity.Subject(parity.Case(recipe=RECIPE, tiny=RECIPE.tiny[0]).config, RECIPE)
+    """Give transformers' base model of the published configuration, made small, with its processor's files."""
+    facts = published.read("qwen3_vl")
+    found = parity.Subject(published.scaled(facts), RECIPE)
+    published.write(facts, found.folder / "checkpoint")
+    processors.write(found.folder / "checkpoint", found.folder / "checkpoint")
+    return found
 
 
 @pytest.fixture(scope="module")
 def session(subject: parity.Subject) -> Any:
-    return session_of(parity.Case(recipe=RECIPE, tiny=RECIPE.tiny[0]), subject)
+    facts = published.read("qwen3_vl")
+    settings = facts["preprocessor_config"]
+    tiny = Tiny(config=published.scaled(facts), ctx_len=256, image_processor=settings)
+    return session_of(parity.Case(recipe=RECIPE, tiny=tiny), subject)
 
 
-def expected(subject: parity.Subject, session: Any, tokens: list[int], images: list[Any]) -> Any:
-    """Return the normalized last state of transformers' model."""
-    ids = torch.tensor([tokens])
-    given = {"input_ids": ids, "mm_token_type_ids": (ids == session.placeholder).long()}
-    for name in ("pixel_values", "image_grid_thw") if images else ():
-        given[name] = torch.from_numpy(np.concatenate([one[name] for one in images]))
+def photo(seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (70, 90, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def expected(subject: parity.Subject, text: str, images: list[Any], instruction: str) -> Any:
+    """Return the normalized last state of transformers' model for what its processor returns."""
+    theirs = processors.load(subject.folder / "checkpoint")
+    content = [{"type": "image", "image": one} for one in images]
+    content += [{"type": "text", "text": text}] if text else []
+    system = {"role": "system", "content": [{"type": "text", "text": instruction}]}
+    given = theirs.apply_chat_template(
+        [system, {"role": "user", "content": content}],
+        tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt",
+    )  # fmt: skip
     with torch.no_grad():
         state = subject.hf(**given).last_hidden_state[0, -1]
     return (state / state.norm()).numpy()
 
 
-def test_embeddings_are_those_of_transformers(subject: parity.Subject, session: Any) -> None:
-    """Of texts and images, in several calls, after one another in the same states."""
-    random = np.random.default_rng(0)
-    images = [[noise(session, size, random) for size in ((2, 3), (3, 1))], [], []]
-    mark = session.marker
-    prompts = [[3, mark, 4, 5, mark, 6, 7], [*range(3, 23)], [9]]
-    found = session.embed(prompts, images=images)
+def test_the_guides_embeddings_are_those_of_transformers(
+    subject: parity.Subject, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text, an image and both, each in several calls in the same states."""
+    monkeypatch.chdir(tmp_path)
+    photo(0).save("dog.jpg", format="PNG")
+    monkeypatch.setattr(qeff_zoo, "load", lambda _: session)
+    code = GUIDE.partition("<!-- embeds -->\n```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"qeff_zoo": qeff_zoo, "package": "folder"}
+    exec(code, names)
+    found, instruction = names["vectors"], "Represent the user's input."
     assert found.shape == (3, subject.hf.config.text_config.hidden_size)
-    for prompt, shown, embedding in zip(prompts, images, found, strict=True):
-        tokens = session.request(prompt, images=shown, generation_len=1).prompt
-        right = expected(subject, session, [*tokens], shown)
+    for text, files, embedding in zip(names["prompts"], names["images"], found, strict=True):
+        right = expected(subject, text, [photo(0)] * len(files), instruction)
         np.testing.assert_allclose(embedding, right, atol=2e-5)
-    alone = session.embed([prompts[0]], images=[[images[0][0], images[0][0]]])
-    assert np.abs(alone - found[:1]).max() > 1e-3, "an image does not show"
+    other = session.embed(names["prompts"][2], images=[photo(1)], instruction=instruction)
+    assert np.abs(other - found[2]).max() > 1e-3, "an image does not show"
+    plain = session.embed("a b", chat=False)
+    assert np.abs(plain - session.embed("a b")).max() > 1e-3, "the template does not show"
 
 
 def test_images_belong_to_prompts(session: Any) -> None:
