@@ -10,18 +10,19 @@ import importlib.util
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from qeff_zoo.errors import FarmError
+from qeff_zoo.errors import FarmError, Translating
 from qeff_zoo.farm.estimates import PUBLISH
 from qeff_zoo.farm.schedule import Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
@@ -35,6 +36,8 @@ DISK = "disk"
 _MEGA = 1_000_000
 #: Number of times that Ray runs a step again whose worker died.
 _RETRIES = 5
+_STARTS = 3  # of Ray on this machine
+_QUIET: Mapping[str, Any] = MappingProxyType({"log_to_driver": False, "logging_level": "ERROR"})
 _PATIENCE = 5.0  # seconds to reach a cluster
 _POLL = 1.0  # seconds of one wait
 _OBJECTS = 100 << 20  # bytes of Ray's object store, through which only steps and results pass
@@ -56,22 +59,43 @@ def start(address: str | None, limits: Limits) -> "Cluster":
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        free = shutil.disk_usage(_existing(default_root())).free
-        ray.init(
-            num_cpus=limits.cores or os.cpu_count(),
-            _memory=limits.memory or _memory(),
-            resources={DISK: max(min(limits.disk or free, free) // _MEGA, 1)},
-            object_store_memory=_OBJECTS,
-            include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
-            **quiet,
-        )
+        _start_here(limits)
     else:
-        _connect(address, quiet)
-    cluster = Cluster(limits)
-    cluster.require_same_versions(str(address or "this machine"))
+        _connect(address)
+    cluster = Cluster()
+    cluster.require_same_versions(address or "this machine")
     return cluster
+
+
+def _start_here(limits: Limits) -> None:
+    """Start Ray on this machine; on a busy one, its processes may come too late for each other."""
+    free = shutil.disk_usage(_existing(default_root())).free
+
+    def failed(error: BaseException) -> FarmError:
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        expected = (
+            "Expected its processes to start in time. Try again when the machine is less busy."
+        )
+        return FarmError("this machine", [f"Ray does not start: {said}. {expected}"])
+
+    for left in reversed(range(_STARTS)):
+        try:
+            with Translating(failed):
+                ray.init(
+                    num_cpus=limits.cores or os.cpu_count(),
+                    _memory=limits.memory or _memory(),
+                    resources={DISK: max(min(limits.disk or free, free) // _MEGA, 1)},
+                    object_store_memory=_OBJECTS,
+                    include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
+                    **_QUIET,
+                )
+        except FarmError:
+            ray.shutdown()
+            if not left:
+                raise
+        else:
+            return
 
 
 def _existing(path: Path) -> Path:
@@ -85,13 +109,13 @@ def _memory() -> int:
     return int(found["MemAvailable"].split()[0]) << 10
 
 
-def _connect(address: str, quiet: dict[str, Any]) -> None:
+def _connect(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     expected = "Expected HOST:PORT of a running cluster. Start one with `ray start --head`, or leave --address out."
     try:
         if address != "auto":
             socket.create_connection((host, int(port)), _PATIENCE).close()
-        ray.init(address=address, **quiet)
+        ray.init(address=address, **_QUIET)
     except (OSError, ValueError, ConnectionError) as error:
         raise FarmError(
             f"--address {address}", [f"There is no cluster: {error}. {expected}"]
@@ -127,12 +151,11 @@ class Cluster:
     """An `Executor` of steps on the machines that Ray knows.
 
     Args:
-        limits: Limits of each machine.
         options: Options of all steps.
     """
 
-    def __init__(self, limits: Limits, options: Options | None = None) -> None:
-        self._limits, self._options = limits, options or Options()
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
         self._running: dict[Any, Step] = {}
 
     def configure(self, options: Options) -> None:
