@@ -59,6 +59,8 @@ def start(address: str | None, limits: Limits) -> "Cluster":
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Workers of Ray yield to all other processes otherwise, and starve on a busy machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if address is None:
         _start_here(limits)
     else:
