@@ -85,7 +85,9 @@ def tunes(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any) -> Report:
     """Run a zoo of all models in a folder."""
     path = folder / "zoo.toml"
-    path.write_text(f'remote = "{remote}"\n[[models]]\nmodel = "tune-*"\n{text}')
+    private = "true" if remote.startswith("hf:") else "false"
+    top = f'remote = "{remote}"\nprivate = {private}\n'
+    path.write_text(f'{top}[[models]]\nmodel = "tune-*"\n{text}')
     return run(plan_farm(zoo_file.read(path)), address=address, **options)
 
 
@@ -149,11 +151,11 @@ def test_a_hub_that_answers_503_gets_every_package_once(
 ) -> None:
     alice.fault("POST", "/commit/", status=503, times=2)
 
-    report = farm(tunes, "hf://acme/zoo", address, "private = true\n")
+    report = farm(tunes, "hf://acme/zoo", address)
 
     assert states(report) == [PUBLISHED] * 3
     packages = [Store().lookup(one.cell.build_key) for one in report.cells]
-    files = {name: blob.data for name, blob in alice.models["acme/zoo"].head.tree.items()}
+    files = alice.files("acme/zoo")
     assert_whole(files, *filter(None, packages))
 
 
@@ -223,15 +225,12 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
     settings = json.loads((large / "config.json").read_bytes())
     (large / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 1e-4}))
     alice.fault("POST", "/commit/", status=503, times=3, skip=2)
-    text = (
-        'private = true\n[[models]]\nmodel = "large"\nmemory = "900 GB"\n'
-        "[[variants]]\nctx_len = [24, 32, 40]\n"
-    )
+    text = '[[models]]\nmodel = "large"\nmemory = "900 GB"\n[[variants]]\nctx_len = [24, 32, 40]\n'
 
     report = with_killer(8, 30, lambda: farm(tmp_path, "hf://acme/thirty", address, text))
 
     assert states(report) == [PUBLISHED] * 27 + [RED] * 3
-    files = {name: blob.data for name, blob in alice.models["acme/thirty"].head.tree.items()}
+    files = alice.files("acme/thirty")
     packages = [Store().lookup(one.cell.build_key) for one in report.cells[:27]]
     assert_whole(files, *filter(None, packages))
 

@@ -5,7 +5,7 @@ In: a zoo file's cells, the store, the remotes. Out: a `FarmPlan`, from reading 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -170,7 +170,8 @@ class _Planner:
     _indexes: dict[str, Index] = field(default_factory=dict)
 
     def plan(self) -> FarmPlan:
-        self._packages = [*_packages(self.store)]
+        stored = self.store.packages()
+        self._packages = [one for one in stored if self.store.is_built_here(one.build_key)]
         self._history = History(store=self.store).add(self._packages)
         cells, conflicts = list[Cell](), list[str]()
         keys: dict[str, Wanted] = {}
@@ -326,10 +327,3 @@ def _compared(
     if changes := differences(before, now):
         return replace(cell, state=STALE, older=older, why="; ".join(changes))
     return replace(cell, state=fresh, older=older)
-
-
-def _packages(store: Store) -> Iterator[Package]:
-    """Yield the complete packages of a store that were built here."""
-    for entry in store.entries():
-        if (entry.kind, entry.state) == ("package", "complete") and store.is_built_here(entry.key):
-            yield Package.open(entry.path)

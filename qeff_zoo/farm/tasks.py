@@ -6,7 +6,7 @@ In: a step. Out: its `Result`. Each step may run twice: it begins with what the 
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +18,11 @@ from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
 from qeff_zoo.farm.planning import Cell
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import base_name
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, out_of_memory, peak_rss_bytes
+
+_LONGEST = 900  # characters of a notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +124,17 @@ def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
     from qeff_zoo.pipeline import steps
     from qeff_zoo.validation.checks import source_of
     from qeff_zoo.validation.freshness import versions_of
+    from qeff_zoo.validation.reference.preloaded import shared
 
     package = _package(step.cell.build_key)
     if package.validated == "none":
         package = steps.prove(
-            package, source_of(package, None), Store(), threads=options.threads, reporter=reporter
+            package,
+            source_of(package, None),
+            Store(),
+            threads=options.threads,
+            server=shared(),
+            reporter=reporter,
         )
     return Result(versions=versions_of(package.manifest["spec"]))
 
@@ -142,7 +151,58 @@ def _publish(step: Step, options: Options, reporter: Reporter) -> Result:
 
 
 def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
-    raise NotImplementedError
+    """Validate an earlier package again; a package that fails gets a notice in the remote's index."""
+    from qeff_zoo.hub import pull
+    from qeff_zoo.validation.freshness import validate_again, versions_now
+    from qeff_zoo.validation.reference.preloaded import shared
+
+    cell, older = step.cell, step.cell.older
+    if older.startswith("packages/"):
+        package = pull.pull(
+            cell.wanted.source.name, key=older.removeprefix("packages/"), remote=cell.remote
+        ).package
+    else:
+        package = _package(older)
+    record = validate_again(
+        package, Store(), threads=options.threads, server=shared(), reporter=reporter
+    )
+    if cell.remote:
+        _tell(cell.remote, package, record.failures, versions_now(package), options)
+    if record.passed:
+        return Result(versions=versions_now(package))
+    return Result(failure="ParityError", reason="; ".join(record.failures))
+
+
+def _tell(
+    url: str,
+    package: Package,
+    failures: Sequence[str],
+    versions: Mapping[str, str],
+    options: Options,
+) -> None:
+    """Change what a remote's index states of a package: the tested versions, or that it is known to be bad."""
+    from qeff_zoo.hub.index import Index, Notice, package_path
+    from qeff_zoo.hub.publish.card import card_upload
+    from qeff_zoo.hub.remotes import destination
+    from qeff_zoo.hub.trust import index_signer
+
+    path, model = package_path(package.manifest), base_name(package.manifest)
+    remote = destination(url)
+    sign = index_signer(options.sign_with) if options.sign_with else None
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    reason = " ".join(f"With {made}: {'; '.join(failures)}".split())[:_LONGEST]
+
+    def update(index: Index) -> Index:
+        for entry in index.of_model(model):
+            if entry.path == path and failures:
+                return index.with_notice(path, Notice("known_bad", reason))
+            if entry.path == path:
+                tested = {name: versions.get(name, it) for name, it in entry.tested.items()}
+                return index.with_entry(replace(entry, tested=tested))
+        return index
+
+    done = "known_bad" if failures else "Validate again"
+    remote.commit(card_upload(remote), update, f"{done}: {path}", sign=sign)
 
 
 _STEPS: Mapping[str, Callable[[Step, Options, Reporter], Result]] = MappingProxyType(

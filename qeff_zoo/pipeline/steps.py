@@ -5,7 +5,7 @@ In: the model and options of a build, as `pipeline.build` takes them. Out: what 
 """
 
 import warnings
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.files import Place
@@ -17,6 +17,9 @@ from qeff_zoo.pipeline import begin
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+
+if TYPE_CHECKING:
+    from qeff_zoo.validation.reference.preloaded import Server
 
 
 def trace(
@@ -48,6 +51,7 @@ def prove(
     store: Store,
     *,
     threads: int | None = None,
+    server: "Server | None" = None,
     reporter: Reporter | None = None,
 ) -> Package:
     """Validate a package that was built without validation, and replace it by one with the evidence.
@@ -57,6 +61,7 @@ def prove(
         checkpoint: Its checkpoint.
         store: Store of the package.
         threads: CPU threads; None for one per physical core.
+        server: Server that forks the reference; None for a new Python.
         reporter: Progress reporter.
 
     Raises:
@@ -73,7 +78,7 @@ def prove(
     level = targets.find(package.target).level
     with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
         record = ladder.validate(
-            package, checkpoint, level=level, threads=threads, progress=advance
+            package, checkpoint, level=level, threads=threads, progress=advance, server=server
         )
     known = {
         one["path"]: (one["size"], one["digest"].removeprefix("sha256:"))

@@ -374,6 +374,12 @@ class Store:
         """List everything the store holds, by kind and key."""
         return housekeeping.entries(self._layout)
 
+    def packages(self) -> Iterator[Package]:
+        """Yield the complete packages, sorted by key."""
+        for entry in self.entries():
+            if (entry.kind, entry.state) == ("package", "complete"):
+                yield Package.open(entry.path)
+
     def gc(
         self,
         *,
