@@ -208,7 +208,8 @@ class Cluster:
     def room(self) -> int:
         """Number of steps that may be submitted now."""
         cores = int(ray.cluster_resources().get("CPU", 1))
-        return _STEPS_AHEAD * cores - len(self._running)
+        # Steps that must wait for one machine do not keep others idle.
+        return _STEPS_AHEAD * cores - sum(not step.node for step in self._running.values())
 
     def submit(self, step: Step) -> Result | None:
         """Start a step; return a result if no machine is large enough."""
