@@ -274,10 +274,19 @@ class _Planner:
                     return replace(cell, state=RED, why=f"The remote's notice: {said(notice)}.")
                 return replace(cell, state=PUBLISHED)
         package = self._stored(cell.build_key)
+        outcome = self.store.outcome(cell.build_key)
+        if (
+            package
+            and package.validated != "none"
+            and outcome.get("failed")
+            and VERSIONS in outcome
+        ):
+            return replace(
+                cell, state=RED, why=f"It failed when it was validated again: {outcome['failed']}"
+            )
         for state, validate in ((BUILT, True), (UNPROVED, False)):
             if package and saves_a_build(package, self.store, validate=validate):
                 return replace(cell, state=state)
-        outcome = self.store.outcome(cell.build_key)
         last = {"why": f"Last time: {outcome['failed']}"} if outcome.get("failed") else {}
         return replace(self._older(cell, plan, checkpoint, index, entries), **last)
 

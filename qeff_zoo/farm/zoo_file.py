@@ -22,6 +22,7 @@ weights = "int4"
 
 import fnmatch
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,6 +169,8 @@ class _Reader:
         remote, private = content.get("remote"), content.get("private", False)
         if remote is not None and not isinstance(remote, str):
             self._refuse("remote", remote, "a text such as 'hf://org/repo'")
+        elif remote and remote.startswith("."):
+            remote = f"file://{os.path.normpath(self._folder / remote)}"
         if not isinstance(private, bool):
             self._refuse("private", private, "true or false")
         sources = [one for entry in self._tables("models") for one in self._sources(entry)]
@@ -258,7 +261,7 @@ class _Reader:
     def _located(self, name: str) -> str:
         """Return the absolute path of a file or folder; another name as it is."""
         path = self._folder / Path(name).expanduser()
-        return str(path) if path.exists() else name
+        return os.path.normpath(path) if path.exists() else name
 
     def _found(self, name: str) -> list[str]:
         located = self._located(name)
