@@ -128,6 +128,19 @@ def test_all_problems_of_a_zoo_file_come_at_once(write: Write) -> None:
     assert len(caught.value.problems) == 3
 
 
+def test_the_zoo_file_of_the_guide_is_read(write: Write, tmp_path: Path) -> None:
+    guide = Path(__file__).parent.parent / "docs" / "farm.md"
+    text = guide.read_text().partition("```toml\n")[2].partition("```")[0]
+    (tmp_path / "checkpoints" / "own").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "own" / "config.json").write_text("{}")
+
+    zoo = zoo_file.read(write(text))
+
+    counts = Counter(one.source.name for one in zoo.wanted)
+    assert counts == {"org/one": 6, "org/two": 4, "own": 6, "org/three-GGUF": 6}
+    assert zoo.limits == zoo_file.Limits(memory=20 * 10**9, disk=200 * 10**9, cores=4)
+
+
 # --- the plan -------------------------------------------------------------------------------------
 @pytest.fixture
 def zoo(write: Write, tmp_path: Path, models: Models, home: Path) -> Path:
