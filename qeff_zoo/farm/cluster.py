@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -37,6 +37,16 @@ _MEGA = 1_000_000
 #: Number of times that Ray runs a step again whose worker died.
 _RETRIES = 5
 _STARTS = 3  # of Ray on this machine
+#: Settings of Ray: no report to its makers, the GPUs as they are, workers that do not starve on a busy machine, and as
+#: many retries of a step for which memory does not suffice.
+_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_task_oom_retries": "2",
+    }
+)
 _QUIET: Mapping[str, Any] = MappingProxyType({"log_to_driver": False, "logging_level": "ERROR"})
 _PATIENCE = 5.0  # seconds to reach a cluster
 _POLL = 1.0  # seconds of one wait
@@ -57,10 +67,8 @@ def start(address: str | None, limits: Limits) -> "Cluster":
     Raises:
         FarmError: There is no cluster, or its machines have other versions.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Workers of Ray yield to all other processes otherwise, and starve on a busy machine.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     if address is None:
         _start_here(limits)
     else:
@@ -106,9 +114,11 @@ def _existing(path: Path) -> Path:
 
 def _memory() -> int:
     """Return the memory that is free now, in bytes."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":") for line in lines)
-    return int(found["MemAvailable"].split()[0]) << 10
+    with suppress(OSError):  # other systems than Linux
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = dict(line.split(":") for line in lines)
+        return int(found["MemAvailable"].split()[0]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _connect(address: str) -> None:
