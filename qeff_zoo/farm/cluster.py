@@ -93,6 +93,7 @@ def _start_here(limits: Limits) -> None:
         try:
             with Translating(failed):
                 ray.init(
+                    "local",
                     num_cpus=limits.cores or os.cpu_count(),
                     _memory=limits.memory or _memory(),
                     resources={DISK: max(min(limits.disk or free, free) // _MEGA, 1)},
