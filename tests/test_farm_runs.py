@@ -239,23 +239,13 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
 def test_a_machine_with_another_version_is_refused(
     address: str, tunes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = clusters.versions
-    monkeypatch.setattr(clusters, "versions", _Older(here()))
+    here = clusters.installed  # of this process, not of the workers
+    monkeypatch.setattr(
+        clusters, "installed", lambda name: "2.59.0" if name == "ray" else here(name)
+    )
 
     with pytest.raises(FarmError) as caught:
         farm(tunes, f"file://{tmp_path}/zoo", address)
 
     assert len(caught.value.problems) == 2  # one a machine
     assert "has ray 2.60.0; expected 2.59.0, as here." in str(caught.value)
-
-
-class _Older:
-    """Versions of this machine, with another Ray, and a probe that finds the true ones elsewhere."""
-
-    def __init__(self, found: dict[str, str]) -> None:
-        self.found = found
-        self.driver = os.getpid()
-        self.__name__ = self.__qualname__ = "versions"
-
-    def __call__(self) -> dict[str, str]:
-        return {**self.found, **({"ray": "2.59.0"} if os.getpid() == self.driver else {})}

@@ -83,11 +83,11 @@ def _start_here(limits: Limits) -> None:
     free = shutil.disk_usage(_existing(default_root())).free
 
     def failed(error: BaseException) -> FarmError:
-        said = " ".join(str(error).split())[:300].rstrip(".")
+        text = " ".join(str(error).split())[:300].rstrip(".")
         expected = (
             "Expected its processes to start in time. Try again when the machine is less busy."
         )
-        return FarmError("this machine", [f"Ray does not start: {said}. {expected}"])
+        return FarmError("this machine", [f"Ray does not start: {text}. {expected}"])
 
     for left in reversed(range(_STARTS)):
         try:

@@ -167,20 +167,20 @@ def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
         package, Store(), threads=options.threads, server=shared(), reporter=reporter
     )
     if cell.remote:
-        _tell(cell.remote, package, record.failures, versions_now(package), options)
+        _publish_outcome(cell.remote, package, record.failures, versions_now(package), options)
     if record.passed:
         return Result(versions=versions_now(package))
     return Result(failure="ParityError", reason="; ".join(record.failures))
 
 
-def _tell(
+def _publish_outcome(
     url: str,
     package: Package,
     failures: Sequence[str],
     versions: Mapping[str, str],
     options: Options,
 ) -> None:
-    """Change what a remote's index states of a package: the tested versions, or that it is known to be bad."""
+    """Change the entry of a package in a remote's index: the tested versions, or the notice that it is known to be bad."""
     from qeff_zoo.hub.index import Index, Notice, package_path
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
