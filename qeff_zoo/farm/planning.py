@@ -266,10 +266,11 @@ class _Planner:
     def _with_state(self, cell: Cell, plan: Plan, checkpoint: Checkpoint) -> Cell:
         """Add what exists of a planned cell."""
         index = self._index(cell.remote) if cell.remote else Index()
+        notices = index.leaf_of(checkpoint.name).notices
         entries = index.of_model(checkpoint.name)
         for entry in entries:
             if entry.key16 == cell.build_key.partition("-")[2][:16]:
-                notice = index.notices.get(entry.path)
+                notice = notices.get(entry.path)
                 if notice:
                     return replace(cell, state=RED, why=f"The remote's notice: {said(notice)}.")
                 return replace(cell, state=PUBLISHED)
@@ -288,7 +289,7 @@ class _Planner:
             if package and saves_a_build(package, self.store, validate=validate):
                 return replace(cell, state=state)
         last = {"why": f"Last time: {outcome['failed']}"} if outcome.get("failed") else {}
-        return replace(self._older(cell, plan, checkpoint, index, entries), **last)
+        return replace(self._older(cell, plan, checkpoint, {*notices}, entries), **last)
 
     def _stored(self, key: str) -> Package | None:
         """Return the store's package of a key; a damaged one counts as none.
@@ -304,12 +305,17 @@ class _Planner:
             return None
 
     def _older(
-        self, cell: Cell, plan: Plan, checkpoint: Checkpoint, index: Index, entries: Iterable[Entry]
+        self,
+        cell: Cell,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        noticed: set[str],
+        entries: Iterable[Entry],
     ) -> Cell:
         """Add an earlier package of the same variant, made with other software."""
         spec = json.loads(canonical(plan.spec))
         now, paths = versions_of(spec), {entry.key16: entry.path for entry in entries}
-        bad = {path[-16:] for path in index.notices}
+        bad = {path[-16:] for path in noticed}
         for package in self._packages:
             key16 = package.build_key.partition("-")[2][:16]
             outcome = self.store.outcome(package.build_key)

@@ -18,7 +18,6 @@ from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
 from qeff_zoo.farm.planning import Cell
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import base_name
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, out_of_memory, peak_rss_bytes
 
@@ -180,13 +179,13 @@ def _publish_outcome(
     versions: Mapping[str, str],
     options: Options,
 ) -> None:
-    """Change the entry of a package in a remote's index: the tested versions, or the notice that it is known to be bad."""
-    from qeff_zoo.hub.index import Index, Notice, package_path
+    """Change an entry of a remote's index: its tested versions, or the notice that the package is known to be bad."""
+    from qeff_zoo.hub.index import Index, Notice, model_of, package_path
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
     from qeff_zoo.hub.trust import index_signer
 
-    path, model = package_path(package.manifest), base_name(package.manifest)
+    path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)
     sign = index_signer(options.sign_with) if options.sign_with else None
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -195,7 +194,7 @@ def _publish_outcome(
     def update(index: Index) -> Index:
         for entry in index.of_model(model):
             if entry.path == path and failures:
-                return index.with_notice(path, Notice("known_bad", reason))
+                return index.with_notice(path, Notice("known_bad", reason), model)
             if entry.path == path:
                 tested = {name: versions.get(name, it) for name, it in entry.tested.items()}
                 return index.with_entry(replace(entry, tested=tested))

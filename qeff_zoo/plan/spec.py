@@ -99,5 +99,5 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "components": [],  # in every build key so far
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
         **({"media": entry_of(recipe.media)} if recipe.media else {}),
-        **({"sounds": entry_of(recipe.sounds)} if recipe.images and recipe.sounds else {}),
+        **({"audio": entry_of(recipe.audio)} if recipe.images and recipe.audio else {}),
     }
