@@ -23,6 +23,7 @@ from . import (
     building,
     chatting,
     checking,
+    farming,
     finetuning,
     housekeeping,
     measuring,
@@ -40,6 +41,7 @@ from . import (
 _EXTRAS = {
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
+    "ray": "farm",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),
     **dict.fromkeys(
@@ -138,6 +140,7 @@ _MODULES = (
     recipes,
     quantizing,
     building,
+    farming,
     predicting,
     finetuning,
     running,
