@@ -34,10 +34,12 @@ from . import (
     resolving,
     running,
     signing,
+    sites,
 )
 
 #: Packages that a command may lack, and the extras that install them.
 _EXTRAS = {
+    "markupsafe": "site",
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
@@ -147,6 +149,7 @@ _MODULES = (
     resolving,
     pulling,
     publishing,
+    sites,
     signing,
     housekeeping,
 )

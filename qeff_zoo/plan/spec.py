@@ -17,6 +17,8 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 from qeff_zoo.versions import installed
 
+#: Version of the form of a spec.
+SPEC_VERSION = 2
 #: Raised if the same inputs give another graph or another package.
 EXPORTER_REVISION = 7
 #: Placeholder digest of the weights in a plan that is made from a config alone.
@@ -42,7 +44,7 @@ def spec_of_build(
     facts = decisions.facts
     target, shape = facts["target"], facts["shape"]
     return {
-        "spec": 2,
+        "spec": SPEC_VERSION,
         "sources": _sources(checkpoint),
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(facts["recipe"]),
