@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capabilities of served models for clients that offer what a model can do: the page at `/`, and those of ollama's API.
 
-    chat            messages of several turns
-    completion      a text that the model continues
-    captioning      one message with one image
-    vision, video, audio    images, videos and recordings beside text
-    tools, thinking         calls of functions, and reasoning apart from the answer
-    embedding, rerank, classification    vectors of texts, scores of pairs, labels of texts
-    embedding with vision, matching      vectors of images, and their similarity with texts
-    transcription   texts of recordings
+chat            messages of several turns
+completion      a text that the model continues
+captioning      one message with one image
+vision, video, audio    images, videos and recordings beside text
+tools, thinking         calls of functions, and reasoning apart from the answer
+embedding, rerank, classification    vectors of texts, scores of pairs, labels of texts
+embedding with vision, matching      vectors of images, and their similarity with texts
+transcription   texts of recordings
 """
 
 from typing import cast
