@@ -216,7 +216,7 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
         ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no pictures"),
         ("chat", {"messages": [{"role": "user", "other": 1}]}, "other"),
         ("generate", {"prompt": "a", "context": [1]}, "context"),
-        ("generate", {"prompt": "a " * 200}, "context"),
+        ("generate", {"prompt": "a " * 600}, "context"),
         ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
     ):
         status, answer = post(root, f"api/{path}", json.dumps({"model": MODEL, **body}).encode())

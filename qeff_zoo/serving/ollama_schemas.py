@@ -48,6 +48,8 @@ _IGNORED = frozenset(
         "vocab_only",
     ]
 )
+#: Number of tokens after a raw prompt without `num_predict`.
+_RAW_TOKENS = 128
 _NEUTRAL = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
 
 
@@ -165,8 +167,8 @@ class GenerateBody(Generating):
 
     def as_completion(self) -> Object:
         """Return the body of the completion."""
-        found = {"max_completion_tokens": 128, **self.sampling(), "prompt": self.prompt}
-        return {**found, "max_tokens": found.pop("max_completion_tokens")}
+        found = {**self.sampling(), "prompt": self.prompt}
+        return {**found, "max_tokens": found.pop("max_completion_tokens", _RAW_TOKENS)}
 
 
 class EmbedBody(RequestBody):
