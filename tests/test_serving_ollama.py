@@ -216,9 +216,9 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
         ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no pictures"),
         ("chat", {"messages": [{"role": "user", "other": 1}]}, "other"),
         ("generate", {"prompt": "a", "context": [1]}, "context"),
-        ("generate", {"prompt": "a " * 600}, "context"),
+        ("generate", {"prompt": "a " * 600}, "tokens"),
         ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
     ):
         status, answer = post(root, f"api/{path}", json.dumps({"model": MODEL, **body}).encode())
         assert status == 400, body
-        assert said in answer["error"]
+        assert said in answer["error"], answer

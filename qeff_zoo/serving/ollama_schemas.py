@@ -167,8 +167,9 @@ class GenerateBody(Generating):
 
     def as_completion(self) -> Object:
         """Return the body of the completion."""
-        found = {**self.sampling(), "prompt": self.prompt}
-        return {**found, "max_tokens": found.pop("max_completion_tokens", _RAW_TOKENS)}
+        found = self.sampling()
+        limit = found.pop("max_completion_tokens", _RAW_TOKENS)
+        return {**found, "prompt": self.prompt, "max_tokens": limit}
 
 
 class EmbedBody(RequestBody):
