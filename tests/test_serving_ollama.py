@@ -13,6 +13,7 @@ import ollama
 import pytest
 from chat_templates import TEMPLATES
 from fixtures_serving import (
+    EXAMPLE,
     KEY,
     MODEL,
     PROMPT,
@@ -134,6 +135,16 @@ def test_thinking_text_and_calls_have_lines_in_their_order() -> None:
     whole = ollama.ChatResponse(**builder.body(Output.of(events))).message
     assert (whole.content, whole.thinking) == ("So", "hm")
     assert [call.function for call in whole.tool_calls or ()] == calls
+
+
+def test_the_example_of_the_guide(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    code = page.partition("<!-- ollama: ")[2].partition("```python\n")[2].partition("```")[0]
+    code = code.replace("http://127.0.0.1:8000", url.removesuffix("/v1"))
+    names: dict[str, Any] = {}
+    exec(code.replace("tiny-llama", MODEL), names)
+    names["client"]._client.close()
+    assert capsys.readouterr().out.endswith("['chat', 'completion']\n")
 
 
 def test_an_output_has_the_form_of_its_schema(client: ollama.Client) -> None:
