@@ -29,7 +29,8 @@ from typing import Any
 
 from measuring import machine
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode, variant_name
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, variant_name
+from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.settings import OFFLINE_ENV, STORES_ENV
 

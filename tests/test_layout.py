@@ -23,6 +23,8 @@ HEAVY = {
     "accelerate", "fastapi", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers",
     "torch", "transformers", "uvicorn",
 }  # fmt: skip
+#: Of the standard library: modules that take longer to import than a light command else takes.
+SLOW = {"asyncio", "unittest"}
 
 
 def sources(*folders: str) -> list[Path]:
@@ -281,7 +283,7 @@ if {arguments!r}:
         code = cli.main({arguments!r})
     except SystemExit as stop:
         code = stop.code
-print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]))
+print(json.dumps([code or 0, sorted({HEAVY | SLOW!r} & set(sys.modules))]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

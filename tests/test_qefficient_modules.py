@@ -228,7 +228,11 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("transformers.quantizers.awq", "WQLinear_GEMM"),
         ("utils", "load_hf_tokenizer"),
         ("utils", "constants"),
+        ("transformers.models.qwen3_vl._embedding_utils", "QEffQwen3VLEmbedder"),
+        ("transformers.models.qwen3_vl._reranker_utils", "score_from_logits"),
         ("utils.constants", "Constants"),
+        ("utils.constants", "ONNX_EXPORT_OPSET"),
+        ("utils.test_utils", "InternProcessor"),
         ("utils.logging_utils", "logger"),
     ],
 )
@@ -248,11 +252,7 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
             "import {}.transformers.models.llama.modeling_llama",
             "`qeff-zoo new MODEL` drafts a recipe",
         ),
-        (
-            "from {}.transformers.models.qwen3_vl._reranker_utils import x",
-            "Compare the logits of 'yes' and 'no'",
-        ),
-        ("from {}.utils.test_utils import InternProcessor", "prompts=[…] and images=[…]"),
+        ("from {}.utils.test_utils import load_vlm_model", "`from_pretrained` of the classes"),
         (
             "from {}.cloud.export import get_onnx_path_and_setup_customIO",
             "qeff_zoo.qefficient.export",

@@ -87,10 +87,10 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
         except Exception as error:  # a defect, or a lack of memory: reported in one line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
-                said = str(out_of_memory(error, where) or report(error, argv))
+                message = str(out_of_memory(error, where) or report(error, argv))
             except MemoryError as short:
-                said = str(out_of_memory(short, where))
-            print(f"qeff-zoo: {said}", file=sys.stderr)
+                message = str(out_of_memory(short, where))
+            print(f"qeff-zoo: {message}", file=sys.stderr)
             return 1
 
 

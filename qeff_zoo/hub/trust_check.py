@@ -9,7 +9,7 @@ came from said of it last; nobody is asked.
 from dataclasses import replace
 
 from qeff_zoo.errors import TrustError
-from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.index import Notice, model_of
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.policy import REQUIRE
 from qeff_zoo.hub.trust import check, policy_for, read_signed
@@ -95,14 +95,16 @@ def known_notice(package: Package, store: Store) -> Notice | None:
         store: Local store.
     """
     origin = _origin(package, store) or read_origin(package.path)
-    return notice_of(origin) if isinstance(origin, Origin) else None
+    return notice_of(origin, model_of(package.manifest)) if isinstance(origin, Origin) else None
 
 
-def notice_of(origin: Origin) -> Notice | None:
+def notice_of(origin: Origin, model: str) -> Notice | None:
     """Return the cached notice of a package, without a request.
 
     Args:
         origin: Origin of the package.
+        model: Model that its index lists it under.
     """
-    known = index_cache.recall(unpinned(origin.url)) or index_cache.recall(origin.url)
-    return known.index.notices.get(origin.path) if known else None
+    urls = unpinned(origin.url), origin.url
+    url = next((url for url in urls if index_cache.recall(url)), origin.url)
+    return index_cache.last_notices(url, model).get(origin.path)

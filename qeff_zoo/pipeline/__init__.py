@@ -105,7 +105,7 @@ def build(
         validate: Whether to compare with Hugging Face before the package is promoted; otherwise its validation level
             is "none".
         level: Name of the comparison: "tiny" for a recipe's tiny model with random weights; None for the default:
-            "predicted" if this machine cannot run the package, else the level that the target's packages prove.
+            "emulated" if this machine cannot run the package, else the level that the target's packages prove.
         output: Folder for a copy of the package.
         store: Store of the package; None for the one in `QEFF_HOME`.
         reporter: Progress reporter.

@@ -81,9 +81,9 @@ class Model:
 
     @property
     def config(self) -> Any:
-        """Configuration of the model, as transformers parses it, in float32; `compile` refuses changes to it."""
+        """Configuration of the model, see `configs.in_float32`; `compile` refuses changes to it."""
         if self._config is None:
-            self._config = configs.in_float32(self._opened_checkpoint().config)
+            self._config = configs.in_float32(self._opened_checkpoint())
         return self._config
 
     @property
@@ -112,7 +112,7 @@ class Model:
 
     def _require_config(self, function: str) -> None:
         if self._config is not None:
-            configs.require_unchanged(function, self._opened_checkpoint().config, self._config)
+            configs.require_unchanged(function, self._opened_checkpoint(), self._config)
 
     @property
     def qpc_path(self) -> str | None:

@@ -145,7 +145,7 @@ def ask(
         checkpoint: See `validate`.
         trial: Input and answers of the package.
         shipped: See `judge`.
-        device: Roundings of a predicted package's device.
+        device: Roundings of an emulated package's device.
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
@@ -179,7 +179,7 @@ def judge(
         package: See `validate`.
         trial: Its answers, without the rounding of activations.
         reference: Answers to the same questions.
-        shipped: Its answers as it ships, or as predicted; None if it rounds no activations.
+        shipped: Its answers as it ships, or emulated; None if it rounds no activations.
         level: See `validate`.
         device: See `ask`.
     """
@@ -251,7 +251,7 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     Args:
         package: See `validate`.
         rounding: Rounding of the package.
-        twin: Whose numerics are predicted, and are left out in this comparison; None if they are not.
+        twin: Whose numerics are emulated, and are left out in this comparison; None if they are not.
     """
     if twin:
         return "fp32"
@@ -315,7 +315,7 @@ def _judges(
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is compared with.
 
-    That is Hugging Face's model with the weights that the package has; of a predicted package also in all of the
+    That is Hugging Face's model with the weights that the package has; of an emulated package also in all of the
     device's numerics.
     """
     storage = str(package.manifest["weights"]["storage"])
