@@ -200,7 +200,9 @@ def _announcer(arguments: argparse.Namespace, name: str) -> Callable[[str], None
         else:
             print(url)
         sys.stdout.flush()
-        print(f"Serving {name}; Ctrl-C ends it.", file=sys.stderr)
+        has_page = url.startswith("http") and not arguments.no_page
+        page = f", with a page at {url.removesuffix('v1')}" if has_page else ""
+        print(f"Serving {name}{page}; Ctrl-C ends it.", file=sys.stderr)
 
     return announce
 
