@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
+from qeff_zoo.checkpoint.expressions import substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.package import identity
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
-from qeff_zoo.weights.expressions import substitute
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.weights.bound_graph import BoundGraph
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.adapters.merging import Change

@@ -279,12 +279,12 @@ def _export_with_weights(assembly: Assembly) -> None:
     """Write the portable graphs, and their weights in float32 by the model's tensor names."""
     import onnx_ir as ir
 
-    from qeff_zoo.graph import external_data
+    from qeff_zoo.weights import placement
 
     assembly.trace()
-    slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
-    assembly.layout = plan_file(external_data.together(slots), assembly.checkpoint.tensors)
+    slots = [placement.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
+    assembly.layout = plan_file(placement.together(slots), assembly.checkpoint.tensors)
     assembly.write_weights("graph")
     for program, graph in zip(assembly.plan.programs, assembly.graphs, strict=True):
-        external_data.place(graph.model, assembly.layout)
+        placement.place(graph.model, assembly.layout)
         ir.save(graph.model, assembly.folder / _graph_name(assembly.plan, program))

@@ -112,7 +112,7 @@ def write_model(model: Any, layout: FileLayout, path: Path) -> None:
     """Write a graph beside its data file."""
     import onnx_ir as ir
 
-    from qeff_zoo.graph import external_data
+    from qeff_zoo.weights import placement
 
-    external_data.place(model, layout)
+    placement.place(model, layout)
     ir.save(model, path)
