@@ -30,10 +30,10 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
 from qeff_zoo.export import graphs, loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.ladder import validate
 from qeff_zoo.validation.reference import adapters
 from qeff_zoo.weights import bindings

@@ -11,7 +11,7 @@ FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 INTEGERS = frozenset({"I64"})
 
 
-def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
+def to_float32(raw: Array, dtype: str, out: "Array | None" = None) -> Array:
     """Convert to float32; exact but for float64.
 
     Args:
