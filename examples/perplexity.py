@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import qeff_zoo
+from qeff_zoo.pipeline import comparison
 from qeff_zoo.validation import perplexity
 
 tiny = Path(__file__).parent / "tiny-llama"

@@ -28,8 +28,9 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.sources import with_adapters
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
-from qeff_zoo.export import graphs, loader
+from qeff_zoo.export import loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request

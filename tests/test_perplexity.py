@@ -254,7 +254,7 @@ def test_validate_refuses_before_it_scores(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(perplexity, "compare", lambda *_, **__: pytest.fail("scored"))
+    monkeypatch.setattr(comparison, "compare", lambda *_, **__: pytest.fail("scored"))
     (tmp_path / "text.txt").write_text(TEXT)
     given = [option.format(text=tmp_path / "text.txt") for option in options]
 

@@ -25,9 +25,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.errors import PackageError, ParityError, StoreError
-from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
-from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store

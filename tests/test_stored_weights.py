@@ -32,9 +32,9 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, CompileError, PlanError
-from qeff_zoo.export import graphs
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format, Numerics, format_of
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.targets.ort import lowering
 from qeff_zoo.validation.ladder import validate

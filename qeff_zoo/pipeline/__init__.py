@@ -12,13 +12,13 @@ from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sources import open_sources
-from qeff_zoo.export import graphs
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.hub.trust_check import is_as_good_as_ours
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.assembly import Assembly, program_name
 from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.store import Store

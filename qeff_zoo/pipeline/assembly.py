@@ -12,14 +12,14 @@ from qeff_zoo import targets
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
-from qeff_zoo.export import companions, graphs
+from qeff_zoo.export import companions
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.numerics import DeviceNumerics
 from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
-from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.pipeline.manifest_entries import LoweredProgram
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
 from qeff_zoo.targets.base import Target

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import pipeline
-from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Decoder

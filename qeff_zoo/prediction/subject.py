@@ -21,17 +21,19 @@ from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.export import companions, graphs
+from qeff_zoo.export import companions
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.prediction.measures import Figures, Tally
-from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.store import Store
+from qeff_zoo.targets.emulation import device
+from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.terminal.progress import Stopwatch
@@ -42,7 +44,7 @@ from qeff_zoo.weights import placement, writing
 from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import plan_file
 
-from . import device, positions
+from . import positions
 
 FLOAT32 = "float32"
 #: Numerics of devices, by what the table calls them.

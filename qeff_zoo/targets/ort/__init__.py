@@ -13,8 +13,8 @@ from qeff_zoo.targets.base import STORED_WAYS, Lowered, Resolved, Target
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.package import Package
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout

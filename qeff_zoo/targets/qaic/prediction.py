@@ -17,11 +17,11 @@ from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.prediction import device
-from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.emulation import device
+from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
 from qeff_zoo.weights import placement
 from qeff_zoo.weights.bound_graph import BoundGraph

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package.prepared import SCRIPT
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
 from qeff_zoo.targets.qaic.driver import script
