@@ -91,7 +91,7 @@ class Assembly:
 
     def copy_companions(self) -> None:
         """Copy the tokenizer, configurations and licence."""
-        companions.package(self.checkpoint, self.folder, find(self.plan.recipe.task))
+        companions.obtain(self.checkpoint, self.folder, find(self.plan.recipe.task), self.store)
 
     def trace(self) -> None:
         """Fetch the weights, and trace the graph of each program or load it from the store."""
