@@ -76,7 +76,7 @@ def test_recipes_come_in_the_order_of_their_names() -> None:
 
 def test_recipes_that_set_a_field_are_found_by_their_text() -> None:
     default = {field.name: field.default for field in fields(Recipe)}
-    for name in ("alias", "told_by"):
+    for name in ("alias", "detected_by"):
         expected = [each for each in list_recipes() if getattr(each, name) != default[name]]
         assert recipes_setting(name) == expected != []
 

@@ -36,7 +36,7 @@ _GROUPS = ("target", "task", "quantization", "shape")
 #: What sizes are called, in the order in which they are read.
 _SHORT = {name: option.short for name, option in OPTIONS.items() if option.short}
 #: Begins what a recipe says of its model, which is not chosen.
-_OF_MODEL = ("images.", "sounds.")
+_OF_MODEL = ("images.", "audio.")
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
 _FIRST = tuple(name for name, option in OPTIONS.items() if option.short == "")
 _UNSAID = (

@@ -31,7 +31,7 @@ PREPARED = "prepared.json"
 SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
 MANIFEST_LIMIT = 64 << 20
 #: What a package can be validated to, weakest first.
-VALIDATED = ("none", "tiny", "predicted", "checkpoint", "simulated", "device", "task")
+VALIDATED = ("none", "tiny", "emulated", "checkpoint", "simulated", "device", "task")
 
 Manifest = Mapping[str, Any]
 

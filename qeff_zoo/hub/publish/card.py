@@ -37,7 +37,7 @@ _NOT_OURS = "0" * 16
 _LEVELS = {
     "none": "nothing was compared",
     "tiny": "models of its architecture with made-up weights agree with Hugging Face's own code",
-    "predicted": "its graph agrees with Hugging Face's own model where both round as the device does",
+    "emulated": "its graph agrees with Hugging Face's own model where both round as the device does",
     "checkpoint": "its answers were compared with those of the unpatched Hugging Face model, of the same revision",
     "simulated": "the same, of what its compiler made, on a simulator of the device",
     "device": "the same, on the device",
