@@ -41,7 +41,7 @@ from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.settings import OFFLINE_ENV, STORES_ENV
 
 #: More packages are made and written part by part.
-_AT_ONCE = 200_000
+_AT_ONCE = 50_000
 
 
 def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) -> float:
