@@ -17,7 +17,8 @@ from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
 from qeff_zoo.hub.index import INDEX_NAME, decode
 from qeff_zoo.package import Package
-from qeff_zoo.pipeline import manifest_entries, steps
+from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline.proving import prove
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.targets import ort
@@ -45,7 +46,7 @@ def proved(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(type(ort.TARGET), "resolve", lambda _, *arguments: older(*arguments))
         models.trace(models.llama, home)
         built = pipeline.build(str(models.llama), Request(ctx_len=40), validate=False).package
-        steps.prove(built, source_of(built, None), Store(), threads=1)
+        prove(built, source_of(built, None), Store(), threads=1)
     return home
 
 

@@ -161,7 +161,7 @@ def versions() -> dict[str, str]:
 
 
 class Cluster:
-    """An `Executor` of steps on the machines that Ray knows.
+    """An `Executor` of steps on the machines of a Ray cluster.
 
     Args:
         options: Options of all steps.

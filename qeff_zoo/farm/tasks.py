@@ -92,9 +92,9 @@ def _source(cell: Cell) -> dict[str, Any]:
 
 
 def _trace(step: Step, options: Options, reporter: Reporter) -> Result:
-    from qeff_zoo.pipeline import steps
+    from qeff_zoo import pipeline
 
-    steps.trace(**_source(step.cell), reporter=reporter)
+    pipeline.trace(**_source(step.cell), reporter=reporter)
     return Result()
 
 
@@ -120,14 +120,14 @@ def _package(key: str) -> Package:
 
 
 def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
-    from qeff_zoo.pipeline import steps
+    from qeff_zoo.pipeline.proving import prove
     from qeff_zoo.validation.checks import source_of
     from qeff_zoo.validation.freshness import versions_of
     from qeff_zoo.validation.reference.preloaded import shared
 
     package = _package(step.cell.build_key)
     if package.validated == "none":
-        package = steps.prove(
+        package = prove(
             package,
             source_of(package, None),
             Store(),
