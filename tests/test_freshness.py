@@ -2,6 +2,7 @@
 """Evidence ends with what it was made from: stale packages are validated again, and bad ones get a notice."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,6 @@ def proved(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def package(proved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Package:
     """Give a copy of that package, in the store of the test."""
-    import shutil
-
     home = shutil.copytree(proved, tmp_path / "home")
     monkeypatch.setenv("QEFF_HOME", str(home))
     (found,) = Store().packages()
@@ -129,6 +128,8 @@ def test_a_stale_package_that_agrees_is_fresh_without_a_build(
     assert cell_of(tmp_path, models).state == PUBLISHED
     (entry,) = decode((tmp_path / "remote" / INDEX_NAME).read_bytes()).entries
     assert entry.tested["onnxruntime"] == "1.31.1"
+    shutil.rmtree(tmp_path / "home")  # another machine sees it in the index
+    assert cell_of(tmp_path, models).state == PUBLISHED
 
 
 def test_a_stale_package_that_fails_becomes_known_bad_and_is_built_again(

@@ -184,11 +184,12 @@ def _publish_outcome(
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
     from qeff_zoo.hub.trust import index_signer
+    from qeff_zoo.validation.freshness import EVIDENCE, described
 
     path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)
     sign = index_signer(options.sign_with) if options.sign_with else None
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    made = described(versions)
     reason = " ".join(f"With {made}: {'; '.join(failures)}".split())[:_LONGEST]
 
     def update(index: Index) -> Index:
@@ -197,7 +198,7 @@ def _publish_outcome(
                 return index.with_notice(path, Notice("known_bad", reason), model)
             if entry.path == path:
                 tested = {name: versions.get(name, it) for name, it in entry.tested.items()}
-                return index.with_entry(replace(entry, tested=tested))
+                return index.with_entry(replace(entry, tested={**tested, EVIDENCE: made}))
         return index
 
     done = "known_bad" if failures else "Validate again"
