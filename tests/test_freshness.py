@@ -121,6 +121,14 @@ def test_a_stale_package_that_agrees_is_fresh_without_a_build(
     cell = cell_of(tmp_path, models)
     assert (cell.state, cell.why, cell.older) == (STALE, WHY, package.build_key)
 
+    home = tmp_path / "home"
+    home.rename(tmp_path / "aside")  # a machine that has the index alone
+    there = cell_of(tmp_path, models)
+    assert (there.state, there.why) == (STALE, WHY)
+    assert there.older.startswith("packages/")
+    shutil.rmtree(home)
+    (tmp_path / "aside").rename(home)
+
     result = revalidated(cell)
 
     assert result.failure == ""
