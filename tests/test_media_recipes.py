@@ -175,10 +175,10 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     chunk = ctx_len // 16
     shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
     readers = [part for part in task.before if part.needed(case.recipe)]
-    images, sounds = case.recipe.images, case.recipe.sounds
+    images, audio = case.recipe.images, case.recipe.audio
     chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
-    if sounds:
-        chosen["sounds"] = entry_of(sounds)
+    if audio:
+        chosen["audio"] = entry_of(audio)
     of_pictures = {name: one for name, one in chosen.items() if name == "images"}
     if images and (images.tiles or case.recipe.requires):
         of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)

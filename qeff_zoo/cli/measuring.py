@@ -74,10 +74,10 @@ def _prompts_table(figures: Sequence[Any]) -> str:
     from qeff_zoo.terminal.printing import human_size
 
     tokens = {"image": figures[0].image_tokens, "audio": figures[0].audio_tokens}
-    seen = [name for name, count in tokens.items() if count]
+    kinds = [name for name, count in tokens.items() if count]
     rows = [
         [one.batch_size, one.prompt_len,
-         *([one.image_tokens + one.audio_tokens] if seen else []),
+         *([one.image_tokens + one.audio_tokens] if kinds else []),
          *([] if one.encode_s is None else [f"{one.encode_s:.3f}"]),
          one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
@@ -86,7 +86,7 @@ def _prompts_table(figures: Sequence[Any]) -> str:
         for one in figures
     ]  # fmt: skip
     timed = [] if figures[0].encode_s is None else ["encode s"]
-    headers = ["batch", "prompt", *seen, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
+    headers = ["batch", "prompt", *kinds, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
     headers += ["peak memory"]
     headers += ["accepted"] if figures[0].draft else []
     return table(rows, headers)

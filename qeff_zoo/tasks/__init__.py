@@ -221,13 +221,13 @@ def task_of(architecture: str, recipe: Recipe) -> str:
     alike = (task for task in map(find, NAMES) if task.reads == reads)
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
-    told = (task.name for task in every if architecture.endswith(task.suffixes))
-    return next(told, recipe.task)
+    fitting = (task.name for task in every if architecture.endswith(task.suffixes))
+    return next(fitting, recipe.task)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe's architectures serve, its default first."""
-    if recipe.images and recipe.sounds:
+    if recipe.images and recipe.audio:
         return recipe.task, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
     embeds = [IMAGE_TEXT_EMBEDDING] if recipe.embeds else []
@@ -240,8 +240,8 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     same = wanted.role == find(recipe.task).role
     shapes = recipe.shapes if same else wanted.shapes
     read: dict[str, Any] = {}
-    if recipe.images and recipe.sounds and task != ANY_TO_ANY:
-        read = {"images" if task == AUDIO_TEXT_TO_TEXT else "sounds": None}
+    if recipe.images and recipe.audio and task != ANY_TO_ANY:
+        read = {"images" if task == AUDIO_TEXT_TO_TEXT else "audio": None}
     return replace(recipe, task=task, shapes=shapes, **read)
 
 

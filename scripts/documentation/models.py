@@ -40,7 +40,7 @@ UNSUPPORTED = {
     "speech-seq2seq": ("speech", "AutoModelForSpeechSeq2Seq"),
     "automatic-speech-recognition": ("ctc", "AutoModelForCTC"),
     "text-classification": ("classifiers", "AutoModelForSequenceClassification"),
-    "audio-text-to-text": ("sounds", "AutoModelForMultimodalLM"),
+    "audio-text-to-text": ("audio", "AutoModelForMultimodalLM"),
 }
 _MARK = "<!-- written by scripts/update_readme -->\n"
 
