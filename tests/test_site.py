@@ -21,6 +21,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fixtures_browser import Tab, opened_tab
 from package_builder import SPEC, check, fill
+from qeff_zoo.site import addresses, builder, folder, pages, plots, words
+from qeff_zoo.site import gather as gathering
+from qeff_zoo.site.content import Model, Speed, Zoo
+from qeff_zoo.site.gather import gather
+from qeff_zoo.site.preview import serve
 from remote_builder import remote
 from static_server import served
 
@@ -31,11 +36,6 @@ from qeff_zoo.hub.index import INDEX_NAME, Notice, decode
 from qeff_zoo.package import Package
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.site import addresses, builder, folder, pages, plots, words
-from qeff_zoo.site import gather as gathering
-from qeff_zoo.site.content import Model, Speed, Zoo
-from qeff_zoo.site.gather import gather
-from qeff_zoo.site.preview import serve
 from qeff_zoo.validation.known_models import FOLDER
 
 if TYPE_CHECKING:
