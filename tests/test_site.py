@@ -550,6 +550,27 @@ def test_the_preview_finds_pages_by_their_hub_id(site: Path) -> None:
         serve(site, port, listening)
 
 
+def test_the_commands_of_the_page_run(
+    zoo_url: str,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(gathering, "list_models", list)
+    monkeypatch.setattr(registry, "list_recipes", lambda: [registry.find_recipe("llama")])
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent.parent / "docs" / "site.md").read_text()
+    (session,) = re.findall(r"<!-- session: [^>]*-->\n```console\n(.*?)```", page, re.DOTALL)
+    lines = session.replace("file://$PWD/zoo", zoo_url).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert cli.main(shlex.split(line.removeprefix("$ qeff-zoo "), comments=True)) == 0
+        assert capsys.readouterr().out == "my-site\n"
+    assert "<h1>My zoo</h1>" in (tmp_path / "my-site" / "index.html").read_text()
+    assert (tmp_path / "my-site" / "org" / "tiny.html").is_file()
+
+
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
