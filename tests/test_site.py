@@ -31,11 +31,6 @@ from qeff_zoo.hub.index import Notice
 from qeff_zoo.package import Package
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.site import addresses, builder, folder, pages, plots, words
-from qeff_zoo.site import gather as gathering
-from qeff_zoo.site.content import Model, Speed, Zoo
-from qeff_zoo.site.gather import gather
-from qeff_zoo.site.preview import serve
 from qeff_zoo.validation.known_models import FOLDER
 
 if TYPE_CHECKING:
