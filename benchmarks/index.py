@@ -58,7 +58,7 @@ def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) 
     """
     draw = random.Random(0)
     if packages <= _AT_ONCE:
-        entries = _entries(range(models), packages, models, draw)
+        entries = random_entries(range(models), packages, models, draw)
         _write(folder, files_of(Index(packages, divided(Leaf(entries)))))
         return 1.0
     by_prefix: dict[str, list[int]] = defaultdict(list)
@@ -68,7 +68,7 @@ def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) 
     parts: dict[str, Leaf | Page | Reference] = {}
     for prefix, there in by_prefix.items():
         if prefix in needed:
-            node = divided(Leaf(_entries(there, packages, models, draw)), prefix)
+            node = divided(Leaf(random_entries(there, packages, models, draw)), prefix)
             files = files_of(Index(tree=Page({prefix: node})))
             parts |= _parts(decode(files.pop(INDEX_NAME)))
             _write(folder, files)
@@ -83,9 +83,10 @@ def _parts(index: Index) -> Mapping[str, Leaf | Page | Reference]:
     return index.tree.parts if isinstance(index.tree, Page) else {}
 
 
-def _entries(
+def random_entries(
     which: Iterable[int], packages: int, models: int, draw: random.Random
 ) -> tuple[Entry, ...]:
+    """Make the packages of some models, by their numbers."""
     return tuple(
         _entry(number, model, draw) for model in which for number in range(model, packages, models)
     )

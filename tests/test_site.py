@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fixtures_browser import Tab, opened_tab
+from jsonschema import Draft202012Validator
 from package_builder import SPEC, check, fill
-from remote_builder import remote
+from remote_builder import index_in, remote
 from static_server import served
 
 import qeff_zoo
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
-from qeff_zoo.hub.index import INDEX_NAME, Notice, decode
+from qeff_zoo.hub.index import Notice
 from qeff_zoo.package import Package
-from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.site import addresses, builder, folder, pages, plots, words
 from qeff_zoo.site import gather as gathering
@@ -98,7 +98,7 @@ def zoo_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         package(root / f"h{number}", name, license=LICENSE) for number, name in enumerate(HOSTILE)
     ]
     files = remote(*made, bad, *hostile)
-    index = decode(files[INDEX_NAME])
+    index = index_in(files)
     path = next(entry.path for entry in index.entries if entry.model == KNOWN_BAD)
     index = index.with_notice(path, Notice("known_bad", REASON))
     for name, content in remote(*made, bad, *hostile, index=index).items():
@@ -192,7 +192,7 @@ def test_data_follow_their_schema(site: Path, zoo: Zoo) -> None:
     ]
     documents = [path for path in shown if path.name != "schema.json"]
     assert len(documents) > len(HOSTILE) + 3
-    schema = validator(pages.SCHEMA)
+    schema = Draft202012Validator(json.loads(pages.SCHEMA.read_bytes()))
     for path in documents:
         content = json.loads(path.read_bytes())
         if "architectures" in path.name:

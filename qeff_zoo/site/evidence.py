@@ -36,16 +36,13 @@ def read_records(file: Path) -> dict[str, Any]:
     found = _read(file)
     try:
         name = found["model_id"] or found["name"]
-        known = all(
-            record["plan"]["spec"] <= SPEC_VERSION and record["level"] in LEVELS
-            for record in found["records"]
-        )
-        if not known:
-            raise PackageError(
-                f"A record in {str(file)!r} has form {found['records'][0]['plan']['spec']!r} and level "
-                f"{found['records'][0]['level']!r}; expected at most form {SPEC_VERSION} and one of {', '.join(LEVELS)}. "
-                "A newer qeff-zoo wrote it: install that version."
-            )
+        for record in found["records"]:
+            form, level = record["plan"]["spec"], record["level"]
+            if form > SPEC_VERSION or level not in LEVELS:
+                raise PackageError(
+                    f"A record in {str(file)!r} has form {form!r} and level {level!r}; expected at most form "
+                    f"{SPEC_VERSION}, and one of {', '.join(LEVELS)}. A newer qeff-zoo wrote it: install that version."
+                )
         return {**found, "name": str(name), "hub": found["model_id"] is not None}
     except (KeyError, TypeError) as error:
         raise _no_record(file, f"{type(error).__name__}: {error}") from error

@@ -46,7 +46,7 @@ def errors(comparison: Comparison) -> Markup:
     for number, (label, (check, ratio)) in enumerate(zip(labels, rows, strict=True)):
         parts.append(_bar(label, check, ratio, x, _ROW * number + 16))
     for power in range(-_DECADES, int(most) + 1, 2):
-        label = "threshold" if power == 0 else f"× 10{_raised(power)}"
+        label = "threshold" if power == 0 else f"10{_raised(power)}"
         parts.append(_text(x(10**power), height - 6, label, "middle"))
     worst = rows[0]
     title = (
@@ -64,7 +64,9 @@ def _bar(label: str, check: Check, ratio: float, x: Callable[[float], float], y:
     return Markup(
         '{0}<line class="bar {1}" x1="{2}" x2="{3:.1f}" y1="{4}" y2="{4}"/>{5}{6}'
     ).format(
-        _text(_LEFT - 8, y + 4, label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}", "end"),
+        _text(
+            _LEFT - 8, y + 4, label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}", "end"
+        ),
         "good" if check.passed else "bad",
         _LEFT,
         x(ratio),
