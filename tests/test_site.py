@@ -21,20 +21,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fixtures_browser import Tab, opened_tab
 from jsonschema import Draft202012Validator
-from package_builder import SPEC, check, fill
+from package_builder import SPEC, check, draft, fill
 from remote_builder import index_in, remote
 from static_server import served
 
 import qeff_zoo
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
-from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.index import Entry, Notice
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.site import addresses, builder, folder, pages, plots, words
+from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, words
 from qeff_zoo.site import gather as gathering
 from qeff_zoo.site.content import Model, Speed, Zoo
 from qeff_zoo.site.gather import gather
+from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.preview import serve
 from qeff_zoo.validation.known_models import FOLDER
 
@@ -120,6 +121,12 @@ def site(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("web") / "site"
     folder.write(zoo, place)
     return place
+
+
+ENTRY = Entry(
+    path="packages/p/0123456789abcdef", manifest="0" * 64, model="org/tiny", model_type="llama", revision=None, size=1,
+    finished="2026-11-20T10:00:00Z", validated="checkpoint", signed=False, axes={"target": "ort"}, needs={}, tested={},
+)  # fmt: skip
 
 
 def model(zoo: Zoo, name: str) -> Model:
@@ -292,6 +299,53 @@ def test_names_licences_and_reasons_are_text(site: Path, zoo: Zoo) -> None:
     assert "\u202e" not in page
     assert r"\u202egpj" in page
     assert "{{ 7 * 7 }}" in (site / f"{model(zoo, '{{ 7 * 7 }}').page}.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": 1e308, "threshold": 1e-308},
+        {"value": -5, "threshold": -1e-300},
+        {"value": None, "threshold": 0},
+        {"value": 0, "threshold": 0.5, "canary": {"mutation": "m", "value": 1e300, "failed": True}},
+        {"stage": "<b>" * 100_000, "metric": "\u202e" * 10},
+    ],
+    ids=["far", "negative", "not-finite", "nothing", "long"],
+)
+def test_odd_figures_are_drawn_and_bounded(change: Any, zoo: Zoo) -> None:
+    found = evidence.of_manifest(
+        draft(validation=[check(op="<=", **{"metric": "max_relative_error", **change})]), ENTRY
+    )
+    assert found is not None
+    drawn = str(plots.errors(found))
+    assert len(drawn) < 5000
+    assert not drawn or ElementTree.fromstring(drawn).tag == "svg"
+    assert "nan" not in drawn
+    assert "inf" not in drawn.replace("finite", "")
+    assert len(json.dumps(vars(found), default=vars, allow_nan=False)) < 10_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"validation": [7]},
+        {"validation": [check(against=None)]},
+        {"validation": [check(metric="max_relative_error", value=10**400)]},
+        {"spec": []},
+        {"target": "ort"},
+        {"weights": None},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_manifests_of_another_form_are_refused(change: Any) -> None:
+    with pytest.raises(ValueError, match="Error"):
+        evidence.of_manifest(draft(**change), ENTRY)
+
+
+@pytest.mark.parametrize("size", [10**400, 1e400, -1, "8", None])
+def test_memory_of_odd_sizes_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"Error|sizes"):
+        needed_memory({"files": [{"role": "weights", "size": size}], "programs": []})
 
 
 # --- the command builder -----------------------------------------------------------------------------------------
