@@ -26,7 +26,7 @@ from remote_builder import index_in, remote
 from static_server import served
 
 import qeff_zoo
-from qeff_zoo import cli, registry
+from qeff_zoo import bench, cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
 from qeff_zoo.hub.index import Entry, Notice
 from qeff_zoo.package import Package
@@ -687,6 +687,42 @@ def test_a_package_of_a_newer_version_is_shown_without_figures(
 def test_a_site_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["site"]) == 1
     assert "Expected --output DIR, or --serve" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_models")
+def test_recorded_speed_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = package(tmp_path / "package", "org/tiny")
+    case = {
+        "batch_size": 1,
+        "prompt_len": 100,
+        "generation_len": 28,
+        "threads": None,
+        "draft": None,
+        "images": (),
+        "audio": (),
+    }
+    figures = bench.Figures(
+        **case, ttft_s=0.25, encode_s=None, image_tokens=0, audio_tokens=0, prefill_tokens_per_s=400.0,
+        decode_tokens_per_s=30.0, e2e_tokens_per_s=25.0, peak_rss_bytes=10**9, drafted_tokens=0, accepted_tokens=0,
+    )  # fmt: skip
+    monkeypatch.setattr(bench, "plan", lambda *_, **__: [figures])
+    monkeypatch.setattr(bench, "run", lambda *_, **__: [figures])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", str(made.path), "--record", "-q"]) == 1
+    assert "has no record in 'validated_models/org/tiny.json'" in capsys.readouterr().err
+    record = json.loads((FOLDER / "local" / "tiny-llama.json").read_bytes())
+    record |= {
+        "model_id": "org/tiny",
+        "records": [{**record["records"][0], "build_key": made.build_key}],
+    }
+    (tmp_path / "validated_models" / "org").mkdir(parents=True)
+    (tmp_path / "validated_models" / "org" / "tiny.json").write_text(json.dumps(record))
+    assert cli.main(["bench", str(made.path), "--record", "-q"]) == 0
+    (one,) = model(gather([], [tmp_path / "validated_models"]), "org/tiny").speeds
+    assert (one.context, one.decode, one.ttft, one.memory) == (128, 30.0, 0.25, 10**9)
+    assert "cores" in one.where
 
 
 def test_speed_is_drawn_against_context() -> None:

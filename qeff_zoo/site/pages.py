@@ -176,7 +176,7 @@ class _Pages:
         return [
             ("task", "Task", same(head["tasks"])),
             ("target", "Target", same(head["targets"])),
-            ("level", "Proof", [*levels, ("red", "red")]),
+            ("level", "Proof", [*levels, ("declared", "declared"), ("red", "red")]),
             ("weights", "Precision", same(head["weights"])),
             ("size", "Size", list(_SIZES)),
             ("license", "Licence", same(head["licenses"])),
