@@ -123,7 +123,7 @@ def write_remote(root: Path, packages: int, models: int) -> str:
         (place / "manifest.json").write_bytes(content)
         entries.append(replace(entry, manifest=hashlib.sha256(content).hexdigest()))
     for name, content in files_of(Index(packages, divided(Leaf(tuple(entries))))).items():
-        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     return root.as_uri()
 
