@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page at `/`, in a real browser, at servers of tiny packages."""
 
+import base64
 import json
 import threading
 import time
@@ -187,6 +188,35 @@ def test_an_image_is_sent(seeing: Package, tab: Tab, tmp_path: Path) -> None:
     assert [part["type"] for part in body["messages"][0]["content"]] == ["image_url", "text"]
     assert page.locator("article.user img").evaluate("one => one.naturalWidth") == 24
     assert page.locator("#files li").count() == 0
+
+
+def test_recordings_are_sent(guarded: str, tab: Tab) -> None:
+    page, speech = tab.page, ROOT / "examples" / "speech.wav"
+
+    def models(*capabilities: str) -> None:
+        body = json.dumps({"data": [{"id": "m", "capabilities": capabilities}]})
+        page.route("**/v1/models", lambda route: route.fulfill(body=body))
+
+    def sent(text: str, path: str, body: str) -> Any:
+        page.route(f"**/v1/{path}", lambda route: route.fulfill(body=body))
+        opened(page, guarded)
+        page.set_input_files("#file", speech)
+        page.wait_for_selector("text=speech.wav")
+        with page.expect_request(f"**/v1/{path}") as request:
+            page.fill("#text", text)
+            page.keyboard.press("Enter")
+        page.wait_for_selector("article.assistant .text >> text=Hello")
+        return request.value
+
+    models("transcription")
+    request = sent("", "audio/transcriptions", json.dumps({"text": "Hello"}))
+    assert b'filename="speech.wav"' in request.post_data_buffer
+    models("chat", "audio")
+    chunk = {"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}
+    request = sent("What is said?", "chat/completions", f"data: {json.dumps(chunk)}\n\n")
+    recording, text = request.post_data_json["messages"][0]["content"]
+    assert base64.b64decode(recording["input_audio"]["data"]) == speech.read_bytes()
+    assert text == {"type": "text", "text": "What is said?"}
 
 
 def test_the_page_is_accessible_at_every_width_and_color(
