@@ -227,7 +227,7 @@ def test_the_page_is_accessible_at_every_width_and_color(
         opened(page, url)
         page.evaluate("sessionStorage.settings = JSON.stringify({max_tokens: 4})")
         opened(page, url)
-        ask(page, "a" * 200)
+        ask(page, "a" * 60)
         for width, colors in ((360, "dark"), (1280, "light")):
             page.set_viewport_size({"width": width, "height": 700})
             page.emulate_media(color_scheme=colors)  # type: ignore[arg-type]
