@@ -2,6 +2,7 @@
 """QEfficient's modules below the top: its session of one program, loaders, functions behind commands, and refusals."""
 
 import importlib
+import inspect
 import json
 import re
 import warnings
@@ -293,6 +294,9 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
 ) -> None:
     from qeff_zoo.qefficient.cloud import execute, infer
 
+    parameters = inspect.signature(infer.main).parameters
+    assert next(iter(parameters)) == "model_name"
+    assert (parameters["ctx_len"].default, parameters["mxfp6"].default) == (128, False)
     package = models.build(models.llama, home, **SIZES)
     monkeypatch.setattr(
         pipeline, "build", lambda *_, **__: (_ for _ in ()).throw(PlanError(["built"]))
