@@ -125,6 +125,11 @@ def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
         bare = ask(url, "v1/tokenize", prompt=TEXTS[0], add_special_tokens=False)[1]["tokens"]
         assert bare == ids[1:-1]
         assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["prompt"]
+        assert ask(url, "tokenize", content=TEXTS[0])[1]["tokens"] == bare  # as in llama-server
+        pieces = ask(url, "tokenize", content=TEXTS[0], add_special=True, with_pieces=True)[1]
+        assert [one["id"] for one in pieces["tokens"]] == ids
+        assert all(one["piece"] for one in pieces["tokens"])
+        assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["content"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
             assert ask(url, "tokenize", **wrong)[0] == 400
         assert ask(url, "detokenize", tokens=[10**6])[1]["error"]["param"] == "tokens"

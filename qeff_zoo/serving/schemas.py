@@ -518,7 +518,7 @@ class PictureEmbeddingRequest(RequestBody):
 
 
 class TokenizeRequest(RequestBody):
-    """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
+    """Body of /tokenize, as in vLLM's API: a prompt, or messages; or a content, as in llama-server's."""
 
     prompt: Annotated[str, Field(max_length=1 << 20)] | None = None
     messages: (
@@ -527,12 +527,22 @@ class TokenizeRequest(RequestBody):
     ) = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
+    content: Annotated[str, Field(max_length=1 << 20)] | None = None
+    add_special: bool = False
+    with_pieces: bool = False
 
     @model_validator(mode="after")
     def _one(self) -> "TokenizeRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("one of prompt and messages is expected")
+        if sum(one is not None for one in (self.prompt, self.messages, self.content)) != 1:
+            raise ValueError("one of prompt, messages and content is expected")
         return self
+
+    @property
+    def text(self) -> tuple[str, bool]:
+        """Text, and whether special tokens are added to it."""
+        if self.content is not None:
+            return self.content, self.add_special
+        return self.prompt or "", self.add_special_tokens
 
 
 class DetokenizeRequest(RequestBody):

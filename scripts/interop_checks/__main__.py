@@ -17,7 +17,9 @@ def main() -> int:
     """Run the selected checks; 1 if a check has a failure without a reason."""
     parser = argparse.ArgumentParser(prog="scripts/interop", description=__doc__)
     parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], metavar="CHECK", default=[])
-    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="names with one of these texts")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="TEXT", help="names with one of these texts"
+    )
     parser.add_argument("--cache", type=Path, default=Path(sys.prefix) / "interop", metavar="DIR")
     asked = parser.parse_args()
     cache = asked.cache.absolute()

@@ -96,7 +96,11 @@ def _node_modules(folder: Path) -> Path:
 def _rows(command: Sequence[str]) -> list[dict[str, Any]]:
     """Run flows in a process, showing each as it ends."""
     rows = []
-    quiet = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "PYTHONPATH": str(FOLDER)}
+    quiet = {
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONPATH": str(FOLDER),
+    }
     environment = {**os.environ, **quiet}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

@@ -7,6 +7,7 @@ flow. A flow whose client is not installed here is left out: another environment
 """
 
 import asyncio
+import importlib.metadata
 import importlib.util
 import json
 import sys
@@ -56,6 +57,12 @@ def get_weather(city: str) -> str:
     return "31 C" if city == "Rome" else "3 C"
 
 
+def _version(client: str) -> str:
+    """Return the version of a module's distribution."""
+    names = importlib.metadata.packages_distributions()[client]
+    return importlib.metadata.version(min(names, key=len))
+
+
 def main() -> None:
     """Run the flows whose client is installed and whose name has one of the texts."""
     urls = SimpleNamespace(**json.loads(sys.argv[1]))
@@ -78,7 +85,12 @@ def main() -> None:
             ours = next((one for one in reversed(trace) if "flows_" in one.filename), trace[-1])
             shown = " ".join(str(error).split())[:300]
             reason = f"{type(error).__name__} at {Path(ours.filename).name}:{ours.lineno}: {shown}"
-        row = {"client": client, "flow": name, "passed": not reason, "reason": reason}
+        row = {
+            "client": f"{client} {_version(client)}",
+            "flow": name,
+            "passed": not reason,
+            "reason": reason,
+        }
         print(json.dumps({**row, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
 
 

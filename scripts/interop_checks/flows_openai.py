@@ -404,7 +404,9 @@ def _ollama(url: str) -> Any:
 
 @flow("ollama")
 def ollama_list(urls: Any) -> None:
-    assert "trained" in [one.model.removesuffix(":latest") for one in _ollama(urls.trained).list().models]
+    assert "trained" in [
+        one.model.removesuffix(":latest") for one in _ollama(urls.trained).list().models
+    ]
 
 
 @flow("ollama")

@@ -74,7 +74,9 @@ def _patch(utils: Any, backends: Backends) -> None:
         def make_request(
             self, method: str, path: str, data: Any = None, *more: Any, **others: Any
         ) -> Any:
-            if self.reasoning and isinstance(data, dict):  # a flag there, a field of the request here
+            if self.reasoning and isinstance(
+                data, dict
+            ):  # a flag there, a field of the request here
                 thinking = {"enable_thinking": self.reasoning != "off"}
                 data = {**data, "chat_template_kwargs": thinking}
             return super().make_request(method, path, data, *more, **others)

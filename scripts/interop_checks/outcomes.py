@@ -3,11 +3,29 @@
 
 import json
 import os
+import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 _LENGTH = 400
+_SECONDS = 60
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Stop a test that hangs."""
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+def _stop(*_: object) -> None:
+    raise TimeoutError(f"stopped after {_SECONDS} s")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -11,13 +11,15 @@ from typing import Any
 from interop_checks.packages import package
 
 from qeff_zoo import serving
-from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.server import Server, url_of
 
 _STARTED = 60.0
+#: Maximum number of generated tokens, whatever a test sets: a small model seldom ends by itself.
+_LONGEST = 96
 
 
 class Backends:
@@ -38,11 +40,11 @@ class Backends:
             name: Name of the package.
         """
         if name not in self._open:
-            session = open_session(package(name, self._cache), threads=1)
+            session: Any = open_session(package(name, self._cache), threads=1)
+            if isinstance(session, TextGenerationSession):
+                _shorten(session)
             options = serving.ServerOptions(name=name, fingerprint="")
-            self._open[name] = self._stack.enter_context(
-                service_of(session).open(session, options)
-            )
+            self._open[name] = self._stack.enter_context(service_of(session).open(session, options))
         return self._open[name]
 
     def close(self) -> None:
@@ -84,6 +86,15 @@ class Backends:
             finally:
                 server.should_exit = True
                 thread.join(_STARTED)
+
+
+def _shorten(session: TextGenerationSession) -> None:
+    limit = session._limit
+
+    def shorter(*tokens: Any, **options: Any) -> int:
+        return min(_LONGEST, limit(*tokens, **options))
+
+    session._limit = shorter  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -26,11 +26,22 @@ from interop_checks.servers import Backends
 from qeff_zoo.serving import ServerOptions  # noqa: F401 - fails early, before vLLM's modules are replaced
 
 _CACHE = Path(os.environ["INTEROP_CACHE"])
-_EMPTY = ("vllm", "tests.utils", "tests.models", "tests.conftest", "tests.v1", "tests.reasoning")
+_EMPTY = (
+    *("vllm", "tests.utils", "tests.models", "tests.conftest", "tests.v1", "tests.reasoning"),
+    *("zmq", "mteb", "librosa", "scipy", "openai_harmony", "mcp", "evaluate", "msgspec"),  # lacking
+)
 _KEY = "sesame"
 #: Packages by a part of the name of the model that vLLM's tests load; the generator for others.
 _PACKAGES = {
-    "embeddings": ("MiniLM-L12", "/e5-", "multilingual-e5", "bge-base", "embed", "colbert", "siglip"),
+    "embeddings": (
+        "MiniLM-L12",
+        "/e5-",
+        "multilingual-e5",
+        "bge-base",
+        "embed",
+        "colbert",
+        "siglip",
+    ),
     "reranker": ("rerank", "cross-encoder"),
     "classifier": ("apeach", "reward", "VideoCls"),
     "speech": ("whisper", "Voxtral", "canary", "granite-speech"),
@@ -149,9 +160,7 @@ class RemoteOpenAIServer:
 
     def get_client_anthropic(self, **options: Any) -> Any:
         """Return Anthropic's client."""
-        return anthropic.Anthropic(
-            base_url=self.url_root, api_key=_KEY, max_retries=0, **options
-        )
+        return anthropic.Anthropic(base_url=self.url_root, api_key=_KEY, max_retries=0, **options)
 
     def get_async_client_anthropic(self, **options: Any) -> Any:
         """Return Anthropic's asynchronous client."""
@@ -182,10 +191,10 @@ def _template(model: str, flags: Sequence[str]) -> str:
 
 
 @cache
-def _tokenizer(model: str, **_: Any) -> Any:
+def _tokenizer(tokenizer_name: str, **_: Any) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(_CACHE / "checkpoints" / package_of(model))
+    return AutoTokenizer.from_pretrained(_CACHE / "checkpoints" / package_of(tokenizer_name))
 
 
 def _same(function: Any = None, **_: Any) -> Any:
@@ -193,10 +202,11 @@ def _same(function: Any = None, **_: Any) -> Any:
     return function if callable(function) else _same
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Replace modules before a test module is imported."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Replace modules before a test module or a conftest is imported."""
     RemoteOpenAIServer.backends = Backends(_CACHE)
-    config.add_cleanup(RemoteOpenAIServer.backends.close)
+    early_config.add_cleanup(RemoteOpenAIServer.backends.close)
     sys.meta_path.insert(0, _Finder)
     sys.path.insert(0, str(Path.cwd()))
     import tests.utils as utils
