@@ -59,6 +59,22 @@ def test_tokens_are_biased_allowed_and_excluded(
             more(client, **wrong)
 
 
+def test_a_prompt_is_truncated(client: openai.OpenAI, url: str) -> None:
+    """As in vLLM: the last tokens, or the first; -1 leaves room for the output in the context of 128."""
+    ids = list(range(10, 210))
+    for options, kept in (
+        ({"truncate_prompt_tokens": 4}, ids[-4:]),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "right"}, ids[:4]),
+        ({"truncate_prompt_tokens": -1}, ids[-126:]),
+    ):
+        body = {**options, "return_token_ids": True}
+        answer = complete(client, ids, max_tokens=2, extra_body=body)
+        assert answer.choices[0].prompt_token_ids == kept
+    talk = {"messages": QUESTION, "truncate_prompt_tokens": 3, "max_tokens": 1}
+    status, found = post(url, "chat/completions", json.dumps(talk).encode())
+    assert (status, found["usage"]["prompt_tokens"]) == (200, 3)
+
+
 def test_stop_tokens_and_strings_and_the_least_length(
     client: openai.OpenAI, alone: TextGenerationSession
 ) -> None:

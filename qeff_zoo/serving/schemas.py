@@ -31,6 +31,8 @@ MAX_TOKENS = 1 << 31
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+#: Number of tokens to which a text is truncated, as in vLLM; -1 for as many as the model takes.
+Truncation: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None
 _FEW = Field(max_length=1024)
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
@@ -193,6 +195,8 @@ class _Generating(RequestBody):
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
     prompt_logprobs: int | None = Field(None, ge=0, le=20)
     return_token_ids: bool = False
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] = "left"
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 
@@ -419,8 +423,7 @@ class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
 
     truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
-    #: Number of tokens to which texts are truncated, as in vLLM; -1 for the model's.
-    truncate_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None = None
+    truncate_prompt_tokens: Truncation = None
 
 
 class EmbeddingRequest(EncoderRequest):

@@ -2,7 +2,7 @@
 """pytest plugin: vLLM's tests of its HTTP server on servers of this project.
 
 `tests.utils.RemoteOpenAIServer` serves a small package in a thread, chosen by the name of the model that a test loads.
-Modules of vLLM are empty ones, whose attributes are `Loose`: response classes become plain objects of the same JSON.
+Modules of vLLM are empty ones: classes of responses become plain objects of the same JSON, and functions return None.
 """
 
 import importlib.util
@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -20,15 +19,17 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from fixtures_serving import EXAMPLE
 from interop_checks.packages import HARMONY, HERMES, REASONING
 from interop_checks.servers import Backends
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qeff_zoo.serving import ServerOptions  # noqa: F401 - fails early, before vLLM's modules are replaced
 
 _CACHE = Path(os.environ["INTEROP_CACHE"])
 _EMPTY = (
     *("vllm", "tests.utils", "tests.models", "tests.conftest", "tests.v1", "tests.reasoning"),
-    *("zmq", "mteb", "librosa", "scipy", "openai_harmony", "mcp", "evaluate", "msgspec"),  # lacking
+    *("zmq", "mteb", "librosa", "scipy", "openai_harmony", "mcp", "evaluate", "gpt_oss"),  # lacking
 )
 _KEY = "sesame"
 #: Packages by a part of the name of the model that vLLM's tests load; the generator for others.
@@ -52,16 +53,11 @@ _SERVED = ("server", "client", "url")
 
 
 class Loose:
-    """Object of any JSON, or of any arguments."""
+    """Object of JSON."""
 
-    def __init__(self, *_: Any, **values: Any) -> None:
+    def __init__(self, **values: Any) -> None:
         for name, value in values.items():
             setattr(self, name, _loose(value))
-
-    @classmethod
-    def model_validate(cls, value: Any) -> Any:
-        """Return an object of JSON."""
-        return _loose(value)
 
 
 def _loose(value: Any) -> Any:
@@ -70,13 +66,39 @@ def _loose(value: Any) -> Any:
     return [_loose(one) for one in value] if isinstance(value, list) else value
 
 
+class _Absent(type):
+    """Class of vLLM: its functions return None."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+class Absent(metaclass=_Absent):
+    """Object of vLLM, whose methods return None, and whose JSON is read into `Loose`."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    @classmethod
+    def model_validate(cls, value: Any) -> Any:
+        """Return an object of JSON."""
+        return _loose(value)
+
+
 class _Module(ModuleType):
     __path__: list[str] = []  # noqa: RUF012 - every module is a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (Loose,), {})
+        return type(name, (Absent,), {})
 
 
 class _Finder:
@@ -130,6 +152,7 @@ class RemoteOpenAIServer:
                 name,
                 template=_template(model, flags) if name == "generator" else None,
                 name=_value(flags, "--served-model-name") or model,
+                aliases=_adapters(flags),
                 fingerprint="interop",
                 api_keys=(key,) if key else (),
             )
@@ -181,6 +204,12 @@ def _value(flags: Sequence[str], flag: str) -> str | None:
     return flags[flags.index(flag) + 1] if flag in flags else None
 
 
+def _adapters(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of LoRA adapters, which are the model itself here."""
+    given = flags[flags.index("--lora-modules") + 1 :] if "--lora-modules" in flags else []
+    return tuple(one.partition("=")[0] for one in given if "=" in one)
+
+
 def _template(model: str, flags: Sequence[str]) -> str:
     own = _value(flags, "--chat-template") or ""
     if "{" in own:
@@ -190,11 +219,17 @@ def _template(model: str, flags: Sequence[str]) -> str:
     return REASONING if "--reasoning-parser" in flags else HERMES
 
 
-@cache
-def _tokenizer(tokenizer_name: str, **_: Any) -> Any:
-    from transformers import AutoTokenizer
+def _tokenizer(name: Any, *_: Any, **__: Any) -> Any:
+    return PreTrainedTokenizerFast.from_pretrained(_CACHE / "checkpoints" / package_of(str(name)))
 
-    return AutoTokenizer.from_pretrained(_CACHE / "checkpoints" / package_of(tokenizer_name))
+
+class _Recording:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @staticmethod
+    def get_local_path() -> Path:
+        return EXAMPLE.parent / "speech.wav"
 
 
 def _same(function: Any = None, **_: Any) -> Any:
@@ -219,8 +254,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     for name, value in {
         "vllm.tokenizers": {"get_tokenizer": _tokenizer},
         "vllm.version": {"__version__": "0"},
+        "vllm.assets.audio": {"AudioAsset": _Recording},
     }.items():
         vars(importlib.import_module(name)).update(value)
+    AutoTokenizer.from_pretrained = _tokenizer  # type: ignore[method-assign]  # without the Hub
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
