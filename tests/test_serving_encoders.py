@@ -103,6 +103,7 @@ def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: 
     with served(encoder_package) as (url, session):
         vectors = session.embed(TEXTS)
         found = ask(url, "score", text_1=TEXTS[0], text_2=TEXTS)[1]["data"]
+        assert ask(url, "score", queries=TEXTS[0], items=TEXTS)[1]["data"] == found
         cosines = session.similarity(vectors[:1], vectors)[0]
         assert [one["score"] for one in found] == pytest.approx(cosines.tolist(), abs=1e-5)
         pooled = ask(url, "pooling", input=TEXTS)[1]["data"]

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, text_generation
+from qeff_zoo.runtime import ChatOptions, Engine, Sampling, TextGenerationSession, text_generation
 from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.tasks.text_generation.verbs import sampling_of
 
@@ -249,6 +249,17 @@ def test_token_ids_are_returned_on_request(
 
 def test_a_chat_template_is_applied_alone(url: str, alone: TextGenerationSession) -> None:
     root = url.removesuffix("/v1")
+    begun = [*QUESTION, {"role": "assistant", "content": "A class"}]
+    for messages, options in (
+        (QUESTION, {"add_generation_prompt": False}),
+        (begun, {"add_generation_prompt": False, "continue_final_message": True}),
+    ):
+        body = json.dumps({"messages": messages, **options}).encode()
+        expected = alone.encode_chat(messages, ChatOptions(**options))
+        assert post(root, "tokenize", body)[1]["tokens"] == expected
+    body = json.dumps({"messages": QUESTION, "add_special_tokens": True}).encode()
+    expected = [alone.tokenizer.token_id("<|begin|>"), *alone.encode_chat(QUESTION)]
+    assert post(root, "tokenize", body)[1]["tokens"] == expected
     status, found = post(root, "apply-template", json.dumps({"messages": QUESTION}).encode())
     assert (status, found) == (200, {"prompt": alone.render_chat(QUESTION)})
     body = {"messages": [{"role": "user", "content": {"a": 1}}]}

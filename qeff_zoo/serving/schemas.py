@@ -458,8 +458,13 @@ class ScoreRequest(EncoderRequest):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, values: Any) -> Any:
-        """Give `text_1` and `text_2`, the former names, the present ones."""
-        names = {"text_1": "queries", "text_2": "documents"}
+        """Give `queries` and `documents` for the other names of vLLM's API."""
+        names = {
+            f"{kind}_{number}": name
+            for kind in ("text", "data")
+            for number, name in ((1, "queries"), (2, "documents"))
+        }
+        names["items"] = "documents"
         if not isinstance(values, dict):
             return values
         return {names.get(name, name): value for name, value in values.items()}
@@ -528,8 +533,14 @@ class TokenizeRequest(RequestBody):
         Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
         | None
     ) = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     return_token_strs: bool = False
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: Annotated[str, Field(max_length=64)] | None = None
+    chat_template_kwargs: dict[str, Any] = {}
     content: Annotated[str, Field(max_length=1 << 20)] | None = None
     add_special: bool = False
     with_pieces: bool = False
@@ -545,7 +556,13 @@ class TokenizeRequest(RequestBody):
         """Text, and whether special tokens are added to it."""
         if self.content is not None:
             return self.content, self.add_special
-        return self.prompt or "", self.add_special_tokens
+        return self.prompt or "", self.add_special_tokens is not False
+
+    @property
+    def chat(self) -> ChatRequest:
+        """Chat of the messages."""
+        given = self.model_fields_set & ChatRequest.model_fields.keys()
+        return ChatRequest(**{name: getattr(self, name) for name in given})
 
 
 class DetokenizeRequest(RequestBody):

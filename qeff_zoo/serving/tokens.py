@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the tokenizer, as in vLLM's and llama-server's APIs: `/tokenize`, `/detokenize` and `/apply-template`."""
+"""Endpoints of the tokenizer, as in vLLM and llama-server: `/tokenize`, `/detokenize` and `/apply-template`."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,8 +43,15 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
                 return tokenizer.encode(text, special_tokens=special)
         if not isinstance(session, TextGenerationSession):
             raise unknown_parameter("messages", body.messages)
+        messages, options = (
+            [one.as_template_input() for one in body.messages],
+            chat_options(body.chat),
+        )
         with blaming("messages"):
-            return session.encode_chat([message.as_template_input() for message in body.messages])
+            if body.add_special_tokens is None:
+                return session.encode_chat(messages, options)
+            text = session.render_chat(messages, options)
+            return tokenizer.encode(text, special_tokens=body.add_special_tokens)
 
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from interop_checks import clients
+from interop_checks.suites import SUITES
 from interop_checks.table import RECORD, shown
 
-CHECKS = {"clients": clients.run}
+CHECKS = {"clients": clients.run} | {name: suite.run for name, suite in SUITES.items()}
 
 
 def main() -> int:
