@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from interop_checks import clients
+from interop_checks.reasons import FAILS
 from interop_checks.suites import SUITES
-from interop_checks.table import RECORD, shown
+from interop_checks.table import RECORD, shown, summary
 
 CHECKS = {"clients": clients.run} | {name: suite.run for name, suite in SUITES.items()}
 
@@ -23,16 +24,20 @@ def main() -> int:
     )
     parser.add_argument("--cache", type=Path, default=Path(sys.prefix) / "interop", metavar="DIR")
     asked = parser.parse_args()
+    if unknown := {*asked.checks} - {*CHECKS}:
+        parser.error(f"no check {', '.join(unknown)}; expected some of {', '.join(CHECKS)}")
     cache = asked.cache.absolute()
     os.environ.setdefault("QEFF_HOME", str(cache / "store"))
     failed = False
     for name in asked.checks or CHECKS:
         rows = CHECKS[name](cache, asked.only)
         print(shown(name, rows))
-        failed |= any(row["result"] == "fails" for row in rows)
+        failed |= any(row["result"] == FAILS for row in rows)
         if not asked.only:
             known = json.loads(RECORD.read_bytes()) if RECORD.exists() else {}
-            RECORD.write_text(json.dumps({**known, name: rows}, indent=1) + "\n", encoding="utf-8")
+            RECORD.write_text(
+                json.dumps({**known, name: summary(name, rows)}, indent=1) + "\n", encoding="utf-8"
+            )
     return int(failed)
 
 

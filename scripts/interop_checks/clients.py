@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from interop_checks.packages import package
+from interop_checks.reasons import FAILS, PASS
 
 FOLDER = Path(__file__).parent
 KEY = "sesame"
@@ -53,7 +54,7 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
             rows += _rows([str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls, *only])
         modules = _node_modules(cache / "node")
         rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
-    return [{"result": "pass" if row.pop("passed") else "fails", **row} for row in rows]
+    return [{"result": PASS if row.pop("passed") else FAILS, **row} for row in rows]
 
 
 @contextmanager

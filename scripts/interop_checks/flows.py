@@ -2,8 +2,8 @@
 """Flows of genuine Python clients, run by the interpreter of their environment: `python flows.py URLS [TEXT …]`.
 
 URLS is a JSON object of base URLs. `trained` has a small trained model, `scripted` a model that follows the plan in the
-user's message (`tests/scripted_program.py`), and the others the models of their names. A line of JSON comes out for each
-flow. A flow whose client is not installed here is left out: another environment has it.
+user's message (`tests/scripted_program.py`), and the others have the models of their names. A line of JSON comes out
+for each flow. A flow whose client is not installed here is left out: another environment has it.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def main() -> None:
             if asyncio.iscoroutine(result):
                 asyncio.run(result)
             reason = ""
-        except Exception as error:  # noqa: BLE001 - a row of the table
+        except Exception as error:  # a row of the table
             trace = traceback.extract_tb(error.__traceback__)
             ours = next((one for one in reversed(trace) if "flows_" in one.filename), trace[-1])
             shown = " ".join(str(error).split())[:300]

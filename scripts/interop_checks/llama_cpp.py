@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from interop_checks.packages import HERMES
 from interop_checks.servers import Backends
-
 from qeff_zoo.serving.model import Model
 
 #: Paths that llama-server offers with and without `/v1`.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from interop_checks.packages import package
-
 from qeff_zoo import serving
 from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate

@@ -124,9 +124,9 @@ def _source(suite: Suite, folder: Path) -> Path:
         url = next(one["url"] for one in files if one["packagetype"] == "sdist")
         archive = folder / f"{suite.distribution}.tar.gz"
         print(f"Downloading {archive.name}", file=sys.stderr)
-        with urllib.request.urlopen(urllib.parse.urljoin(index, url)) as answer:
-            with archive.open("wb") as file:
-                shutil.copyfileobj(answer, file)
+        whole = urllib.parse.urljoin(index, url)  # a mirror's URLs are relative
+        with urllib.request.urlopen(whole) as answer, archive.open("wb") as file:
+            shutil.copyfileobj(answer, file)
         staged = folder / f"{suite.distribution}.part"
         shutil.rmtree(staged, ignore_errors=True)
         with tarfile.open(archive) as packed:

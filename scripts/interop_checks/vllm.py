@@ -20,10 +20,10 @@ import anthropic
 import openai
 import pytest
 from fixtures_serving import EXAMPLE
-from interop_checks.packages import HARMONY, HERMES, REASONING
-from interop_checks.servers import Backends
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from interop_checks.packages import HARMONY, HERMES, REASONING
+from interop_checks.servers import Backends
 from qeff_zoo.serving import ServerOptions  # noqa: F401 - fails early, before vLLM's modules are replaced
 
 _CACHE = Path(os.environ["INTEROP_CACHE"])
@@ -219,8 +219,10 @@ def _template(model: str, flags: Sequence[str]) -> str:
     return REASONING if "--reasoning-parser" in flags else HERMES
 
 
-def _tokenizer(name: Any, *_: Any, **__: Any) -> Any:
-    return PreTrainedTokenizerFast.from_pretrained(_CACHE / "checkpoints" / package_of(str(name)))
+def _tokenizer(*names: Any, **options: Any) -> Any:
+    """Return the tokenizer of the package for a model's name."""
+    name = str(names[0] if names else options["tokenizer_name"])
+    return PreTrainedTokenizerFast.from_pretrained(_CACHE / "checkpoints" / package_of(name))
 
 
 class _Recording:
