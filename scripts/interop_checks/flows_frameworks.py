@@ -235,58 +235,6 @@ def agents_ten_turns_of_two_tools(urls: Any) -> None:
     assert _run(agent, "\n".join([*plan, "say RESULT"])) == "63"
 
 
-@flow("agents")
-def agents_ten_turns_on_the_trained_model(urls: Any) -> None:
-    import json
-
-    from flows_openai import _client
-
-    def move(direction: str) -> str:
-        assert direction in ("left", "right")
-        return direction
-
-    def wait(seconds: int) -> str:
-        return str(int(seconds))
-
-    tools = {"move": move, "wait": wait}
-    schemas = {
-        "move": {"direction": {"enum": ["left", "right"]}},
-        "wait": {"seconds": {"enum": [1, 2]}},
-    }
-    offered = [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "parameters": {
-                    "type": "object",
-                    "properties": properties,
-                    "required": [*properties],
-                    "additionalProperties": False,
-                },
-            },
-        }
-        for name, properties in schemas.items()
-    ]
-    messages: list[Any] = [{"role": "user", "content": "Walk."}]
-    client = _client(urls.trained)
-    for turn in range(10):
-        named = {"type": "function", "function": {"name": [*tools][turn % 2]}}
-        answer = client.chat.completions.create(
-            model="trained",
-            messages=messages,
-            tools=offered,
-            tool_choice=named,
-            max_tokens=200,
-            parallel_tool_calls=False,
-        )
-        messages.append(answer.choices[0].message)
-        (call,) = answer.choices[0].message.tool_calls
-        result = tools[call.function.name](**json.loads(call.function.arguments))  # type: ignore[operator]
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    assert len(messages) == 21
-
-
 def _instructor(urls: Any, mode: str, text: str, model: str) -> Any:
     import instructor
     from flows_openai import _client

@@ -256,6 +256,56 @@ def tool_loop(urls: Any) -> None:
 
 
 @flow("openai")
+def ten_turns_of_two_tools(urls: Any) -> None:
+    import json
+
+    def move(direction: str) -> str:
+        assert direction in ("left", "right")
+        return direction
+
+    def wait(seconds: int) -> str:
+        return str(int(seconds))
+
+    tools = {"move": move, "wait": wait}
+    schemas = {
+        "move": {"direction": {"enum": ["left", "right"]}},
+        "wait": {"seconds": {"enum": [1, 2]}},
+    }
+    offered = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": [*properties],
+                    "additionalProperties": False,
+                },
+            },
+        }
+        for name, properties in schemas.items()
+    ]
+    messages: list[Any] = [{"role": "user", "content": "Walk."}]
+    client = _client(urls.trained)
+    for turn in range(10):
+        named = {"type": "function", "function": {"name": [*tools][turn % 2]}}
+        answer = client.chat.completions.create(
+            model="trained",
+            messages=messages,
+            tools=offered,
+            tool_choice=named,
+            max_tokens=200,
+            parallel_tool_calls=False,
+        )
+        messages.append(answer.choices[0].message)
+        (call,) = answer.choices[0].message.tool_calls
+        result = tools[call.function.name](**json.loads(call.function.arguments))  # type: ignore[operator]
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    assert len(messages) == 21
+
+
+@flow("openai")
 def parallel_calls_in_a_stream(urls: Any) -> None:
     plan = 'call get_weather {"city": "Rome"} & call get_weather {"city": "Oslo"}'
     options: Any = {"messages": [{"role": "user", "content": plan}], "tools": [TOOL]}

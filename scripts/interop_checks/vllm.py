@@ -24,7 +24,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from interop_checks.packages import HARMONY, HERMES, REASONING
 from interop_checks.servers import Backends
-from qeff_zoo.serving import ServerOptions  # noqa: F401 - fails early, before vLLM's modules are replaced
 
 _CACHE = Path(os.environ["INTEROP_CACHE"])
 _EMPTY = (
