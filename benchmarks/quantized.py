@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: a quantized checkpoint is as fast as our own int4 of the float model, and GGUF as fast as in llama.cpp.
 
-Rounds a Llama of random weights to AWQ and to GPTQ with columns in an order of their own (groups of 128), and, given a
+Rounds a Llama of random weights to AWQ and to GPTQ with act-order (groups of 128), and, given a
 Python with `gguf` and `llama-cpp-python`, to GGUF of q4_0 and q4_k_m by llama.cpp, which stores the output matrix in
 q6_K, and of q4_0 throughout. Builds each with its integers as
 they are, and lets packages and llama.cpp generate in turns. The output matrix of AWQ and GPTQ, which is not quantized,
@@ -267,7 +267,7 @@ def awq(values: Array, order: Array) -> dict[str, Array]:
 
 
 def gptq(values: Array, order: Array) -> dict[str, Array]:
-    """Round to GPTQ's layout, the groups of columns in an order of their own."""
+    """Round to GPTQ's layout, with act-order."""
     integers, zeros, scales = _rounded(values[:, order])
     back = np.argsort(order)
     return {

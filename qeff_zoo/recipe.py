@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from qeff_zoo.recipe_media import Asked as Asked
 from qeff_zoo.recipe_media import AudioEncoder as AudioEncoder
 from qeff_zoo.recipe_media import ImageEncoder as ImageEncoder
+from qeff_zoo.recipe_media import ImagePrompt as ImagePrompt
 from qeff_zoo.recipe_media import Media as Media
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
@@ -161,20 +161,21 @@ class Recipe:
         transforms: Transforms in the order of their application.
         images: Image input of a model that reads images.
         towers: Image inputs by `model_type` of the vision config, for vision encoders that differ from `images`.
-        sounds: Audio input of a model that reads audio.
+        audio: Audio input of a model that reads audio.
         speech: Decoder prompt of a speech model; None if generation_config.json sets it.
-        halves: Encoders and decoders that it may consist of; None if both are of its own architecture.
-        asked: Encoder prompt besides an image; None if the encoder reads the image alone.
-        between: Names, in the text config, of the first and last token of a generated text; empty if
+        submodels: Encoders and decoders that it may consist of; None if both are of its own architecture.
+        image_prompt: Encoder prompt besides an image; None if the encoder reads the image alone.
+        answer_delimiters: Names, in the text config, of the first and last token of a generated text; empty if
             generation_config.json sets them.
         shapes: Named profiles; the first is the default.
+        embeds: Whether published checkpoints also embed prompts with images, by the state of the last token.
         retains_context: Whether some state of a decoder grows with the context; otherwise all are windows or recurrent
             states.
         fixed_kv_heads: Reason why `--kv-heads` cannot repeat the key/value heads; empty if it can, or if the config
             decides.
         positions_after_padding: Whether learned positions are counted from `pad_token_id + 1`, so that as many fewer
             tokens fit.
-        told_by: Fields of config.json that identify its checkpoints without a `model_type`.
+        detected_by: Fields of config.json that identify its checkpoints without a `model_type`.
         alias: Function that returns the fields to add to a config.json with code of its own, if the recipe covers it
             in another form; else None. `image_processor` replaces the settings in the checkpoint's files.
         variants: `model_type` of another recipe by the field of config.json that selects it, as in AutoConfig.
@@ -193,16 +194,17 @@ class Recipe:
     transforms: tuple[Transform, ...] = ()
     images: ImageEncoder | None = None
     towers: Mapping[str, ImageEncoder] = field(default_factory=dict)
-    sounds: "AudioEncoder | None" = None
+    audio: "AudioEncoder | None" = None
     speech: Speech | None = None
-    halves: SubModels | None = None
-    asked: Asked | None = None
-    between: tuple[str, ...] = ()
+    submodels: SubModels | None = None
+    image_prompt: ImagePrompt | None = None
+    answer_delimiters: tuple[str, ...] = ()
     shapes: Mapping[str, Shape]
+    embeds: bool = False
     retains_context: bool = True
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
-    told_by: tuple[str, ...] = ()
+    detected_by: tuple[str, ...] = ()
     alias: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = field(
         default=lambda config: None, compare=False
     )
@@ -217,7 +219,7 @@ class Recipe:
     @property
     def media(self) -> Media | None:
         """Declaration of multimodal inputs among text: the image input, if the model has both."""
-        return self.images or self.sounds
+        return self.images or self.audio
 
 
 def frames(count: Callable[[Any], int]) -> Transform:
@@ -299,14 +301,18 @@ def declared(config: Any, *names: str, default: Any = None) -> Any:
 
 def _is_sparse(config: Any, layer: int) -> bool:
     """Whether a layer has experts."""
-    said = partial(declared, config)
+    value_of = partial(declared, config)
 
-    if kinds := said("mlp_layer_types", default=()):
+    if kinds := value_of("mlp_layer_types", default=()):
         return bool(kinds[layer] == "sparse")
-    first = said("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
-    last = said("moe_layer_end_index", default=layer)
-    step = said("decoder_sparse_step", "moe_layer_interval", default=1)
-    dense = layer in said("mlp_only_layers", default=()) or not said("num_experts", default=1)
+    first = value_of(
+        "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0
+    )
+    last = value_of("moe_layer_end_index", default=layer)
+    step = value_of("decoder_sparse_step", "moe_layer_interval", default=1)
+    dense = layer in value_of("mlp_only_layers", default=()) or not value_of(
+        "num_experts", default=1
+    )
     return bool(first <= layer <= last and (layer + 1) % step == 0 and not dense)
 
 

@@ -389,7 +389,7 @@ class Speech:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ImagePrompt:
     """Encoder prompt besides an image: its tokens follow the placeholder tokens of the image.
 
     Args:

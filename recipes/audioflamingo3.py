@@ -12,5 +12,5 @@ RECIPE = replace(
     model_type="audioflamingo3",
     architectures=("AudioFlamingo3ForConditionalGeneration",),
     special="Ten minutes of sound at most, in windows of 30 seconds that do not hear one another; 25 rows a second.",
-    sounds=AudioWindows(mask="input_features_mask", windows=20),
+    audio=AudioWindows(mask="input_features_mask", windows=20),
 )

@@ -27,7 +27,7 @@ RECIPE = Recipe(
     architectures=("BlipForConditionalGeneration",),
     task="image-to-text",
     special="A tower, and a decoder that asks of what it read in every layer, of another width.",
-    between=("bos_token_id", "sep_token_id"),
+    answer_delimiters=("bos_token_id", "sep_token_id"),
     shapes=CAPTION_SHAPES,
     tiny=(
         Tiny(

@@ -4,7 +4,7 @@
 Unusual: an encoder reads what a DaViT saw before a prompt, which is a task's token; a BART writes the answer.
 """
 
-from qeff_zoo.recipe import IMAGE_PROMPT_SHAPES, Asked, Recipe, Tiny, row_positions
+from qeff_zoo.recipe import IMAGE_PROMPT_SHAPES, ImagePrompt, Recipe, Tiny, row_positions
 
 from .bart import RECIPE as BART
 
@@ -49,7 +49,9 @@ RECIPE = Recipe(
     special="An encoder reads a prompt behind what a DaViT saw: windows of places and groups of channels in turn.",
     transforms=(row_positions(),),
     shapes=IMAGE_PROMPT_SHAPES,
-    asked=Asked(placeholder="image_token_id", strides="patch_stride", questions=_TASK_PROMPTS),
+    image_prompt=ImagePrompt(
+        placeholder="image_token_id", strides="patch_stride", questions=_TASK_PROMPTS
+    ),
     tiny=(
         Tiny(
             config={

@@ -61,6 +61,6 @@ RECIPE = replace(
     requires=("timm",),
     special="Convolutions, and attention among them, of the package timm, or sound in chunks; tables for their tokens.",
     images=Gemma3n(),
-    sounds=Gemma3nAudio(),
+    audio=Gemma3nAudio(),
     tiny=(Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),),
 )

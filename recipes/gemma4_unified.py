@@ -33,7 +33,7 @@ RECIPE = replace(
     architectures=("Gemma4UnifiedForConditionalGeneration",),
     special="No tower: large patches become rows by one matrix and two tables of positions, samples by another.",
     images=Gemma4(merged=True),
-    sounds=Gemma4UnifiedAudio(
+    audio=Gemma4UnifiedAudio(
         mask="input_features_mask",
         embedded=True,
         before=("boa_token_id",),

@@ -16,7 +16,7 @@ RECIPE = replace(
     model_type="glmasr",
     architectures=("GlmAsrForConditionalGeneration",),
     special="Windows of 30 seconds that do not hear one another, 21 at most; an encoder with RoPE in half of a head.",
-    sounds=AudioWindows(mask="input_features_mask", windows=21),
+    audio=AudioWindows(mask="input_features_mask", windows=21),
     tiny=(
         Tiny(
             config={

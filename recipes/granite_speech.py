@@ -48,7 +48,7 @@ RECIPE = Recipe(
     task="audio-text-to-text",
     special="Sound of any length, attended to in blocks of 4 seconds; an adapter for prompts with sounds is merged.",
     transforms=GRANITE.transforms,
-    sounds=GraniteSpeechAudio(adapter="."),
+    audio=GraniteSpeechAudio(adapter="."),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config=_TINY),),
 )

@@ -43,7 +43,7 @@ RECIPE = replace(
     task="image-text-to-text",
     special="Tiles of a picture without padding, in lines with a learned row, then the whole; or sound of any length.",
     images=Phi4(token=_TOKENS[0]),
-    sounds=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
+    audio=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(
         Tiny(
             config=_CONFIG,

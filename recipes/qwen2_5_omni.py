@@ -46,6 +46,6 @@ RECIPE = replace(
         video="video_token_id",
         video_processor="Qwen2_5OmniProcessor",
     ),
-    sounds=Qwen25OmniAudio(mask="feature_attention_mask", embedded=True),
+    audio=Qwen25OmniAudio(mask="feature_attention_mask", embedded=True),
     tiny=(Tiny(config={"thinker_config": _TINY}),),
 )

@@ -12,7 +12,7 @@ RECIPE = Recipe(
     architectures=("Qwen2AudioForConditionalGeneration",),
     task="audio-text-to-text",
     special="A window of 30 seconds of sound at most, 25 rows a second, in place of placeholder tokens.",
-    sounds=AudioWindows(mask="feature_attention_mask", windows=1),
+    audio=AudioWindows(mask="feature_attention_mask", windows=1),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

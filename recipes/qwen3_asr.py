@@ -26,7 +26,7 @@ RECIPE = Recipe(
     task="audio-text-to-text",
     special="Sound of any length, 13 rows a second, in windows of 8 seconds that do not hear one another.",
     transforms=QWEN3.transforms,
-    sounds=AudioStream(mask="input_features_mask", window="n_window_infer"),
+    audio=AudioStream(mask="input_features_mask", window="n_window_infer"),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

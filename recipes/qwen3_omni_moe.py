@@ -38,6 +38,6 @@ RECIPE = replace(
         video_processor="Qwen3OmniMoeProcessor",
         fractions=True,
     ),
-    sounds=AudioStream(mask="feature_attention_mask", window="n_window_infer", embedded=True),
+    audio=AudioStream(mask="feature_attention_mask", window="n_window_infer", embedded=True),
     tiny=(Tiny(config={"thinker_config": _CONFIG}),),
 )

@@ -22,7 +22,7 @@ RECIPE = Recipe(
     architectures=("VoxtralForConditionalGeneration",),
     task="audio-text-to-text",
     special="Sound in whole windows of 30 seconds, 375 rows each, silence included; one scale for all of a sound.",
-    sounds=VoxtralAudio(before=(_BEGIN_AUDIO,)),
+    audio=VoxtralAudio(before=(_BEGIN_AUDIO,)),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

@@ -255,7 +255,7 @@ def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: in
     given = sound(samples, samples / RATE)
     theirs = extractor([given], return_tensors="np")
     settings = json.loads(extractor.to_json_string())
-    ours = SoundProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").sounds)
+    ours = SoundProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").audio)
     for name, array in ours(given).items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 

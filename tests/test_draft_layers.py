@@ -491,7 +491,7 @@ def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:
     every = [*names.values(), *(f"{place}{one}.weight" for one in fronts), "vision.0.weight"]
     found = mtp.find("it", config, every, outer)
     one = {**config, "num_hidden_layers": 1, "layer_types": ["minimax_m3_sparse"]}
-    assert found.said["config"] == {"model_type": "minimax_m3_vl", "text_config": one}
+    assert found.settings["config"] == {"model_type": "minimax_m3_vl", "text_config": one}
     assert found.layer == {
         **{within + name: tensor for name, tensor in names.items()},
         "language_model.model.norm.weight": f"{place}final_layernorm.weight",

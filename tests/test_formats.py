@@ -66,18 +66,18 @@ def test_rows_are_those_of_the_whole(name: str) -> None:
 ABOUT = {
     "ar-auto-4": "int4 in groups of 128, zero points",
     "ar-mxfp4": "mxfp4",
-    "bitnet": "int2 by rows, zero points",
+    "bitnet": "int2, per-channel, zero points",
     "bnb-fp4": "fp4 in blocks of 64",
-    "bnb-int8": "int8 by rows",
+    "bnb-int8": "int8, per-channel",
     "bnb-nf4-double": "nf4 in blocks of 64, nested scales",
     "ct-fp8-block": "fp8 in blocks of 128 by 128",
-    "ct-fp8-dynamic": "fp8 by rows",
+    "ct-fp8-dynamic": "fp8, per-channel",
     "ct-nvfp4a16": "nvfp4",
     "ct-w8a16": "int8 in groups of 128",
     "gpt-oss-mxfp4": "mxfp4",
-    "gptq-4-g128-act": "int4 in groups of 128, zero points, columns in an order of their own",
-    "hqq-3": "int3 in groups of 64, minima",
-    "torchao-intx4": "int4 by rows, zero points",
+    "gptq-4-g128-act": "int4 in groups of 128, zero points, act-order",
+    "hqq-3": "int3 in groups of 64, offsets",
+    "torchao-intx4": "int4, per-channel, zero points",
 }
 
 

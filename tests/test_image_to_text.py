@@ -42,7 +42,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
 from qeff_zoo.tasks.encoder_decoder import tracing
-from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation import checks, ladder, tiny_models
 from qeff_zoo.validation.sample_images import draw
 
 __all__ = ["rt"]
@@ -93,11 +93,11 @@ def subject(name: str) -> Subject:
 
 def given(of: Subject) -> dict[str, torch.Tensor]:
     """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
-    size = (32, 24) if of.recipe.asked else None
+    size = (32, 24) if of.recipe.image_prompt else None
     found = {name: example for name, (example, _) in tracing._source(of.hf, size).items()}
     numbers = torch.Generator().manual_seed(3)
     found["pixel_values"] = torch.randn(found["pixel_values"].shape, generator=numbers)
-    if of.recipe.asked:
+    if of.recipe.image_prompt:
         places = torch.full((2, 4 * 3 + 1), of.hf.config.image_token_id)
         found["input_ids"] = torch.cat([places, texts(2, 9, 5, 4)], 1)
         found["attention_mask"] = torch.ones_like(found["input_ids"])
@@ -123,7 +123,7 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
         tracing.Step(model, states),
         tracing.Read(model)([*read.values()]),
     )
-    more = [read["attention_mask"]] if of.recipe.asked else []
+    more = [read["attention_mask"]] if of.recipe.image_prompt else []
     sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}
     memory = {
         one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
@@ -151,6 +151,13 @@ def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     with torch.no_grad():
         for row, place, logits in steps_of(of, tokens):
             assert np.abs(logits - wanted[row, place]).max() <= parity.TOLERANCE["torch"] * noise
+
+
+def test_a_quantized_package_whose_model_requires_images_is_validated(tmp_path: Path) -> None:
+    """Faults of quantized programs are made in the decoder, which BLIP does not name `language_model`."""
+    blip = find_recipe("blip")
+    built = checks.tiny_package(blip, blip.tiny[0], tmp_path, weights="int8")
+    assert ladder.validate(*built, level="tiny", threads=1).passed
 
 
 def _blind(model: Any) -> None:
@@ -492,13 +499,13 @@ QUESTIONS = ("<CAPTION>", "<REGION_TO_CATEGORY> <loc_1> w9", "w7 w8 w9 w8", None
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     """Give a package of Florence-2, transformers' own model, and its processor."""
     folder, recipe = tmp_path_factory.mktemp("asked"), find_recipe("florence2")
-    assert recipe.asked
+    assert recipe.image_prompt
     made = tiny_models.make(recipe, recipe.tiny[0], folder / "florence2")
     said = {"decoder_start_token_id": EOS, "forced_bos_token_id": BOS, "no_repeat_ngram_size": 3}
     (made / "generation_config.json").write_text(
         json.dumps({**said, "eos_token_id": EOS, "pad_token_id": PAD})
     )
-    words = sorted({word for one in recipe.asked.questions.values() for word in one.split()})
+    words = sorted({word for one in recipe.image_prompt.questions.values() for word in one.split()})
     known = dict.fromkeys(
         ["<s>", "<pad>", "</s>", "<unk>", *words, "<loc_1>", *(f"w{one}" for one in range(160))]
     )

@@ -23,6 +23,8 @@ HEAVY = {
     "accelerate", "fastapi", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "safetensors", "tokenizers",
     "torch", "transformers", "uvicorn",
 }  # fmt: skip
+#: Of the standard library: modules that take longer to import than a light command else takes.
+SLOW = {"asyncio", "unittest"}
 
 
 def sources(*folders: str) -> list[Path]:
@@ -168,7 +170,7 @@ def test_core_imports_no_recipe_by_name() -> None:
 )
 def test_the_top_of_the_flow_is_imported_from_above_only(module: str, importers: set[str]) -> None:
     found = {module_name(path) for path in CORE_SOURCES if module in core_imports(path)}
-    above = ("qeff_zoo.qefficient.", "qeff_zoo.qefficient.cloud", "qeff_zoo.cli.")
+    above = ("qeff_zoo.qefficient.", "qeff_zoo.qefficient.cloud", "qeff_zoo.cli.", "qeff_zoo.farm.")
     extra = {name for name in found - importers if not name.startswith(above)}
     assert not extra, (
         f"{module} is imported by {sorted(extra)}; expected at most {sorted(importers)}."
@@ -194,8 +196,8 @@ def test_no_module_imports_itself_through_others() -> None:
 
 #: Folders and single modules of qeff_zoo, from top to bottom: each imports what stands in a later row.
 FLOORS = (
-    *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
-    *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
+    *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "farm", "api", "pipeline"),
+    *("site", "finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
     *("plan", "targets", "multimodal", "export", "tasks", "runtime", "media"),
     *("store", "package", "graph", "weights", "checkpoint"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
@@ -281,7 +283,7 @@ if {arguments!r}:
         code = cli.main({arguments!r})
     except SystemExit as stop:
         code = stop.code
-print(json.dumps([code or 0, sorted({HEAVY!r} & set(sys.modules))]))
+print(json.dumps([code or 0, sorted({HEAVY | SLOW!r} & set(sys.modules))]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

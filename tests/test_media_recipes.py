@@ -81,6 +81,7 @@ MEDIA = {
     for recipe in list_recipes()
     if recipe.media
     for task in tasks_of(recipe)
+    if find(task).answers == "logits"
     for tiny in recipe.tiny
     for case in [parity.Case(recipe=for_task(recipe, task), tiny=tiny)]
 }
@@ -119,9 +120,8 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=shape)
             for name, shape in {**(plain if self.states else {}), **shapes}.items()
         }
-        vocabulary = (
-            tracing.module.model.get_output_embeddings().weight.shape[0] if self.states else 0
-        )
+        head = tracing.module.model.get_output_embeddings() if self.states else None
+        vocabulary = 0 if head is None else head.weight.shape[0]
         self.outputs = {
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
@@ -163,7 +163,7 @@ class Eager:
             )
         for state, new in zip((one for one in self.states if one.written), present, strict=True):
             self._memory[state.name][list(rows)] = new.numpy()
-        return {"logits": logits.numpy()}
+        return {self._tracing.output_names[0]: logits.numpy()}
 
 
 def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
@@ -175,10 +175,10 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     chunk = ctx_len // 16
     shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
     readers = [part for part in task.before if part.needed(case.recipe)]
-    images, sounds = case.recipe.images, case.recipe.sounds
+    images, audio = case.recipe.images, case.recipe.audio
     chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
-    if sounds:
-        chosen["sounds"] = entry_of(sounds)
+    if audio:
+        chosen["audio"] = entry_of(audio)
     of_pictures = {name: one for name, one in chosen.items() if name == "images"}
     if images and (images.tiles or case.recipe.requires):
         of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)

@@ -131,9 +131,9 @@ def test_tiny_models_count_by_what_was_run(
         {"tiny": (Tiny(config={}),)},
         {"transforms": (experts(),)},
         {"images": Images(types="tiles")},
-        {"sounds": AudioWindows(token="a_token")},
+        {"audio": AudioWindows(token="a_token")},
     ],
-    ids=["rev", "tiny", "transforms", "images", "sounds"],
+    ids=["rev", "tiny", "transforms", "images", "audio"],
 )
 def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> None:
     llama = registry.find_recipe("llama")

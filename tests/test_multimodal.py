@@ -15,7 +15,7 @@ from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.registry import list_recipes
 
 RECIPES = {recipe.model_type: recipe for recipe in list_recipes() if recipe.images}
-AUDIO = {recipe.model_type: recipe.sounds for recipe in list_recipes() if recipe.sounds}
+AUDIO = {recipe.model_type: recipe.audio for recipe in list_recipes() if recipe.audio}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -101,7 +101,7 @@ def test_a_field_that_one_recipe_sets_is_the_business_of_its_family() -> None:
     """A field that fewer than three recipes set belongs into a file of `multimodal/families/`."""
     users: dict[str, set[str]] = {}
     for recipe in list_recipes():
-        for encoder in filter(None, (recipe.images, *recipe.towers.values(), recipe.sounds)):
+        for encoder in filter(None, (recipe.images, *recipe.towers.values(), recipe.audio)):
             bases = [one for one in type(encoder).__mro__ if ".families." not in one.__module__]
             for field in fields(bases[0]):
                 found = users.setdefault(field.name, set())

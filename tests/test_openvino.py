@@ -98,7 +98,7 @@ def test_minima_are_subtracted(models: Models, tmp_path: Path) -> None:
     origin = {"config_from": str(models.llama)}
     done = pipeline.build(str(source), choices, validate=False, store=store, **origin)
     (program,) = done.package.programs
-    assert any(one.format.minima for one in program.numerics.matrices)
+    assert any(one.format.offsets for one in program.numerics.matrices)
 
 
 def test_left_sides_are_rounded_in_the_smallest_blocks(models: Models, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_packed_values_are_those_of_the_round_trip(name: str, storage: str) -> N
             left = dequantize(stored, own.shape)
             np.testing.assert_array_equal(left, round_trip(own, parity.FORMATS[storage]))
             columns = slot.format.block or own.shape[-1]
-            scales = stored.scales[..., None] if slot.format.by_rows else stored.scales
+            scales = stored.scales[..., None] if slot.format.per_channel else stored.scales
             step = np.repeat(scales, columns, -1)[:, : own.shape[1]]
             assert (np.abs(left - own) <= np.abs(step) * 0.5000001 + 1e-12).mean() > 0.9
 

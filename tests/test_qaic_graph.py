@@ -211,7 +211,7 @@ def test_float16_is_what_is_left_of_the_weights() -> None:
         ({"bits": 4, "group": 32}, "kept"),
         ({"bits": 4, "group": 16, "zeros": READ}, "kept"),
         ({"bits": 8, "group": 32}, "decoded"),
-        ({"bits": 4, "group": 32, "minima": READ}, "decoded"),
+        ({"bits": 4, "group": 32, "offsets": READ}, "decoded"),
         ({"bits": 4, "group": 32, "order": READ}, "decoded"),
         ({"bits": 4, "group": 24}, "decoded"),
     ],

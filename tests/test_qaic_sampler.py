@@ -20,7 +20,7 @@ from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_qaic_runtime import rt
-from test_qaic_whole import compiled, home, hugging_face, predicted, prepare
+from test_qaic_whole import compiled, emulated, home, hugging_face, prepare
 from test_sampling import SHARES, processed
 from transformers import AutoModelForCausalLM
 
@@ -271,7 +271,7 @@ def test_a_package_draws_its_tokens(
         return_pdfs=True,
         max_top_k_ids=64,
     )
-    manifest = predicted(folder)
+    manifest = emulated(folder)
     drawn = [check for check in manifest["validation"] if check["metric"] == "drawn_tokens"]
     assert {one["stage"] for one in drawn} >= {"prefill", "decode", "continuous_batching"}
     assert any("canary" in one for one in drawn)

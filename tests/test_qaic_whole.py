@@ -95,11 +95,11 @@ def compiled(folder: Path, tmp_path: Path) -> Path:
     return folder / "qpc"
 
 
-def predicted(folder: Path) -> Mapping[str, Any]:
+def emulated(folder: Path) -> Mapping[str, Any]:
     """Return what a prepared folder says of the package, which agrees with Hugging Face in a card's numerics."""
     manifest: Mapping[str, Any] = json.loads((folder / PREPARED).read_bytes())["manifest"]
-    assert manifest["validated"] == "predicted"
-    assert {check["level"] for check in manifest["validation"]} == {"predicted"}
+    assert manifest["validated"] == "emulated"
+    assert {check["level"] for check in manifest["validation"]} == {"emulated"}
     assert all(check["passed"] for check in manifest["validation"])
     return manifest
 
@@ -117,7 +117,7 @@ def test_a_decoder_answers_as_hugging_face_does(
 ) -> None:
     model_type, sizes = DECODERS[name]
     source, folder = prepare(model_type, ctx_len=48, prefill_seq_len=WIDTH, **sizes)
-    predicted(folder)
+    emulated(folder)
     package = adopt(folder, compiled(folder, tmp_path), Store())
     assert package.validated == "none"  # no SDK says which compiler it was
     session = open_session(package)
@@ -149,7 +149,7 @@ def test_heads_of_the_decoders_own_program_draft(
     heads = speculators.turbo(tmp_path / "heads", config["hidden_size"], config["vocab_size"])
     sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
     _, folder = prepare("llama", draft_heads=str(heads), **sizes)
-    manifest = predicted(folder)
+    manifest = emulated(folder)
     (program,) = manifest["programs"]
     (logits,) = program["outputs"]
     kept, vocab = "num_logits_to_keep", config["vocab_size"]
@@ -186,7 +186,7 @@ def test_integers_of_a_checkpoint_stay(
     source = gptq_checkpoints.write(floats, tmp_path / "gptq", kinds)
     request = Request(target="qaic", ctx_len=32, prefill_seq_len=WIDTH, mxfp6_matmul=mxfp6)
     folder = pipeline.prepare(str(source), tmp_path / "prepared", request=request)
-    manifest = predicted(folder)
+    manifest = emulated(folder)
     assert manifest["weights"]["storage"] == "stored"
     (program,) = manifest["programs"]
     assert program["ways"]["weights"] == {"kept": 24, "decoded": 4}
@@ -291,7 +291,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
 ) -> None:
     model_type, sizes = SEEING[case]
     source, folder = prepare_media(model_type, **sizes)
-    angles = [one.get("ways", {}).get("angles", {}) for one in predicted(folder)["programs"]]
+    angles = [one.get("ways", {}).get("angles", {}) for one in emulated(folder)["programs"]]
     assert all(ways.keys() <= {"table"} for ways in angles)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
@@ -374,7 +374,7 @@ def test_one_program_that_sees_has_the_names_of_qefficient(
     source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "llava")
     model = qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(source, kv_offload=False)
     folder = Path(model.compile(prefill_seq_len=WIDTH, ctx_len=48, target="qaic"))
-    (program,) = predicted(folder)["programs"]
+    (program,) = emulated(folder)["programs"]
     assert program["role"] == "language"
     assert [one["name"] for one in program["inputs"]] == ["input_ids", "position_ids", "image_idx"]
     assert [one["name"] for one in program["outputs"]] == ["logits", "image_idx_output"]
@@ -433,7 +433,7 @@ def test_programs_of_models_that_hear_have_the_names_of_qefficient(
     prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     _, folder = prepare_media("qwen2_audio", batch_size=2)
-    language, audio = predicted(folder)["programs"]
+    language, audio = emulated(folder)["programs"]
     assert [one["name"] for one in language["inputs"]] == ["input_ids", "position_ids", "audio_idx"]
     assert [one["name"] for one in language["outputs"]] == ["logits", "audio_idx_output"]
     (kept,) = (one for one in language["states"] if one["kind"] == "features")
@@ -450,7 +450,7 @@ def test_an_encoder_answers_as_hugging_face_does(
     prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     source, folder = prepare("bert", seq_lens=(8, 24), batch_size=2)
-    predicted(folder)
+    emulated(folder)
     package = adopt(folder, compiled(folder, tmp_path), Store())
     assert package.validated == "none"
     session = open_session(package)
@@ -475,7 +475,7 @@ def test_what_is_rounded_more_is_predicted_so(
 ) -> None:
     sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
     _, folder = prepare("llama", **sizes, mxfp6_matmul=True)
-    manifest = predicted(folder)
+    manifest = emulated(folder)
     against = {check["against"]["dtype"] for check in manifest["validation"]}
     assert against >= {"float32 rounded to mxfp6", "float16 + mxfp6"}
     (program,) = manifest["programs"]
@@ -490,7 +490,7 @@ def test_keys_and_values_in_mxint8_are_judged_by_their_own_noise(
     monkeypatch.setenv("QEFF_HOME", str(home))
     request = Request(target="qaic", ctx_len=64, prefill_seq_len=16, mxint8_kv_cache=True)
     tiny = Path(__file__).parent.parent / "examples" / "tiny-llama"
-    manifest = predicted(pipeline.prepare(str(tiny), tmp_path / "prepared", request=request))
+    manifest = emulated(pipeline.prepare(str(tiny), tmp_path / "prepared", request=request))
     checks = [
         check
         for check in manifest["validation"]
@@ -506,7 +506,7 @@ def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
     prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     _, folder = prepare("llama", ctx_len=48, prefill_seq_len=WIDTH)
-    checks = predicted(folder)["validation"]
+    checks = emulated(folder)["validation"]
     qpc = compiled(folder, tmp_path)
     (qpc / PROGRAM).write_bytes(b"as if the SDK had written it")
     said = json.loads((qpc / NOTE).read_bytes())
@@ -514,7 +514,7 @@ def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
         (qpc / NOTE).write_text(json.dumps({**said, "version": version}))
         package = adopt(folder, qpc, Store(tmp_path / f"store-{number}"))
         known = version == "1.20.0.90"
-        assert package.validated == ("predicted" if known else "none"), version
+        assert package.validated == ("emulated" if known else "none"), version
         assert package.manifest["validation"] == (checks if known else [])
         assert package.verify() == []
         assert Package.open(package.path).validated == package.validated
@@ -536,7 +536,7 @@ def test_a_build_without_a_card_is_predicted(
     monkeypatch.setattr(rt, "DEVICES", 0)
     request = Request(target="qaic", ctx_len=48, prefill_seq_len=WIDTH)
     package = pipeline.build(str(source), request).package
-    assert package.validated == ("predicted" if version[0].isdigit() else "none")
+    assert package.validated == ("emulated" if version[0].isdigit() else "none")
     levels = {check["level"] for check in package.manifest["validation"]}
-    assert levels == ({"predicted"} if version[0].isdigit() else set())
+    assert levels == ({"emulated"} if version[0].isdigit() else set())
     assert not package.verify()

@@ -319,7 +319,7 @@ def test_integers_of_a_checkpoint_stay(checkpoint: Path, store: Store, tmp_path:
     [
         ({"bits": 4, "group": 32}, "kept"),
         ({"bits": 8, "group": 16, "zeros": READ}, "kept"),
-        ({"bits": 4, "group": 32, "minima": READ}, "decoded"),
+        ({"bits": 4, "group": 32, "offsets": READ}, "decoded"),
         ({"bits": 4, "group": 32, "order": READ}, "decoded"),
         ({"bits": 4, "group": 24}, "decoded"),
     ],

@@ -208,7 +208,9 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
     else:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
         apart = (
-            recipe.task == "text2text-generation" or isinstance(shape, SoundShape) or recipe.asked
+            recipe.task == "text2text-generation"
+            or isinstance(shape, SoundShape)
+            or recipe.image_prompt
         )
         assert (shape.seq_lens != ()) == bool(apart)  # of what is read before an answer is written
         assert shape.full_batch_size is None or shape.full_batch_size > 1

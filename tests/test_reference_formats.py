@@ -380,7 +380,7 @@ def test_manifests_of_before_say_it_by_the_block_of_activations() -> None:
 
 
 def kept(name: str, rows: int, columns: int, block: int, *, ordered: bool = False) -> RoundedMatrix:
-    format = Format(bits=4, block=block, zero_points=True, ordered=ordered)
+    format = Format(bits=4, block=block, zero_points=True, act_order=ordered)
     return RoundedMatrix(
         name=name,
         rows=rows,

@@ -21,7 +21,7 @@ import torch
 import transformers
 from parity import Array, Subject
 from test_qaic_runtime import rt
-from test_qaic_whole import compiled, predicted
+from test_qaic_whole import compiled, emulated
 from tiny_checkpoint import plain_class
 from torch import nn
 
@@ -336,7 +336,7 @@ def test_cards_label_frames_as_hugging_face_does(
     monkeypatch.setenv("QEFF_HOME", str(package.path.parents[3]))
     request = Request(target="qaic", seq_lens=(4000, 16_000), batch_size=2)
     folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
-    predicted(folder)
+    emulated(folder)
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
     assert isinstance(on_cards, CtcSession)
     sounds = [voice(length, RATE, length) for length in (900, 15_999, 4000)]

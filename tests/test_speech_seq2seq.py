@@ -29,7 +29,7 @@ import transformers
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
-from test_qaic_whole import compiled, predicted
+from test_qaic_whole import compiled, emulated
 from tiny_checkpoint import plain_class
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
@@ -233,7 +233,7 @@ def carded(session: SpeechSeq2SeqSession, checkpoint: Path, tmp_path_factory: An
 
 @pytest.mark.full
 def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
-    decoder, encoder, alignment = predicted(carded)["programs"]
+    decoder, encoder, alignment = emulated(carded)["programs"]
     names = [f"past_{what}_{whose}.0" for whose in ("self", "cross") for what in ("key", "value")]
     assert {
         one["name"]: one["dtype"] for one in decoder["states"] if one["layer"] == 0

@@ -73,7 +73,7 @@ def in_memory(
     group: int,
     *,
     zeros: bool = False,
-    minima: bool = False,
+    offsets: bool = False,
     ordered: bool = False,
 ) -> Encoded:
     groups = (*shape[:-1], -(-shape[-1] // group))
@@ -94,7 +94,7 @@ def in_memory(
         integers=drawn(*shape),
         scales=positive(),
         zeros=drawn(*groups) if zeros else None,
-        minima=positive() if minima else None,
+        offsets=positive() if offsets else None,
         order=(lambda read: order) if ordered else None,
     )
     return of_integers(shape, ("nowhere",), integers)
@@ -108,7 +108,7 @@ def fields(octets: Array, bits: int) -> Array:
 
 
 def as_the_kernel_reads(stored: dict[str, Array], columns: int, format: Format) -> Array:
-    """Dequantize as MatMulNBits says, less the minima, its columns where they belong."""
+    """Dequantize as MatMulNBits says, less the offsets, its columns where they belong."""
     scales = stored["w.scales"]
     lead, blocks = scales.shape[:-1], scales.shape[-1]
     integers = fields(stored["w"], format.bits).astype(np.float32)
@@ -116,11 +116,11 @@ def as_the_kernel_reads(stored: dict[str, Array], columns: int, format: Format) 
     if format.zero_points:
         zeros = fields(stored["w.zero_points"], format.bits)[..., :blocks].astype(np.float32)
     values = (integers - zeros[..., None]) * scales[..., None]
-    assert format.minima or not values.reshape(*lead, -1)[..., columns:].any()
-    if format.minima:
-        values -= stored["w.minima"][..., None]
+    assert format.offsets or not values.reshape(*lead, -1)[..., columns:].any()
+    if format.offsets:
+        values -= stored["w.offsets"][..., None]
     values = values.reshape(*lead, -1)[..., :columns]
-    return values[..., np.argsort(stored["w.order"])] if format.ordered else values
+    return values[..., np.argsort(stored["w.order"])] if format.act_order else values
 
 
 def written(value: ex.Expression, source: Source, format: Format) -> dict[str, Array]:
@@ -139,7 +139,7 @@ def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
     group = min(data.draw(st.sampled_from([8, 16, 24, 32, 48, 64, 96, 128, 256, 512])), columns)
     group = columns if data.draw(st.booleans()) else group
     bits, rows = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 12))
-    kinds = st.fixed_dictionaries(dict.fromkeys(("zeros", "minima", "ordered"), st.booleans()))
+    kinds = st.fixed_dictionaries(dict.fromkeys(("zeros", "offsets", "ordered"), st.booleans()))
     kind = data.draw(kinds)
     how = data.draw(
         st.sampled_from(
@@ -174,7 +174,7 @@ def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
     can = (
         (block is not None or whole)
         and not (kind["ordered"] and count > 1)
-        and not (kind["minima"] and not even)
+        and not (kind["offsets"] and not even)
         and how != "columns"
     )
     assert kept == can
@@ -186,7 +186,7 @@ def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
         stored = written(value, source, format)
     found = as_the_kernel_reads(stored, columns, format)
     expected = ex.rows(value, source.read, source.tensors)
-    if kind["minima"]:  # zero points and minima are one number
+    if kind["offsets"]:  # zero points and offsets are one number
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     else:
         assert np.array_equal(found, expected)
@@ -271,7 +271,7 @@ def test_a_large_matrix_is_written_in_little_memory(tmp_path: Path, method: str)
     checkpoint = open_checkpoint(str(tmp_path))
     storage = Storage(FLOAT32, checkpoint.encoded)
     format, kept = storage.of("m.weight", "m.weight", lambda _: True)
-    assert (kept, format.ordered) == (True, method == "gptq")
+    assert (kept, format.act_order) == (True, method == "gptq")
     layout = writing.plan_file(
         [writing.Slot("m.weight", "m.weight", format, kept=True)], checkpoint.tensors
     )
@@ -299,7 +299,7 @@ INT4 = Format(bits=4, block=32, zero_points=True)
 FORMATS = {
     "awq": INT4,
     "gptq": INT4,
-    "gptq-ordered": Format(bits=4, block=32, zero_points=True, ordered=True),
+    "gptq-ordered": Format(bits=4, block=32, zero_points=True, act_order=True),
     "gptq-3": INT4,
     "compressed-tensors": Format(bits=4, block=32),
     "fp8": NEAREST,
@@ -402,7 +402,7 @@ def test_experts_with_minima_are_products(
     package = build(file, config_from=floats)
     assert ways(package) == {"experts": {"own_tokens:formats": 4}, "weights": {"kept": 40}}
     assert {one.format for one in numerics(package).matrices} == {
-        Format(bits=4, block=32, minima=True)
+        Format(bits=4, block=32, offsets=True)
     }
     assert_alike(package, build(file, config_from=floats, weights="fp32"))
 
@@ -477,7 +477,7 @@ def test_rows_of_integers_are_looked_up(
     (table,) = numerics(package).matrices
     assert table.format.bits == {"Q4_K": 4, "Q6_K": 8, "Q2_K": 4}[kind]  # no kernel looks up 2 bits
     assert (table.gathered, table.multiplied) == (True, tied)
-    assert (table.kept, table.format.minima) == (True, kind != "Q6_K")
+    assert (table.kept, table.format.offsets) == (True, kind != "Q6_K")
     assert ways(package)["weights"] == {"kept": 1}
     assert_alike(package, build(file, config_from=floats, weights="fp32"))
 
@@ -499,7 +499,8 @@ def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
     package = qeff_zoo.build(file, ctx_len=64, config_from=floats)
     assert_validated(package)
     found = [
-        (one.format.bits, one.format.block, one.format.minima) for one in numerics(package).matrices
+        (one.format.bits, one.format.block, one.format.offsets)
+        for one in numerics(package).matrices
     ]
     assert {*found} == {(4, 32, True), (8, 16, False)}
     assert found.count((8, 16, False)) == 6
@@ -507,11 +508,11 @@ def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
     graph = ir.load(package.path / "graph.onnx").graph
     unpacked = {value.name for value in graph.inputs if value.is_initializer()}
     assert unpacked == {
-        f"{one.name}.minima" for one in numerics(package).matrices if one.format.minima
+        f"{one.name}.offsets" for one in numerics(package).matrices if one.format.offsets
     }
     assert not unpacked & {one["name"] for one in package.programs[0].inputs}
     queries = [node.inputs[0] for node in graph if node.op_type == "GroupQueryAttention"]
-    # Attention reads products less their minima as it reads products: nothing is reshaped in between.
+    # Attention reads products less their offsets as it reads products: nothing is reshaped in between.
     assert {query.producer().op_type for query in queries if query} == {"Sub"}
 
 
@@ -529,7 +530,7 @@ def test_repeated_heads_answer_the_same(
 # --- choices --------------------------------------------------------------------------------------
 def stored_as(package: Package) -> dict[str, str]:
     return {
-        one.name: "w8a8" if one.format.by_rows else f"int{one.format.bits}"
+        one.name: "w8a8" if one.format.per_channel else f"int{one.format.bits}"
         for one in numerics(package).matrices
         if not one.kept
     }
@@ -696,7 +697,7 @@ def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits
     (tensor,) = checkpoint.encoded
     format, kept = Storage(FLOAT32, checkpoint.encoded).of(tensor, tensor, takes)
     assert (format.bits, kept) == (bits or 8, bits > 0)
-    assert format.minima == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
+    assert format.offsets == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
     said = (Path(__file__).parent.parent / "docs" / "gguf.md").read_text(encoding="utf-8")
     assert name.partition("_")[0] in said.partition("## Storage in the package")[2]
 

@@ -22,7 +22,7 @@ import transformers
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
-from test_qaic_whole import compiled, predicted
+from test_qaic_whole import compiled, emulated
 from tiny_checkpoint import plain_class
 
 import qeff_zoo
@@ -255,7 +255,7 @@ def test_cards_write_what_generate_does(
     sizes = {"full_batch_size": 2, "ctx_len": 32, "prefill_seq_len": 4, "seq_lens": (8, LONGEST)}
     request = Request(target="qaic", **sizes)
     folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
-    decoder, encoder = predicted(folder)["programs"]
+    decoder, encoder = emulated(folder)["programs"]
     names = [one["name"] for one in decoder["states"] if one["kind"] == "cross"]
     assert [one["name"] for one in encoder["outputs"]] == names
     assert decoder["ways"]["states"] == {"growing": len(names), "cross": len(names)}

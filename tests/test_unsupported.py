@@ -38,7 +38,7 @@ OTHERS = {
         for name in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
         if name in _SUPPORTED
     },
-    "sounds": {
+    "audio": {
         name: kind
         for name, kind in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.items()
         if name not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
@@ -135,7 +135,7 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
         ("speech", "speech-seq2seq"),
         ("ctc", "automatic-speech-recognition"),
         ("classifiers", "text-classification"),
-        ("sounds", "audio-text-to-text"),
+        ("audio", "audio-text-to-text"),
     ],
 )
 def test_every_other_type_has_a_recipe_or_a_reason(kind: str, task: str) -> None:

@@ -232,12 +232,12 @@ def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) ->
         Image.fromarray(frame).save(tmp_path / f"shot{place}.png")
     (tmp_path / ".DS_Store").write_bytes(b"no picture")
     found = read_video(tmp_path)
-    np.testing.assert_array_equal(found.pictures, shots)
+    np.testing.assert_array_equal(found.frames, shots)
     frames = [Image.fromarray(one) for one in shots]
     file = BytesIO()
     frames[0].save(file, "png", save_all=True, append_images=frames[1:], duration=250)
     animation = read_video(file.getvalue())
-    np.testing.assert_array_equal(animation.pictures, shots)
+    np.testing.assert_array_equal(animation.frames, shots)
     assert animation.fps == 4
 
 
@@ -370,6 +370,6 @@ def test_a_video_has_limits(clip: Path) -> None:
             read_video(source, ImageLimits(frames=3))
         with pytest.raises(MediaError, match="its 4 frames have too many pixels"):
             read_video(source, ImageLimits(pixels=4 * 16 * 24 - 1))
-        assert len(read_video(source, ImageLimits(frames=4, pixels=4 * 16 * 24)).pictures) == 4
+        assert len(read_video(source, ImageLimits(frames=4, pixels=4 * 16 * 24)).frames) == 4
     with pytest.raises(MediaError, match="Expected at most 100"):
         read_video(clip, ImageLimits(file_bytes=100))

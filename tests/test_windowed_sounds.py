@@ -130,7 +130,7 @@ def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
 def test_features_of_a_sound_that_is_filled_up_are_those_of_transformers(samples: int) -> None:
     """Silence is computed as far as it is heard alone; a sound that a processor would cut is refused."""
     extractor = EXTRACTORS["qwen2_5_omni"]
-    audio = find_recipe("qwen2_5_omni").sounds
+    audio = find_recipe("qwen2_5_omni").audio
     processor = SoundProcessor(find(extractor.to_dict()), (8, 20), audio)
     given = sound(samples, samples / RATE)
     theirs = extractor(given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np")

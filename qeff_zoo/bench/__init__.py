@@ -359,13 +359,13 @@ def run(
 def _in_a_process(
     package: Package, case: Case | SpeechCase, repeat: int
 ) -> Figures | SpeechFigures:
-    asked = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
-    command = [sys.executable, "-m", "qeff_zoo.bench.case", json.dumps(asked)]
+    job = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
+    command = [sys.executable, "-m", "qeff_zoo.bench.case", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
+        message = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
         raise GenerationError(
-            f"Measuring {package.name!r} with {asdict(case)} ended with {done.returncode}: {said} Expected figures. "
+            f"Measuring {package.name!r} with {asdict(case)} ended with {done.returncode}: {message} Expected figures. "
             "Try a smaller case, or free memory if it was killed."
         )
     answer = json.loads(done.stdout)

@@ -25,15 +25,15 @@ from qeff_zoo.terminal.progress import peak_rss_bytes
 
 from . import Case, Figures, SpeechCase, SpeechFigures
 
-_PICTURE = 448, 448  # height and width in pixels
+_IMAGE_SIZE = 448, 448  # height and width in pixels
 _SOUND = 30  # seconds of noise at most
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure one case in this process and print its figures as JSON."""
-    asked = json.loads(arguments[0])
+    job = json.loads(arguments[0])
     try:
-        package, case, repeat = Package.open(asked["package"]), asked["case"], asked["repeat"]
+        package, case, repeat = Package.open(job["package"]), job["case"], job["repeat"]
         if find(package.task).commands.bench == "speech":
             answer = asdict(measure_speech(package, SpeechCase(**case), repeat))
         else:
@@ -100,16 +100,16 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
     taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
-    sees = session.task == IMAGE_TO_TEXT
-    if sees and session.prompts:
+    of_image = session.task == IMAGE_TO_TEXT
+    if of_image and session.prompts:
         taken = {session.prompts.placeholder}
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
     requests = [_request(session, case, prompt, number) for prompt in prompts]
-    prepared = time.perf_counter() - begun if session.reader or sees else 0.0
+    prepared = time.perf_counter() - begun if session.reader or of_image else 0.0
     answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
-    begun, before = time.perf_counter() - prepared, session.sources.seconds if sees else 0.0
+    begun, before = time.perf_counter() - prepared, session.sources.seconds if of_image else 0.0
     with session.exclusively() as scheduler:
         for answer in answers:
             scheduler.submit(answer)
@@ -118,7 +118,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     total = time.perf_counter() - begun
     for answer in answers:
         session.generation(answer)  # or its error
-    read = session.sources.seconds - before if sees else 0.0
+    read = session.sources.seconds - before if of_image else 0.0
     prefill = scheduler.timings.prefill_seconds - read
     encoded = sum(part.seconds for one in requests for part in one.encoded)
     return {
@@ -126,7 +126,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "prefill_s": prefill,
         "decode_s": total - prefill - prepared - read,
         "encode_s": (encoded + read) / len(requests),
-        "shown_tokens": _tokens_run(requests[0], apart=sees) - case.prompt_len,
+        "shown_tokens": _tokens_run(requests[0], apart=of_image) - case.prompt_len,
         "heard_tokens": sum(
             len(session.run_of(part)) for part in requests[0].encoded if part.kind == "audio"
         ),
@@ -204,9 +204,9 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
         "sampling": Sampling(),
     }
     if session.task == IMAGE_TO_TEXT:
-        (picture,) = case.images or [_noise(session, "images", number)]
+        (image,) = case.images or [_noise(session, "images", number)]
         begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
-        return session.request(picture, prompt=begun, **choices)
+        return session.request(image, prompt=begun, **choices)
     if session.reader is None:
         return session.request(prompt, **choices)
     for reader in session.readers:
@@ -217,12 +217,12 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     places = [token for name, some in shown.items() for token in session.place(name) * len(some)]
     request = session.request([*places, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
-        seen = len(request.prompt) - case.prompt_len
+        media_tokens = len(request.prompt) - case.prompt_len
         flags = " or ".join(f"--{name.removesuffix('s')}" for name in shown)
         raise GenerationError(
-            f"A prompt of {case.prompt_len:,} tokens, {' and '.join(shown)} of {seen:,} and {case.generation_len:,} "
-            f"new tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "
-            f"--prompt-len, --generation-len or {flags}, or build with a larger --ctx-len."
+            f"A prompt of {case.prompt_len:,} tokens, {' and '.join(shown)} of {media_tokens:,} and "
+            f"{case.generation_len:,} new tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len "
+            f"together. Change --prompt-len, --generation-len or {flags}, or build with a larger --ctx-len."
         )
     return request
 
@@ -235,7 +235,7 @@ def _noise(session: Any, argument: str, number: int) -> Any:
 
     if argument == "images":
         random = np.random.default_rng(number)
-        return random.integers(0, 256, (*_PICTURE, 3), np.uint8)
+        return random.integers(0, 256, (*_IMAGE_SIZE, 3), np.uint8)
     frames = session.readers[-1].shape[1]
     return _sound(frames * load_features(session.folder).step, number)
 

@@ -34,7 +34,7 @@ def token_of(config: Mapping[str, Any], name: str) -> int | None:
 
 def _part_of(config: Mapping[str, Any]) -> str:
     parts = {name: one.keys() for name, one in config.items() if isinstance(one, Mapping)}
-    read = (name for name, said in parts.items() if _TEXT in said and not _TOWERS.isdisjoint(said))
+    read = (name for name, part in parts.items() if _TEXT in part and not _TOWERS.isdisjoint(part))
     return "" if _TEXT in config else next(read, "")
 
 

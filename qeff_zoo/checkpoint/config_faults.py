@@ -54,13 +54,13 @@ def fault_of(path: Path) -> CheckpointError | None:
 
 
 def _refusal(config: Mapping[str, Any], error: BaseException) -> CheckpointError:
-    said = " ".join(str(error).split())[:_LONGEST].rstrip(".")
+    message = " ".join(str(error).split())[:_LONGEST].rstrip(".")
     fields = list(_suspects(config, error))
     named = ", ".join(f"{name} is {value!r:.60}" for name, value in fields[:_SHOWN])
     return CheckpointError(
         f"transformers does not accept this config of model_type {config.get('model_type')!r}: "
-        f"{type(error).__name__}: {said}{f' ({named})' if named else ''}. Expected the config.json that belongs to the "
-        "checkpoint; correct it."
+        f"{type(error).__name__}: {message}{f' ({named})' if named else ''}. Expected the config.json that belongs to "
+        "the checkpoint; correct it."
     )
 
 

@@ -139,11 +139,12 @@ def read_shards(paths: Sequence[Path]) -> GgufHeader:
     headers = [read_gguf(path) for path in paths]
     tensors: dict[str, TensorInfo] = {}
     for number, (path, header) in enumerate(zip(paths, headers, strict=True)):
-        said = (header.metadata.get("split.no", 0), header.metadata.get("split.count", 0) or 1)
-        if said != (number, len(paths)):
+        split = (header.metadata.get("split.no", 0), header.metadata.get("split.count", 0) or 1)
+        if split != (number, len(paths)):
             raise CheckpointError(
-                f"{str(path)!r} says that it is file {said[0]} (from 0) of {said[1]}, but is named as file {number} of "
-                f"{len(paths)}. Expected its own name and the other files beside it. Get all of them from their source."
+                f"{str(path)!r} says that it is file {split[0]} (from 0) of {split[1]}, but is named as file {number} "
+                f"of {len(paths)}. Expected its own name and the other files beside it. Get all of them from their "
+                "source."
             )
         if both := sorted(tensors.keys() & header.tensors.keys()):
             raise _damaged(path, f"tensor {both[0]!r} is in another file too")

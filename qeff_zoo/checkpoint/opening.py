@@ -264,11 +264,13 @@ class Checkpoint:
             if error := undescribed(self.name, self.files, self.stored):
                 raise error
             return Encodings(encoded={})
-        said = {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
+        metadata = (
+            {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
+        )
         return formats.find(
             Stored(
                 name=self.name,
-                config={**self.quantization, **said},
+                config={**self.quantization, **metadata},
                 tensors=self.stored,
                 read=self._reader.read,
             )

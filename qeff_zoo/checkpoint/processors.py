@@ -95,9 +95,9 @@ def write(source: Path, folder: Path) -> None:
 
 def _has_template(folder: Path) -> bool:
     named = folder / "tokenizer_config.json"
-    told = json.loads(read_text(named)) if named.is_file() else {}
+    settings = json.loads(read_text(named)) if named.is_file() else {}
     files = (folder / name for name in (_TEMPLATE, "chat_template.json"))
-    return "chat_template" in told or any(file.is_file() for file in files)
+    return "chat_template" in settings or any(file.is_file() for file in files)
 
 
 def load(folder: Path) -> Any:
@@ -260,10 +260,10 @@ def _expanded(processor: Any, prompt: str, **media: Any) -> str:
 def _merged(processor: Any) -> dict[str, Any]:
     """Return the keyword arguments of a processor for its parts, by part."""
     tokenizer = getattr(processor, "tokenizer", None)
-    told = getattr(tokenizer, "init_kwargs", {})
+    settings = getattr(tokenizer, "init_kwargs", {})
     merged: dict[str, Any] = {}
     with suppress(*_UNLOADABLE):  # of a processor that merges in another way
-        merged = processor._merge_kwargs(tokenizer_init_kwargs=told)
+        merged = processor._merge_kwargs(tokenizer_init_kwargs=settings)
     return merged
 
 

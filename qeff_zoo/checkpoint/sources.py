@@ -57,7 +57,7 @@ def with_speculator(checkpoint: Checkpoint, requested: str | None) -> Checkpoint
         name=requested,
         folder=checkpoint.folder,
         files=checkpoint.weight_files,
-        said=layer.said,
+        settings=layer.settings,
         sources=layer.sources,
         layer=layer.layer,
     )

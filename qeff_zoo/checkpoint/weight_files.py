@@ -160,9 +160,9 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
         return None
     beside = next((one for one in _BESIDE if one in files.names), None)
     path = files.folder / (beside or "")
-    said = f": {dict(_sizes_of(read_json(path)))}" if beside and path.is_file() else ""
+    sizes = f": {dict(_sizes_of(read_json(path)))}" if beside and path.is_file() else ""
     there = (
-        f"It has {beside}{said}, which transformers does not read"
+        f"It has {beside}{sizes}, which transformers does not read"
         if beside
         else "Nothing beside it has one"
     )

@@ -23,6 +23,7 @@ from . import (
     building,
     chatting,
     checking,
+    farming,
     finetuning,
     housekeeping,
     measuring,
@@ -34,12 +35,15 @@ from . import (
     resolving,
     running,
     signing,
+    sites,
 )
 
 #: Packages that a command may lack, and the extras that install them.
 _EXTRAS = {
+    "markupsafe": "site",
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
+    "ray": "farm",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),
     **dict.fromkeys(
@@ -87,10 +91,10 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
         except Exception as error:  # a defect, or a lack of memory: reported in one line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
-                said = str(out_of_memory(error, where) or report(error, argv))
+                message = str(out_of_memory(error, where) or report(error, argv))
             except MemoryError as short:
-                said = str(out_of_memory(short, where))
-            print(f"qeff-zoo: {said}", file=sys.stderr)
+                message = str(out_of_memory(short, where))
+            print(f"qeff-zoo: {message}", file=sys.stderr)
             return 1
 
 
@@ -138,6 +142,7 @@ _MODULES = (
     recipes,
     quantizing,
     building,
+    farming,
     predicting,
     finetuning,
     running,
@@ -147,6 +152,7 @@ _MODULES = (
     resolving,
     pulling,
     publishing,
+    sites,
     signing,
     housekeeping,
 )

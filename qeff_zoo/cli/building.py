@@ -64,7 +64,7 @@ def build_command(arguments: argparse.Namespace) -> None:
     state = "was in the store already" if built.hit else f"built, validated: {package.validated}"
     if not arguments.json:
         print(f"{package.name}: {state} ({took:.1f} s)", file=sys.stderr)
-        _tell_errors(package.manifest)
+        _print_errors(package.manifest)
     published = _published(package, arguments)
     if arguments.json:
         answer = {"path": str(package.path), "build_key": package.build_key, "hit": built.hit}
@@ -84,12 +84,12 @@ def _proved(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"validated": manifest["validated"], "largest_errors": errors}
 
 
-def _tell_errors(manifest: Mapping[str, Any]) -> None:
-    """Print the predicted errors from Hugging Face's model, which no run has measured."""
-    if manifest["validated"] == "predicted":
+def _print_errors(manifest: Mapping[str, Any]) -> None:
+    """Print the emulated errors from Hugging Face's model, which no run on a device has measured."""
+    if manifest["validated"] == "emulated":
         errors = _proved(manifest)["largest_errors"].items()
         shown = ", ".join(f"{error:.2g} ({reference})" for reference, error in errors)
-        print(f"predicted: largest errors from Hugging Face's model: {shown}", file=sys.stderr)
+        print(f"emulated: largest errors from Hugging Face's model: {shown}", file=sys.stderr)
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
@@ -116,7 +116,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"prepared": str(folder), **_proved(manifest)})
         return
-    _tell_errors(manifest)
+    _print_errors(manifest)
     shown = shlex.quote(str(folder))
     print(
         f"Prepared, which is no package yet. Run {shown}/compile.sh where the compiler is, then `qeff-zoo adopt "

@@ -19,7 +19,7 @@ from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION, example
 from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.sanitize import shown
 
-_SEEN = "comp_ctx_lengths"
+_COMP_CTX_LENGTHS = "comp_ctx_lengths"
 
 
 def describe(package: Package) -> str:
@@ -112,10 +112,10 @@ def _program(program: Mapping[str, Any], target: str) -> str:
     for what, counts in program.get("ways", {}).items():
         ways = [f"{count} {words.get(code, code)}" for code, count in counts.items()]
         lines.append(f"    {what}: {'; '.join(ways)}")
-    shaped = any(_SEEN in entry["symbols"] for entry in program["specializations"])
-    if shaped and all(tensor["name"] != _SEEN for tensor in program["inputs"]):
+    shaped = any(_COMP_CTX_LENGTHS in entry["symbols"] for entry in program["specializations"])
+    if shaped and all(tensor["name"] != _COMP_CTX_LENGTHS for tensor in program["inputs"]):
         lines.append(
-            f"    {_SEEN}: not needed, since attention reads only the tokens that are there"
+            f"    {_COMP_CTX_LENGTHS}: not needed, since attention reads only the tokens that are there"
         )
     return "\n".join(lines)
 
@@ -195,16 +195,16 @@ def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
 def _evidence(manifest: Manifest) -> str:
     if not manifest["validation"]:
         return "Validation: none. Nothing was compared with the Hugging Face model."
-    said = sentences(manifest["validation"], manifest.get("costs", {}))
-    proved = "".join(f"  {sentence}\n" for sentence in said)
+    lines = sentences(manifest["validation"], manifest.get("costs", {}))
+    proved = "".join(f"  {sentence}\n" for sentence in lines)
     return f"Validated: {manifest['validated']}\n{proved}{evidence(manifest['validation'])}"
 
 
 def _reference(against: Mapping[str, Any]) -> str:
     revision = f" at {against['revision']}" if against["revision"] else ""
     version = f"transformers {against['transformers']}"
-    told = "".join(f", {name} {value}" for name, value in against.get("told", {}).items())
-    return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched{told}"
+    settings = "".join(f", {name} {value}" for name, value in against.get("told", {}).items())
+    return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched{settings}"
 
 
 def _canary(canary: Mapping[str, Any] | None) -> str:

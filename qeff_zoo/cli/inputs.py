@@ -27,8 +27,8 @@ def drafting(arguments: argparse.Namespace) -> Any:
     """Return the source of draft tokens: a package, "lookup", "heads" or None."""
     from qeff_zoo.runtime.speculation import OWN
 
-    asked = arguments.draft
-    return asked if asked in (None, *OWN) else usable_package(asked)
+    draft = arguments.draft
+    return draft if draft in (None, *OWN) else usable_package(draft)
 
 
 @contextmanager
@@ -58,16 +58,20 @@ def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     given = {name: getattr(arguments, name) for name in OPTIONS}
     if arguments.enable_qnn is not None:
-        said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
-        given |= {name: _once(name, given[name], it) for name, it in said.items() if it is not True}
+        implied = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
+        given |= {
+            name: _once(name, given[name], it) for name, it in implied.items() if it is not True
+        }
     return {name: tuple(it) if isinstance(it, list) else it for name, it in given.items()}
 
 
-def _once(name: str, given: Any, said: Any) -> Any:
+def _once(name: str, given: Any, implied: Any) -> Any:
     """Return the value that --enable-qnn sets for an option; refuse a contradicting one."""
-    if given not in (None, said):
+    if given not in (None, implied):
         flag = OPTIONS[name].flag
         raise PlanError(
-            [f"{flag} is {given!r}, and --enable-qnn means {flag} {said!r}. Leave one of them out."]
+            [
+                f"{flag} is {given!r}, and --enable-qnn means {flag} {implied!r}. Leave one of them out."
+            ]
         )
-    return said
+    return implied

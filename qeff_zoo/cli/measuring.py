@@ -33,10 +33,21 @@ def bench_command(arguments: argparse.Namespace) -> None:
         figures: Any = bench.run(package, cases, repeat=arguments.repeat, progress=advance)
     if arguments.plot is not None:
         plots.draw(figures, arguments.plot, package.name)
+    if arguments.record:
+        _record(package, figures)
     if arguments.json:
         print_json([asdict(one) for one in figures])
     else:
         print(_speech_table(figures) if speech else _prompts_table(figures))
+
+
+def _record(package: Package, figures: Sequence[Any]) -> None:
+    """Add the figures, and the machine of the measurement, to the record of the package."""
+    from qeff_zoo.cli.doctor import processor_name
+    from qeff_zoo.validation.records import add_measured
+
+    cases = [asdict(one) for one in figures]
+    add_measured(package, {"speed": {"where": processor_name(), "cases": cases}})
 
 
 def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
@@ -74,10 +85,10 @@ def _prompts_table(figures: Sequence[Any]) -> str:
     from qeff_zoo.terminal.printing import human_size
 
     tokens = {"image": figures[0].image_tokens, "audio": figures[0].audio_tokens}
-    seen = [name for name, count in tokens.items() if count]
+    kinds = [name for name, count in tokens.items() if count]
     rows = [
         [one.batch_size, one.prompt_len,
-         *([one.image_tokens + one.audio_tokens] if seen else []),
+         *([one.image_tokens + one.audio_tokens] if kinds else []),
          *([] if one.encode_s is None else [f"{one.encode_s:.3f}"]),
          one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
@@ -86,7 +97,7 @@ def _prompts_table(figures: Sequence[Any]) -> str:
         for one in figures
     ]  # fmt: skip
     timed = [] if figures[0].encode_s is None else ["encode s"]
-    headers = ["batch", "prompt", *seen, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
+    headers = ["batch", "prompt", *kinds, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
     headers += ["peak memory"]
     headers += ["accepted"] if figures[0].draft else []
     return table(rows, headers)
@@ -153,6 +164,11 @@ def _add_bench(commands: Any) -> None:
     add_threads(parser)
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="also add the figures to validated_models/ORG/NAME.json, which `validate --record` wrote",
     )
     parser.add_argument(
         "--plot",

@@ -43,7 +43,7 @@ def _fault(name: str, template: ChatTemplate) -> str | None:
     found = None
     for chat in _CHATS:
         try:
-            template.render([{"role": role, "content": said} for role, said in chat])
+            template.render([{"role": role, "content": content} for role, content in chat])
         except GenerationError as error:
             if isinstance(error.__cause__, OverBudgetError):
                 raise CheckpointError(

@@ -234,7 +234,7 @@ def _bindings_of_drafts(
         for name, tensor in heads.layer.items()
         if tensor in logical  # scales of others are not
     }
-    config = heads.said["config"]
+    config = heads.settings["config"]
     model = loader.build_meta(config, registry.recipe_for(config).task)
     found = bindings.bind(model, tensors, wanted)
     named: dict[str, Expression] = {**heads.layer}

@@ -73,8 +73,8 @@ class Finetuned:
     def as_dict(self) -> dict[str, Any]:
         """Return the answer for a program."""
         paths = {name: getattr(self, name) for name in ("folder", "path", "merged")}
-        said = {name: None if path is None else str(path) for name, path in paths.items()}
-        return {**vars(self), **said}
+        folders = {name: None if path is None else str(path) for name, path in paths.items()}
+        return {**vars(self), **folders}
 
 
 def finetune(

@@ -203,7 +203,7 @@ def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArgum
 def trainer_of(
     config: Config,
     folder: RunFolder,
-    asked: TrainingArguments,
+    arguments: TrainingArguments,
     model: "PreTrainedModel | PeftModel",
     tokenizer: "PreTrainedTokenizerBase",
     data: tuple[Dataset, Dataset | None],
@@ -213,14 +213,14 @@ def trainer_of(
     Args:
         config: Config of the run.
         folder: Folder of the run.
-        asked: See `arguments`.
+        arguments: Training arguments.
         model: To train.
         tokenizer: Tokenizer of the model.
         data: To train on, and to validate on.
     """
     facts: dict[str, Any] = {
         "model": model,
-        "args": asked,
+        "args": arguments,
         "train_dataset": data[0],
         "eval_dataset": data[1],
         "processing_class": tokenizer,

@@ -21,8 +21,8 @@ class Format:
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
         axis: Along which blocks lie, counted from the last.
-        minima: Whether each block has a minimum that is subtracted.
-        ordered: Whether columns are stored in an order of their own.
+        offsets: Whether each block has an offset, a float that is subtracted.
+        act_order: Whether columns are stored in another order, that of their activations (`desc_act`).
     """
 
     bits: int = 32
@@ -30,8 +30,8 @@ class Format:
     zero_points: bool = False
     scale: str = "float32"
     axis: int = -1
-    minima: bool = False
-    ordered: bool = False
+    offsets: bool = False
+    act_order: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -39,7 +39,7 @@ class Format:
         return self.bits >= 16
 
     @property
-    def by_rows(self) -> bool:
+    def per_channel(self) -> bool:
         """Whether all integers of a row share a scale."""
         return not self.is_float and not self.block
 
@@ -56,12 +56,12 @@ class Format:
         kind = {6: "mxfp6", 8: "mxint8"}[self.bits] if self.is_mx else f"int{self.bits}"
         more = {
             "zero points": self.zero_points,
-            "minima": self.minima,
-            "columns in an order of their own": self.ordered,
+            "offsets": self.offsets,
+            "act-order": self.act_order,
         }
         return ", ".join(
             [
-                f"{kind} by rows" if self.by_rows else f"{kind} in blocks of {self.block}",
+                f"{kind}, per-channel" if self.per_channel else f"{kind} in blocks of {self.block}",
                 *(name for name in more if more[name]),
             ]
         )
@@ -125,7 +125,7 @@ class RoundedMatrix:
 
 
 #: Facts of a matrix, or of its format, that a manifest leaves out where they do not hold.
-_OF_CHECKPOINTS = ("kept", "minima", "ordered")
+_OF_CHECKPOINTS = ("kept", "offsets", "act_order")
 
 
 def _entry(facts: dict[str, Any]) -> dict[str, Any]:

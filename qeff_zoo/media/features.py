@@ -115,8 +115,8 @@ def load_features(folder: Path) -> Features:
     settings = read_json(folder / "preprocessor_config.json")
     whole = read_json(folder / "processor_config.json")
     part = whole.get("feature_extractor") or whole.get("audio_processor", {})
-    of_pictures = part and "feature_extractor_type" not in settings
-    return find(part if of_pictures or not settings else settings)
+    is_image = part and "feature_extractor_type" not in settings
+    return find(part if is_image or not settings else settings)
 
 
 def find(settings: Mapping[str, Any]) -> Features:

@@ -57,7 +57,7 @@ def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
 
 _BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
     patch_rules.grid_of_patches: _by_pixels,
-    patch_rules.grid_of_told_patches: _by_pixels,
+    patch_rules.grid_with_merge_sizes: _by_pixels,
     patch_rules.lines_of_patches: _by_pixels,
     patch_rules.grid_of_frames: _by_frames,
     patch_rules.grid_of_pixels: _by_frames,

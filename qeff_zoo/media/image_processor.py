@@ -315,7 +315,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "VideoLlama3ImageProcessor": (
-        patch_rules.grid_of_told_patches,
+        patch_rules.grid_with_merge_sizes,
         {
             **_PATCHES, **_HALF, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
             "temporal_patch_size": 1, "merge_size": 1,
@@ -341,17 +341,17 @@ class ImageProcessor:
     name: str
     settings: Mapping[str, Any]
 
-    def __call__(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
+    def __call__(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
         """Return the arrays of the images of one request, by the names of the model's inputs.
 
         Raises:
             MediaError: If there are no images, one cannot be read, or its shape is not supported by the model.
         """
-        if not pictures:
+        if not images:
             raise MediaError(
                 "Cannot process no pictures: the list is empty. Expected at least one. Give a path or a Pillow image."
             )
-        return self.arrays([read_image(picture, limits) for picture in pictures])
+        return self.arrays([read_image(image, limits) for image in images])
 
     def arrays(self, images: Sequence[Pixels]) -> dict[str, Any]:
         """Return the arrays of images that have been read; only the shapes of `blank` images count.

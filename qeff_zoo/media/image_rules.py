@@ -15,14 +15,14 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import (
     Settings,
-    cropped_as_asked,
+    crop_to_size,
     joined,
     numbers,
     pad_to_square,
     padded,
     resize,
     resize_across,
-    resized_as_asked,
+    resize_to_size,
     shortest_edge,
 )
 
@@ -48,8 +48,8 @@ def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def _finished(image: Pixels, settings: Settings) -> NDArray[Any]:
     """Resize, crop, rescale and normalize an image, each if enabled."""
     if settings["do_resize"]:
-        image = resized_as_asked(image, settings)
-    return numbers(cropped_as_asked(image, settings), settings)
+        image = resize_to_size(image, settings)
+    return numbers(crop_to_size(image, settings), settings)
 
 
 def _resized(image: Pixels, settings: Settings) -> NDArray[Any]:
@@ -75,10 +75,10 @@ def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
         if settings["do_resize"] and edge < 384:
             larger = shortest_edge(image, int(edge / settings["crop_pct"]))
             crop = {"do_center_crop": True, "crop_size": {"height": edge, "width": edge}}
-            image = cropped_as_asked(resize(image, *larger, settings["resample"]), crop)
+            image = crop_to_size(resize(image, *larger, settings["resample"]), crop)
         elif settings["do_resize"]:
             image = resize(image, edge, edge, settings["resample"])
-        arrays.append(numbers(cropped_as_asked(image, settings), settings))
+        arrays.append(numbers(crop_to_size(image, settings), settings))
     return {"pixel_values": stacked(arrays)}
 
 
@@ -86,20 +86,20 @@ def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
 _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 
 
-def settings_of_timm(told: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_timm(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processor settings for `pretrained_cfg` of a timm checkpoint."""
-    _, height, width = told.get("input_size") or (3, 224, 224)
-    said = {
-        "image_mean": told.get("mean"),
-        "image_std": told.get("std"),
-        "resample": _FILTERS.get(str(told.get("interpolation"))),
-        "crop_pct": told.get("crop_pct"),
-        "crop_mode": told.get("crop_mode"),
+    _, height, width = config.get("input_size") or (3, 224, 224)
+    settings = {
+        "image_mean": config.get("mean"),
+        "image_std": config.get("std"),
+        "resample": _FILTERS.get(str(config.get("interpolation"))),
+        "crop_pct": config.get("crop_pct"),
+        "crop_mode": config.get("crop_mode"),
     }
     return {
         "image_processor_type": "TimmWrapperImageProcessor",
         "size": {"height": height, "width": width},
-        **{name: value for name, value in said.items() if value is not None},
+        **{name: value for name, value in settings.items() if value is not None},
     }
 
 
@@ -261,7 +261,7 @@ def whole_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
             height = ((height - 1) // patch["height"] + 1) * patch["height"]
             width = ((width - 1) // patch["width"] + 1) * patch["width"]
             image = resize(image, height, width, settings["resample"])
-        arrays.append(numbers(cropped_as_asked(image, settings), settings))
+        arrays.append(numbers(crop_to_size(image, settings), settings))
     sizes = np.array([array.shape[1:] for array in arrays])
     return {
         "pixel_values": stacked(padded(arrays) if settings.get("do_pad") else arrays),

@@ -9,7 +9,7 @@ import numpy as np
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import Pixels
-from qeff_zoo.media.pixels import Settings, cropped_as_asked, numbers, resize, shortest_edge
+from qeff_zoo.media.pixels import Settings, crop_to_size, numbers, resize, shortest_edge
 
 _BICUBIC = 3
 _GRAY = 200  # of 256; lighter pixels are margin
@@ -57,7 +57,7 @@ def _page(image: Pixels, settings: Settings, shrinking: Mapping[str, Any]) -> An
             image = resize(image, tall, wide, **shrinking)
     if settings["do_pad"]:
         image = _in_middle(image, height, width)
-    return numbers(cropped_as_asked(image, settings), settings)
+    return numbers(crop_to_size(image, settings), settings)
 
 
 def _turned(image: Pixels, height: int, width: int) -> Pixels:

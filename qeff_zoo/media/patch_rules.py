@@ -111,7 +111,7 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
 
 
-def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
+def grid_with_merge_sizes(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """VideoLLaMA 3: `grid_of_patches` and `image_merge_sizes` (n,), the merge size per side."""
     merges = np.full(len(images), settings["merge_size"])
     return {**grid_of_patches(images, settings), "image_merge_sizes": merges}

@@ -79,7 +79,7 @@ def between_edges(image: Pixels, shortest: int, longest: int) -> tuple[int, int]
     return edge, int(exact * width / height)
 
 
-def resized_as_asked(image: Pixels, settings: Settings) -> Pixels:
+def resize_to_size(image: Pixels, settings: Settings) -> Pixels:
     """Resize to `size`, in any of its forms."""
     size: Mapping[str, int] = settings["size"]
     if "shortest_edge" in size and "longest_edge" in size:
@@ -109,7 +109,7 @@ def center_crop(image: Pixels, height: int, width: int) -> Pixels:
     return image[top : top + height, left : left + width]
 
 
-def cropped_as_asked(image: Pixels, settings: Settings) -> Pixels:
+def crop_to_size(image: Pixels, settings: Settings) -> Pixels:
     """Crop to `crop_size`, if enabled."""
     if not settings.get("do_center_crop"):
         return image

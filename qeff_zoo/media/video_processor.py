@@ -23,7 +23,7 @@ from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
-from qeff_zoo.media.pixels import cropped_as_asked, resize_across, shortest_edge
+from qeff_zoo.media.pixels import crop_to_size, resize_across, shortest_edge
 from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
 
@@ -51,101 +51,105 @@ _TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+def _each_by_itself(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
     """Qwen2-VL: the pixels of each frame lie between two numbers."""
-    size, factor = told["size"], told["patch_size"] * told["merge_size"]
+    size, factor = settings["size"], settings["patch_size"] * settings["merge_size"]
     most = size["longest_edge"]
-    if told.get("cap_pixels_per_frame"):
-        every = int(told["max_video_tokens"] * factor * factor * 0.9)
-        share = every * told["temporal_patch_size"] // frames
+    if settings.get("cap_pixels_per_frame"):
+        every = int(settings["max_video_tokens"] * factor * factor * 0.9)
+        share = every * settings["temporal_patch_size"] // frames
         most = max(min(most, share), int(size["shortest_edge"] * 1.05))
     return smart_size(image, factor, size["shortest_edge"], most)
 
 
-def _part_of_all(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+def _part_of_all(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
     """VideoLLaMA 3: the pixels of each frame are at least one number, those of all frames at most another."""
-    size = told["size"]
-    return smart_size(image, unit_of(told), size["shortest_edge"], size["longest_edge"] // frames)
+    size = settings["size"]
+    return smart_size(
+        image, unit_of(settings), size["shortest_edge"], size["longest_edge"] // frames
+    )
 
 
-def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+def _all_together(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
     """Qwen3-VL: the pixels of all frames together lie between two numbers."""
-    size, factor = told["size"], unit_of(told)
+    size, factor = settings["size"], unit_of(settings)
     most = size["longest_edge"]
-    if told.get("cap_pixels_per_frame"):
-        share = min(told["max_video_tokens"] * factor * factor, most // frames)
+    if settings.get("cap_pixels_per_frame"):
+        share = min(settings["max_video_tokens"] * factor * factor, most // frames)
         most = max(share, int(size["shortest_edge"] * 1.05)) * frames
-    deep = told["temporal_patch_size"]
+    deep = settings["temporal_patch_size"]
     return size_of_frames(image, factor, size["shortest_edge"], most, (frames, deep))
 
 
-def _shortest_side(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+def _shortest_side(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
     """LLaVA-NeXT-Video and Video-LLaVA: the shorter side in the size to which frames are then cropped."""
-    size = told["size"]
+    size = settings["size"]
     if "shortest_edge" in size:
         return shortest_edge(image, size["shortest_edge"])
     return size["height"], size["width"]
 
 
-def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
-    return told["size"]["height"], told["size"]["width"]
+def _one_size(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
+    return settings["size"]["height"], settings["size"]["width"]
 
 
 # --- timestamps ------------------------------------------------------------------------------------------------------
 
 
-def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    fps = frame_rules.FPS if video.fps is None else len(chosen) / len(video.pictures) * video.fps
-    return {"second_per_grid_ts": np.array([told["temporal_patch_size"] / fps], np.float32)}
+def _seconds_of_steps(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
+    fps = frame_rules.FPS if video.fps is None else len(chosen) / len(video.frames) * video.fps
+    return {"second_per_grid_ts": np.array([settings["temporal_patch_size"] / fps], np.float32)}
 
 
-def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _seconds_that_count(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     """Return the duration of a step by the frame rate that Qwen Omni's processor assumes, not the video's."""
-    seconds = told["temporal_patch_size"] / told["counted_fps"]
+    seconds = settings["temporal_patch_size"] / settings["counted_fps"]
     return {"second_per_grid_ts": np.array([seconds], np.float32)}
 
 
-def _nothing(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _nothing(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     return {}
 
 
-def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _times(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     """Return the timestamp of each temporal step: midway between its first and its last frame."""
-    deep = told["temporal_patch_size"]
+    deep = settings["temporal_patch_size"]
     filled = [*chosen, *[chosen[-1]] * (-len(chosen) % deep)]
     fps = video.fps or frame_rules.FPS
     ends = zip(filled[::deep], filled[deep - 1 :: deep], strict=True)
     return {"timestamps": np.array([(first / fps + last / fps) / 2 for first, last in ends])}
 
 
-def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _times_of_beginnings(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     """Return the timestamp of each temporal step: that of its first frame."""
     fps = video.fps or frame_rules.FPS
-    return {"timestamps": np.array([one / fps for one in chosen[:: told["temporal_patch_size"]]])}
+    return {
+        "timestamps": np.array([one / fps for one in chosen[:: settings["temporal_patch_size"]]])
+    }
 
 
-def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _times_by_set_rate(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     """Return the timestamp of each frame; the default frame rate is the assumed one of the processor, else `fps`.
 
     Else it is the maximum frame rate of sampling.
     """
-    fps = video.fps or told.get("counted_fps") or frame_rules.taken_of_a_second(told)
+    fps = video.fps or settings.get("counted_fps") or frame_rules.taken_of_a_second(settings)
     return {"timestamps": np.array([one / fps for one in chosen])}
 
 
-def _times_and_duration(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+def _times_and_duration(video: Frames, chosen: Sequence[int], settings: Settings) -> Arrays:
     """Return the timestamp of each frame, and the duration of a video with a frame rate."""
     fps = video.fps or frame_rules.FPS
-    whole = {"duration": np.array(len(video.pictures) / video.fps)} if video.fps else {}
+    whole = {"duration": np.array(len(video.frames) / video.fps)} if video.fps else {}
     return {"timestamps": np.array([one / fps for one in chosen]), **whole}
 
 
-def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    pixels, grid = patches_of_frames(frames, told)
+def _patches(frames: NDArray[np.float32], settings: Settings) -> Arrays:
+    pixels, grid = patches_of_frames(frames, settings)
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
 
 
-def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
+def _separate_frames(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     """Return frames as separate images."""
     return {"pixel_values": frames}
 
@@ -154,26 +158,26 @@ def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
     return resize_aliased(image, height, width)
 
 
-def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
+def _together(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     """Return frames as one video, whose image tokens come from all frames."""
     return {"pixel_values": frames, "of_video": np.array(1)}
 
 
-def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
+def _without_repeats(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     """VideoLLaMA 3: patches, and a mask of those that differ from the frame before; each frame keeps at least one."""
-    pixels, grid = patches_of_frames(frames, told)
-    squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * told["merge_size"] ** 2)
+    pixels, grid = patches_of_frames(frames, settings)
+    squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * settings["merge_size"] ** 2)
     kept = np.ones(squares.shape[:2], bool)
-    if told["use_token_compression"]:
+    if settings["use_token_compression"]:
         kept[1:] = np.abs(squares[1:] - squares[:-1]).mean(-1) * 255 > _ANOTHER
         kept[~kept.any(1), 0] = True
     return {
         "pixel_values_videos": pixels, "video_grid_thw": np.array([grid], np.int64),
-        "video_merge_sizes": np.array([told["merge_size"]]), "video_compression_mask": kept.reshape(-1),
+        "video_merge_sizes": np.array([settings["merge_size"]]), "video_compression_mask": kept.reshape(-1),
     }  # fmt: skip
 
 
-def _apart(frames: NDArray[np.float32], told: Settings) -> Arrays:
+def _apart(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     """Return frames as one video, for a separate program."""
     return {"pixel_values_videos": frames[None]}
 
@@ -185,7 +189,7 @@ class Kind:
     Args:
         settings: Default settings.
         sample: A function that selects frames.
-        tell: A function that returns the model's inputs beside patches and their grid.
+        times: A function that returns the model's inputs beside patches and their grid.
         size: A function that returns the height and width of a frame, given the number of frames.
         fewest: Minimum number of frames in a video.
         stamp: Text that the processor writes around a temporal step, as in `recipe.Images`; empty if recipes set it.
@@ -199,7 +203,7 @@ class Kind:
 
     settings: Settings
     sample: Callable[[Frames, Settings], Sequence[int]]
-    tell: Callable[[Frames, Sequence[int], Settings], Arrays]
+    times: Callable[[Frames, Sequence[int], Settings], Arrays]
     size: Callable[[Pixels, int, Settings], tuple[int, int]] = _one_size
     fewest: int = 1
     stamp: tuple[str, ...] = ()
@@ -220,7 +224,7 @@ def _omni(square: int, fps: float) -> Kind:
     least, most = (count * square**2 for count in (128, 768))
     size = {"shortest_edge": least, "longest_edge": most}
     return Kind(
-        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_that_count,
+        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, times=_seconds_that_count,
         fixed={"size": size, "min_pixels": least, "max_pixels": most, "counted_fps": fps},
     )  # fmt: skip
 
@@ -232,33 +236,33 @@ WHOLE: Mapping[str, Kind] = {
 }
 _CUT = Kind(
     settings={**PROCESSORS["CLIPImageProcessor"][1], "do_sample_frames": False},
-    sample=frame_rules.at_whole_steps, size=_shortest_side, tell=_nothing, arrange=_apart,
+    sample=frame_rules.at_whole_steps, size=_shortest_side, times=_nothing, arrange=_apart,
 )  # fmt: skip
 #: Kinds by the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
-        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_of_steps
+        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, times=_seconds_of_steps
     ),
     "Qwen3VLVideoProcessor": Kind(
         settings={
             **_SETTINGS, **_HALF, "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
             "patch_size": 16, "do_sample_frames": True, "fps": 2, "max_video_tokens": 768,
         },
-        sample=frame_rules.from_first_to_last, size=_all_together, tell=_times, fewest=2,
+        sample=frame_rules.from_first_to_last, size=_all_together, times=_times, fewest=2,
     ),
     "Glm4vVideoProcessor": Kind(
-        settings=_GLM4V, sample=frame_rules.from_second_to_second, size=_all_together, tell=_times_of_beginnings,
+        settings=_GLM4V, sample=frame_rules.from_second_to_second, size=_all_together, times=_times_of_beginnings,
         fewest=2, stamp=("<|begin_of_image|>", "<|end_of_image|>{second}"), counts=False,
     ),
     "Glm46VVideoProcessor": Kind(
-        settings=_GLM4V, sample=frame_rules.fewer_of_longer, size=_all_together, tell=_times_of_beginnings,
+        settings=_GLM4V, sample=frame_rules.fewer_of_longer, size=_all_together, times=_times_of_beginnings,
         fewest=2, stamp=_TENTHS, counts=False,
     ),
     "GlmgaVideoProcessor": Kind(
         settings={
             **_GLM4V, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 55790}, "max_frames": 640,
         },
-        sample=frame_rules.so_many_of_a_second, size=_all_together, tell=_times_of_beginnings,
+        sample=frame_rules.so_many_of_a_second, size=_all_together, times=_times_of_beginnings,
         fewest=2, stamp=_TENTHS, counts=False,
     ),
     "InternVLVideoProcessor": Kind(
@@ -266,11 +270,11 @@ KINDS: Mapping[str, Kind] = {
             **PROCESSORS["GotOcr2ImageProcessor"][1], "do_sample_frames": False, "initial_shift": True,
             "temporal_patch_size": 1,
         },
-        sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
+        sample=frame_rules.in_the_middle, size=_one_size, times=_times, arrange=_separate_frames,
     ),
     "LlavaOnevisionVideoProcessor": Kind(
         settings={**PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False},
-        sample=frame_rules.at_whole_steps, tell=_nothing, arrange=_together,
+        sample=frame_rules.at_whole_steps, times=_nothing, arrange=_together,
     ),
     "LlavaNextVideoVideoProcessor": _CUT,
     "MiniCPMV4_6VideoProcessor": Kind(
@@ -278,25 +282,25 @@ KINDS: Mapping[str, Kind] = {
             **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
             "stack_frames": 1, "temporal_patch_size": 1,
         },
-        sample=frame_rules.one_of_a_second, tell=_times, cut=frames_and_slices,
+        sample=frame_rules.one_of_a_second, times=_times, cut=frames_and_slices,
     ),
     "Molmo2VideoProcessor": Kind(
         settings={
             **PROCESSORS["Molmo2ImageProcessor"][1], "pooling_size": (3, 3), "num_frames": 64, "max_fps": 2,
             "do_sample_frames": True, "temporal_patch_size": 1, "do_rescale": False, "do_normalize": False,
         },
-        sample=frame_rules.no_more_of_a_second, size=_one_size, tell=_times_or_told, arrange=frames_as_crops,
+        sample=frame_rules.no_more_of_a_second, size=_one_size, times=_times_by_set_rate, arrange=frames_as_crops,
         fixed={"do_resize": True}, resize=_aliased,
     ),
     "SmolVLMVideoProcessor": Kind(
         settings=PROCESSORS["SmolVLMImageProcessor"][1], sample=frame_rules.between_first_and_last,
-        tell=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
+        times=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
     ),
     "VideoLlama3VideoProcessor": Kind(
         settings={
             **_SETTINGS, **_HALF, "temporal_patch_size": 1, "max_frames": 180, "use_token_compression": True,
         },
-        sample=frame_rules.at_equal_steps, size=_part_of_all, tell=_times_or_told, arrange=_without_repeats,
+        sample=frame_rules.at_equal_steps, size=_part_of_all, times=_times_by_set_rate, arrange=_without_repeats,
         fixed={"counted_fps": 1.0},
     ),
     "VideoLlavaVideoProcessor": _CUT,
@@ -322,36 +326,38 @@ class VideoProcessor:
         Raises:
             MediaError: If the video cannot be read, or its frames cannot be sampled by the checkpoint's settings.
         """
-        video, told = read_video(source, limits), self.settings
-        if len(video.pictures) < self.kind.fewest:
+        video, settings = read_video(source, limits), self.settings
+        if len(video.frames) < self.kind.fewest:
             raise frame_rules.too_few(video, self.kind.fewest)
-        chosen: Sequence[int] = range(len(video.pictures))
-        if told["do_sample_frames"]:
-            chosen = self.kind.sample(video, told)
+        chosen: Sequence[int] = range(len(video.frames))
+        if settings["do_sample_frames"]:
+            chosen = self.kind.sample(video, settings)
             if len(chosen) < self.kind.fewest:
                 raise frame_rules.too_few(video, self.kind.fewest)
-        pictures = [video.pictures[one] for one in chosen]
+        images = [video.frames[one] for one in chosen]
         if self.kind.cut:
-            made = self.kind.cut(pictures, told)
+            made = self.kind.cut(images, settings)
         else:
-            frames = np.stack([self._numbers(one, len(chosen)) for one in pictures])
-            made = self.kind.arrange(frames, told)
-        return {**made, **self.kind.tell(video, chosen, told)}
+            frames = np.stack([self._numbers(one, len(chosen)) for one in images])
+            made = self.kind.arrange(frames, settings)
+        return {**made, **self.kind.times(video, chosen, settings)}
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
         """Resize, rescale and normalize a frame of several: (3, height, width)."""
-        told = self.settings
-        if told["do_resize"]:
-            image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
-        if self.kind.arrange in (_pictures, _together, _apart):
-            image = cropped_as_asked(image, told)
+        settings = self.settings
+        if settings["do_resize"]:
+            image = self.kind.resize(
+                image, *self.kind.size(image, frames, settings), settings["resample"]
+            )
+        if self.kind.arrange in (_separate_frames, _together, _apart):
+            image = crop_to_size(image, settings)
         values = image.transpose(2, 0, 1).astype(np.float32)
-        scale = told["rescale_factor"] if told["do_rescale"] else 1.0
-        if not told["do_normalize"]:
+        scale = settings["rescale_factor"] if settings["do_rescale"] else 1.0
+        if not settings["do_normalize"]:
             return values * np.float32(scale)
         # In one step, as transformers does with tensors.
         mean, std = (
-            np.asarray(told[name], np.float32).reshape(3, 1, 1) * np.float32(1 / scale)
+            np.asarray(settings[name], np.float32).reshape(3, 1, 1) * np.float32(1 / scale)
             for name in ("image_mean", "image_std")
         )
         normal: NDArray[np.float32] = (values - mean) / std
@@ -412,11 +418,11 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
             "transformers, and give the arrays."
         )
     kind = KINDS[name]
-    said = {key: one for key, one in document.items() if one is not None}
-    if asked := said.get("video_sampling"):
-        sampled = {"num_frames": asked["max_frames"], "fps": asked["fps"]}
-        said = {"size": asked["video_size"], **said, **sampled}
-    settings = {**kind.settings, **said, **kind.fixed}
+    configured = {key: one for key, one in document.items() if one is not None}
+    if sampling := configured.get("video_sampling"):
+        sampled = {"num_frames": sampling["max_frames"], "fps": sampling["fps"]}
+        configured = {"size": sampling["video_size"], **configured, **sampled}
+    settings = {**kind.settings, **configured, **kind.fixed}
     if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(
             f"Cannot sample videos as {file} says: it takes {settings['num_frames']} frames of each (num_frames), and "

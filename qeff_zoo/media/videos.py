@@ -34,12 +34,12 @@ class Frames:
     """Frames of a video, all of one size.
 
     Attributes:
-        pictures: Frames in their order.
+        frames: Frames in their order.
         fps: Frame rate; None if unknown.
         name: Description of the video in an error.
     """
 
-    pictures: Sequence[Pixels]
+    frames: Sequence[Pixels]
     fps: float | None
     name: str
 
@@ -71,20 +71,20 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
         )
     if len(found) > limits.frames:
         raise MediaError(_too_many(name, len(found), limits))
-    pictures, left = list[Pixels](), limits.pixels
+    frames, left = list[Pixels](), limits.pixels
     for one in found:
-        pictures.append(read_image(one, limits))
-        left -= pictures[-1].shape[0] * pictures[-1].shape[1]
+        frames.append(read_image(one, limits))
+        left -= frames[-1].shape[0] * frames[-1].shape[1]
         if left < 0:
             raise MediaError(_too_large(name, len(found), limits))
         yield
-    sizes = sorted({(one.shape[1], one.shape[0]) for one in pictures})
+    sizes = sorted({(one.shape[1], one.shape[0]) for one in frames})
     if len(sizes) > 1:
         raise MediaError(
             f"Cannot read {name}: its frames are of {len(sizes)} sizes, {sizes[0]} and {sizes[1]} among them (width, "
             "height). Expected one size. Scale the frames to one."
         )
-    return Frames(pictures, fps, name)
+    return Frames(frames, fps, name)
 
 
 def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -> int:
@@ -98,15 +98,15 @@ def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -
         MediaError: If it is no video, has too many frames, or too many pixels.
     """
     name = _title(source)
-    image, pictures = None, list[Picture]()
+    image, frames = None, list[Picture]()
     if isinstance(source, bytes):
         image = open_image(source, limits)
     else:
-        pictures = list(source)
-    count = getattr(image, "n_frames", 1) if image else len(pictures)
+        frames = list(source)
+    count = getattr(image, "n_frames", 1) if image else len(frames)
     if count > limits.frames:
         raise MediaError(_too_many(name, count, limits))
-    sizes = [image.size] * count if image else [size_of(one, limits) for one in pictures]
+    sizes = [image.size] * count if image else [size_of(one, limits) for one in frames]
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         raise MediaError(_too_large(name, count, limits))

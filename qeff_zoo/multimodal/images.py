@@ -61,7 +61,7 @@ class Images(ImageEncoder):
         """See `ImageEncoder`."""
         from qeff_zoo.tasks.multimodal import language_tracing
 
-        return language_tracing.tracing(model, images=self, sounds=audio, **variant)
+        return language_tracing.tracing(model, images=self, audio=audio, **variant)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
         """See `ImageEncoder`."""

@@ -167,7 +167,7 @@ class Assembly:
             self.record = ladder.validate(
                 package,
                 self.checkpoint,
-                level=level or "predicted",
+                level=level or "emulated",
                 progress=advance,
                 opening=partial(opens, numerics),
                 exact=partial(opens, exact) if self.plan.recipe.task == TEXT_GENERATION else None,

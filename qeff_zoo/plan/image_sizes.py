@@ -58,10 +58,10 @@ def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
         recipe: Recipe for the task.
         roles: Roles of the programs.
     """
-    images, sounds = recipe.images, recipe.sounds
+    images, audio = recipe.images, recipe.audio
     if images and "vision" in roles and images.any_size:
         return "pictures of any size"
-    return sounds.any_length if sounds else ""
+    return audio.any_length if audio else ""
 
 
 def _as_square(rows: int, unit: int) -> str:

@@ -77,6 +77,6 @@ class ProgramPlan:
         stay = {
             name: one
             for name, one in encoded.items()
-            if self.stored or (self.weights.by_rows and one.is_by_rows)
+            if self.stored or (self.weights.per_channel and one.is_per_channel)
         }
         return Storage(self.weights, stay, self.named)

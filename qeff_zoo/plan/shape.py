@@ -69,7 +69,7 @@ def _fit(checkpoint: Checkpoint, request: Request, recipe: Recipe, decisions: De
             f"{checkpoint.name!r} has {least} positions; expected at least {LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
-    of_text = tasks.find(recipe.task).reads == "text" or recipe.asked
+    of_text = tasks.find(recipe.task).reads == "text" or recipe.image_prompt
     if "encoder" in roles and of_text:  # positions are of tokens
         _fit_lengths(positions, few, decisions)
     if "decoder" in roles:
@@ -227,7 +227,7 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
         original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
         if original and factor:
             positions = max(positions, int(original * factor))
-    counted = recipe.halves.after_padding if recipe.halves else ()
+    counted = recipe.submodels.after_padding if recipe.submodels else ()
     behind = recipe.positions_after_padding or config.get("model_type") in counted
     learned = config.get("position_embedding_type") != "rotary"  # RoPE has no table of them
     return positions - (int(config.get("pad_token_id", 1)) + 1 if behind and learned else 0)

@@ -60,7 +60,7 @@ def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) ->
     roles = tasks.wanted_beside(recipe, checkpoint, target.roles)
     draft, fused = checkpoint.speculator, None
     if HEADS in roles and draft and HEADS in target.fused_roles and draft.at_once:
-        fused = dict(draft.said)
+        fused = dict(draft.settings)
     separate = [role for role in roles if not (fused and role == HEADS)]
     components = tasks.components_of(recipe, *separate)
     return Decisions().provide(components=components, fused_heads=fused)

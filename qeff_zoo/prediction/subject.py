@@ -134,7 +134,7 @@ class Subject:
                 ]
             )
 
-    def ask_reference(self, step: Callable[[int], None]) -> None:
+    def run_reference(self, step: Callable[[int], None]) -> None:
         """Get the answers of Hugging Face's model in float32, in a process of its own."""
         self._expected = self.reference(step)
 
@@ -147,7 +147,7 @@ class Subject:
             step: Told of every call.
             numerics: Numerics of a device; None for float32.
         """
-        told = self.plan.spec.get("task", {})
+        settings = self.plan.spec.get("task", {})
         rounded = Numerics() if numerics is None else Numerics(matrices=self.matrices(numerics))
         request = {
             **self.checkpoint.located,
@@ -155,9 +155,9 @@ class Subject:
             "sequences": self.texts.sequences,
             "positions": self.texts.positions,
             "told": {
-                name: told[name]
+                name: settings[name]
                 for name in ("pooling", "normalize", "rope_factors")
-                if name in told
+                if name in settings
             },
             "device": None if numerics is None else asdict(numerics),
             "numerics": rounded.as_dict(),
@@ -317,7 +317,7 @@ def opened(
             subject.prepare(store)
             subject.check(keep)
         with watch.stage("hugging-face", unit="call") as step:
-            subject.ask_reference(step)
+            subject.run_reference(step)
         yield subject, store
 
 

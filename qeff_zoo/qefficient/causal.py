@@ -129,7 +129,7 @@ class QEFFAutoModelForCausalLM(Model):
         view = super().model
         if self._heads is not None:
             view.config = deepcopy(view.config)
-            count = open_speculator(self._heads).said["heads"]
+            count = open_speculator(self._heads).settings["heads"]
             view.config.speculative_config = {"num_speculative_tokens": count}
         return view
 

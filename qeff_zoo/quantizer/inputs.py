@@ -133,8 +133,8 @@ def moments(linear: nn.Linear) -> Iterator[Tensor]:
     total = torch.zeros(linear.in_features, linear.in_features)
 
     def add(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        seen = arguments[0].reshape(-1, linear.in_features)
-        total.addmm_(seen.T, seen)
+        recorded = arguments[0].reshape(-1, linear.in_features)
+        total.addmm_(recorded.T, recorded)
 
     hook = linear.register_forward_pre_hook(add)
     try:
@@ -150,14 +150,14 @@ def inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
     Args:
         linear: Linear module of a loaded layer.
     """
-    seen: list[Tensor] = []
+    recorded: list[Tensor] = []
 
     def note(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        seen.append(arguments[0].reshape(-1, linear.in_features))
+        recorded.append(arguments[0].reshape(-1, linear.in_features))
 
     hook = linear.register_forward_pre_hook(note)
     try:
-        yield seen
+        yield recorded
     finally:
         hook.remove()
 

@@ -77,7 +77,7 @@ class Measured:
                         varied.append(self._varied(number, prefix, unit, hidden))
                 hidden = [streamed.run(number, text, one) for text, one in enumerate(hidden)]
             step(1)
-        self._ask(hidden)
+        self._run(hidden)
         if self.subject.wishes.budget is not None and self.subject.head in self.subject.sources:
             last = self._unit([self.subject.head])
             varied.append(
@@ -143,7 +143,7 @@ class Measured:
         found = [hidden[text] for text in self.subject.measured]
         return _Varied(unit, found, self.subject.head if self.subject.tied else None)
 
-    def _ask(self, hidden: Sequence[Tensor]) -> None:
+    def _run(self, hidden: Sequence[Tensor]) -> None:
         """Keep the float model's answers, and what the output matrix is given if the embedding is tied to it."""
         streamed = self.subject.streamed
         with streamed.loaded(), ExitStack() as stack:

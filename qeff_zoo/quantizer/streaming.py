@@ -182,9 +182,9 @@ class Streamed:
             for one in inputs:
                 problem: Exception | None = None
                 for self._as_tuples in (False, True):
-                    seen: list[Tensor] = []
+                    recorded: list[Tensor] = []
                     calls: list[Call] = []
-                    with self._cut_out(self._recorder(seen, calls)):
+                    with self._cut_out(self._recorder(recorded, calls)):
                         try:
                             self._run(one)
                         except (
@@ -196,12 +196,14 @@ class Streamed:
                         ) as e:
                             problem = problem or e
                             continue
-                    if len(seen) == len(self.layers) and all(h is seen[0] for h in seen):
+                    if len(recorded) == len(self.layers) and all(
+                        h is recorded[0] for h in recorded
+                    ):
                         break
                 else:
                     what = "does more between two layers than to call them"
                     raise self._unsupported(what) from problem
-                firsts.append(seen[0])
+                firsts.append(recorded[0])
                 for every, call in zip(self._calls, calls, strict=True):
                     every.append(call)
         return firsts
@@ -215,13 +217,13 @@ class Streamed:
         """Whether the model predicts the tokens that follow."""
         return self.model.get_output_embeddings() is not None and self.model.can_generate()
 
-    def _recorder(self, seen: list[Tensor], calls: list[Call]) -> Callable[..., Any]:
+    def _recorder(self, recorded: list[Tensor], calls: list[Call]) -> Callable[..., Any]:
         def record(*arguments: Any, **options: Any) -> Any:
             if arguments:
                 hidden, arguments = arguments[0], arguments[1:]
             else:
                 hidden = options.pop("hidden_states")
-            seen.append(hidden)
+            recorded.append(hidden)
             calls.append(Call(arguments, options))
             return (hidden,) if self._as_tuples else hidden
 

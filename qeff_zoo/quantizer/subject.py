@@ -49,17 +49,17 @@ class Subject:
             expressions.get(f"{self.head}.weight") == expressions[f"{self.embedding}.weight"]
         )
         inside = f"{self.streamed.path}."
-        asked = {
+        linear = {
             name
             for name, module in modules.items()
             if type(module) is nn.Linear and name.startswith(inside)
         }
         if self.wishes.embeddings:
-            asked |= {self.embedding} | ({self.head} if self.head and not self.tied else set())
+            linear |= {self.embedding} | ({self.head} if self.head and not self.tied else set())
         #: Modules whose matrix can be stored in integers, and where the checkpoint has that.
         self.sources: dict[str, Place] = {}
         for name in modules:
-            place = self._place(name) if name in asked else None
+            place = self._place(name) if name in linear else None
             if place is not None and self._fits(place):
                 self.sources[name] = place
         self.names = list(modules)

@@ -155,11 +155,11 @@ class Work:
         with ExitStack() as stack:
             inputs = [stack.enter_context(inputs_of(linear_of(layer, n[0]))) for n in chosen]
             for text in range(len(rounded[1])):
-                seen: list[list[Tensor]] = []
+                recorded: list[list[Tensor]] = []
                 for weights, states in (rounded,) if stage.routed else (rounded, plain):
                     set_weights(layer, weights)
                     run(text, states[text])
-                    seen.append(
+                    recorded.append(
                         [
                             torch.cat([one[:0], *of])
                             for one, of in zip(hessians, inputs, strict=True)
@@ -167,11 +167,11 @@ class Work:
                     )
                     for of in inputs:
                         of.clear()
-                for number, found in enumerate(seen[0]):
+                for number, found in enumerate(recorded[0]):
                     hessians[number].addmm_(found.T, found)
                     # Tokens that a router sends elsewhere once it is given other states are not compared.
-                    same = seen[-1][number].shape == found.shape
-                    crossed[number].addmm_((seen[-1][number] if same else found).T, found)
+                    same = recorded[-1][number].shape == found.shape
+                    crossed[number].addmm_((recorded[-1][number] if same else found).T, found)
         for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
             for name in names:
                 wanted = was[name]

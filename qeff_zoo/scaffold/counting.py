@@ -69,10 +69,10 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
 
 def promises(recipe: Recipe, counted: Sequence[Counted]) -> bool:
     """Whether a recipe's transforms are exactly the counted ones."""
-    theirs = {transform.name: transform for transform in recipe.transforms}
-    return set(theirs) == {item.name for item in counted} and all(
-        theirs[item.name].count(config) == number
-        and theirs[item.name].parameters.get("offset", 0.0) == item.offset
+    declared = {transform.name: transform for transform in recipe.transforms}
+    return set(declared) == {item.name for item in counted} and all(
+        declared[item.name].count(config) == number
+        and declared[item.name].parameters.get("offset", 0.0) == item.offset
         for item in counted
         for config, number in item.points
     )

@@ -293,10 +293,10 @@ def _derived(draft: _Draft, nearest: Recipe, head: Mapping[str, Any]) -> str:
 def _overrides(draft: _Draft, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the tiny configuration changes in a relative's."""
     own = {key: value for key, value in draft.tiny.items() if key not in base or base[key] != value}
-    rope, theirs = own.get("rope_parameters", {}), base.get("rope_parameters", {})
+    rope, inherited = own.get("rope_parameters", {}), base.get("rope_parameters", {})
     if (
         set(rope) <= {"rope_type", "rope_theta"}
-        and "rope_type" in theirs
+        and "rope_type" in inherited
         and rope.get("rope_type") == "default"
     ):
         own.pop("rope_parameters")  # a scaled RoPE shows more than a plain one

@@ -124,7 +124,7 @@ def shrink(
     full = parsed.to_dict()  # with `head_dim` where the configuration has it, listed or not
     canonical = {own: name for name, own in parsed.attribute_map.items()}
     names = {key: canonical.get(key, key) for key in full}
-    tiny = {key: value for key, value in full.items() if _is_told(key, value, known)}
+    tiny = {key: value for key, value in full.items() if _is_set(key, value, known)}
     tiny |= {key: _scale(key, value) for key, value in tiny.items() if isinstance(value, float)}
     sizes = {
         key: _size(name, full, plain) for key, name in names.items() if _has_size(name, full[key])
@@ -163,7 +163,7 @@ def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _is_told(key: str, value: Any, fields: set[str]) -> bool:
+def _is_set(key: str, value: Any, fields: set[str]) -> bool:
     """Whether a field can distinguish checkpoints beyond their size."""
     unused = (
         key in _UNUSED

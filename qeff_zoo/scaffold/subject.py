@@ -68,9 +68,9 @@ def examine(config: Mapping[str, Any]) -> Subject:
             f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
         )
     named = tuple(config.get("architectures") or ())
-    says_causal = tuple(name for name in named if name.endswith(find(TEXT_GENERATION).suffixes))
-    if model_type in causal and (says_causal or model_type not in masked):
-        task, architectures = TEXT_GENERATION, says_causal or (causal[model_type],)
+    named_causal = tuple(name for name in named if name.endswith(find(TEXT_GENERATION).suffixes))
+    if model_type in causal and (named_causal or model_type not in masked):
+        task, architectures = TEXT_GENERATION, named_causal or (causal[model_type],)
     else:
         task, architectures = FEATURE_EXTRACTION, named or (auto.MODEL_MAPPING_NAMES[model_type],)
     return Subject(

@@ -34,8 +34,8 @@ def package_of(folder: Path) -> Package:
 def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False) -> Package:
     """Make a package of a prepared folder and the program that was compiled from it.
 
-    What was predicted of the folder holds of a program that says it was compiled from exactly that, by a compiler of a
-    version that it names. Of any other nothing is claimed.
+    The evidence of the folder holds for a program whose record names that folder and a version of its compiler. For
+    any other program nothing is claimed.
 
     Args:
         folder: Prepared, with every file as it was.

@@ -295,7 +295,7 @@ class Target(ABC):
         raise NotImplementedError(f"{self.name} is compiled where it is built.")
 
     def runs_here(self, program: "ProgramPlan") -> bool:
-        """Return whether this machine can run a program now; otherwise its results are predicted.
+        """Return whether this machine can run a program now; otherwise its results are emulated.
 
         Args:
             program: The program.

@@ -54,12 +54,12 @@ def require_to_run(package: Package, engine: str) -> None:
         )
 
 
-def end(code: int, said: str, folder: Path) -> tuple[str, str]:
+def end(code: int, stderr: str, folder: Path) -> tuple[str, str]:
     """Return how a compiler's process ended, and advice.
 
     Args:
         code: Exit code of the process, or of its shell.
-        said: Output of the process.
+        stderr: Output of the process.
         folder: Folder of its output files.
     """
     killed = code - 128 if code > 128 else -code
@@ -67,7 +67,7 @@ def end(code: int, said: str, folder: Path) -> tuple[str, str]:
     if 0 < killed < signal.NSIG:
         how = f"was killed by {signal.Signals(killed).name}"
         advice = "If the machine ran out of memory, compile on a larger one."
-    if "No space left" in said or shutil.disk_usage(folder).free < _LITTLE_ROOM:
+    if "No space left" in stderr or shutil.disk_usage(folder).free < _LITTLE_ROOM:
         how += f", and {str(folder)!r} has no room left"
         advice = "Free some, or set QEFF_HOME to a larger disk."
     return how, advice

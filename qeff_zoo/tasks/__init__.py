@@ -27,6 +27,7 @@ IMAGE_CLASSIFICATION = "image-classification"
 ZERO_SHOT = "zero-shot-image-classification"
 IMAGE_FEATURE_EXTRACTION = "image-feature-extraction"
 IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+IMAGE_TEXT_EMBEDDING = "image-text-embedding"
 AUDIO_TEXT_TO_TEXT = "audio-text-to-text"
 ANY_TO_ANY = "any-to-any"
 SPEECH_RECOGNITION = "automatic-speech-recognition"
@@ -43,6 +44,7 @@ _MODULES: Mapping[str, str] = {
     ZERO_SHOT: "images.zero_shot_image_classification",
     IMAGE_FEATURE_EXTRACTION: "images.image_feature_extraction",
     IMAGE_TEXT_TO_TEXT: "multimodal.image_text_to_text",
+    IMAGE_TEXT_EMBEDDING: "multimodal.image_text_embedding",
     AUDIO_TEXT_TO_TEXT: "multimodal.audio_text_to_text",
     ANY_TO_ANY: "multimodal.any_to_any",
     SPEECH_RECOGNITION: "speech.ctc",
@@ -219,16 +221,17 @@ def task_of(architecture: str, recipe: Recipe) -> str:
     alike = (task for task in map(find, NAMES) if task.reads == reads)
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
-    told = (task.name for task in every if architecture.endswith(task.suffixes))
-    return next(told, recipe.task)
+    fitting = (task.name for task in every if architecture.endswith(task.suffixes))
+    return next(fitting, recipe.task)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe's architectures serve, its default first."""
-    if recipe.images and recipe.sounds:
+    if recipe.images and recipe.audio:
         return recipe.task, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
-    return tuple(dict.fromkeys([recipe.task, *made_for]))
+    embeds = [IMAGE_TEXT_EMBEDDING] if recipe.embeds else []
+    return tuple(dict.fromkeys([recipe.task, *made_for, *embeds]))
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:
@@ -237,8 +240,8 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     same = wanted.role == find(recipe.task).role
     shapes = recipe.shapes if same else wanted.shapes
     read: dict[str, Any] = {}
-    if recipe.images and recipe.sounds and task != ANY_TO_ANY:
-        read = {"images" if task == AUDIO_TEXT_TO_TEXT else "sounds": None}
+    if recipe.images and recipe.audio and task != ANY_TO_ANY:
+        read = {"images" if task == AUDIO_TEXT_TO_TEXT else "audio": None}
     return replace(recipe, task=task, shapes=shapes, **read)
 
 

@@ -35,7 +35,7 @@ class ChosenTask:
     problems: tuple[str, ...] = ()
 
 
-def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> list[str]:
+def classes_of(checkpoint: "Checkpoint", recipe: Recipe, requested: str | None) -> list[str]:
     """Return a checkpoint's classes, with the class that has a head in place of the base class if it applies.
 
     Many tools write the base class, such as `LlamaModel`, beside weights with a head. transformers goes by the weights.
@@ -43,7 +43,7 @@ def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> l
     Args:
         checkpoint: Opened checkpoint; its weights may be remote.
         recipe: Recipe of its `model_type`.
-        asked: Task that the user requests, if any.
+        requested: Task that the user requests, if any.
     """
     heads = {
         _SUFFIX.sub("Model", one): one
@@ -52,7 +52,7 @@ def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> l
     }
 
     def has_head(name: str) -> bool:
-        if name not in recipe.architectures or asked == recipe.task:
+        if name not in recipe.architectures or requested == recipe.task:
             return True  # nothing else can be built, or is to be
         return any(tensor.startswith(_HEAD) for tensor in checkpoint.names_at_hand)
 
@@ -67,7 +67,7 @@ def choose(
     recipe: Recipe,
     architectures: Sequence[str],
     companions: Collection[str],
-    asked: str | None,
+    requested: str | None,
 ) -> ChosenTask:
     """Choose a task: the requested one, else the one that the checkpoint was trained for, else the recipe's.
 
@@ -76,14 +76,14 @@ def choose(
         recipe: Recipe of its `model_type`.
         architectures: `config.architectures`.
         companions: Files beside the checkpoint, by relative path.
-        asked: Task that the user requests, if any.
+        requested: Task that the user requests, if any.
     """
     made_for = [
         task_of(architecture, recipe)
         for architecture in architectures
         if architecture in recipe.architectures
     ]
-    task, by = _first(recipe, made_for, companions, asked)
+    task, by = _first(recipe, made_for, companions, requested)
     served = tasks_of(recipe)
     if task not in served:
         problem = (
@@ -91,7 +91,7 @@ def choose(
             f"{', '.join(served)}. Choose one of those with --task."
         )
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
-    both = recipe.images and recipe.sounds  # of one class
+    both = recipe.images and recipe.audio  # of one class
     if made_for and task not in made_for and find(task).has_head and not both:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
         problem = (
@@ -104,14 +104,16 @@ def choose(
 
 
 def _first(
-    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], asked: str | None
+    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], requested: str | None
 ) -> tuple[str, str]:
-    if asked is not None:
-        return asked, "user"
+    if requested is not None:
+        return requested, "user"
     classifies = [task for task in made_for if find(task).answers == "scores"]
-    for task in map(find, NAMES) if not classifies else ():
-        if task.companion in companions:
-            return task.name, f"checkpoint: {task.companion}"
+    marked = [task for task in map(find, NAMES) if task.companion in companions]
+    if marked and not classifies:
+        served = tasks_of(recipe)
+        task = next((one for one in marked if one.name in served), marked[0])
+        return task.name, f"checkpoint: {task.companion}"
     if made_for:
         return (classifies or made_for)[0], "checkpoint: architectures"
     return recipe.task, "recipe"

@@ -22,7 +22,7 @@ _SHORT = re.compile(
     r"|not enough memory|out of memory|failed to map segment",
     re.IGNORECASE,
 )
-_ASKED = re.compile(
+_REQUESTED = re.compile(
     r"(?:allocate|size:?|of size) (?P<size>[0-9][0-9.]*)(?: (?P<unit>[KMGT]?i?B|bytes))?",
     re.IGNORECASE,
 )
@@ -101,9 +101,11 @@ def out_of_memory(error: BaseException, where: str) -> OutOfMemoryError | None:
     is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if isinstance(error, ZooError) or not (is_short or _SHORT.search(str(error))):
         return None
-    asked = _ASKED.search(str(error))
+    request = _REQUESTED.search(str(error))
     more = (
-        float(asked["size"]) * 2.0 ** _UNITS.get((asked["unit"] or "").lower(), 0) if asked else 0
+        float(request["size"]) * 2.0 ** _UNITS.get((request["unit"] or "").lower(), 0)
+        if request
+        else 0
     )
     peak = peak_rss_bytes()
     needed = f"about {(peak + more) / 1e9:.1f} GB" if more else f"more than {peak / 1e9:.1f} GB"

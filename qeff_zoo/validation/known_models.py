@@ -21,7 +21,7 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import tasks_of
 
 #: From least to most: named; its architecture's tiny models agree; its own weights do; they do on the device.
-STATUSES = ("declared", "tiny", "predicted", "checkpoint", "simulated", "device")
+STATUSES = ("declared", "tiny", "emulated", "checkpoint", "simulated", "device")
 _BESIDE = Path(__file__).parent.parent / "validated_models"
 #: Installed beside this file; in a checkout beside the package.
 FOLDER = _BESIDE if _BESIDE.is_dir() else _BESIDE.parent.parent / "validated_models"

@@ -45,6 +45,7 @@ from qeff_zoo.validation.parity import (
 )
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
+from qeff_zoo.validation.reference.preloaded import Server
 
 from . import image_arrays, sound_arrays, text
 
@@ -63,6 +64,7 @@ def validate(
     progress: Progress | None = None,
     opening: Opening | None = None,
     exact: Opening | None = None,
+    server: Server | None = None,
 ) -> Record:
     """Compare a package with Hugging Face's model.
 
@@ -75,6 +77,7 @@ def validate(
         opening: Opens what predicts the package's programs on this machine, in the device's numerics, for a device
             that is not here.
         exact: Opens the same programs without the device's rounding of activations and states.
+        server: Server that forks the reference; None for a new Python.
 
     Raises:
         ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
@@ -85,7 +88,7 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    with Reference(threads) as process:  # it starts while the package runs
+    with Reference(threads, server=server) as process:  # it starts while the package runs
         exact = exact or unrounded(package)
         trial = try_package(package, threads, step, exact or opening)
         shipped = try_package(package, threads, step, opening) if exact else None
@@ -145,7 +148,7 @@ def ask(
         checkpoint: See `validate`.
         trial: Input and answers of the package.
         shipped: See `judge`.
-        device: Roundings of a predicted package's device.
+        device: Roundings of an emulated package's device.
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
@@ -179,7 +182,7 @@ def judge(
         package: See `validate`.
         trial: Its answers, without the rounding of activations.
         reference: Answers to the same questions.
-        shipped: Its answers as it ships, or as predicted; None if it rounds no activations.
+        shipped: Its answers as it ships, or emulated; None if it rounds no activations.
         level: See `validate`.
         device: See `ask`.
     """
@@ -251,7 +254,7 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     Args:
         package: See `validate`.
         rounding: Rounding of the package.
-        twin: Whose numerics are predicted, and are left out in this comparison; None if they are not.
+        twin: Whose numerics are emulated, and are left out in this comparison; None if they are not.
     """
     if twin:
         return "fp32"
@@ -315,7 +318,7 @@ def _judges(
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is compared with.
 
-    That is Hugging Face's model with the weights that the package has; of a predicted package also in all of the
+    That is Hugging Face's model with the weights that the package has; of an emulated package also in all of the
     device's numerics.
     """
     storage = str(package.manifest["weights"]["storage"])

@@ -29,7 +29,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         processor: Processor of the checkpoint, from `processors.load`.
 
     Returns:
-        `sounds`, in words, for a record.
+        `audio`, in words, for a record.
 
     Raises:
         ParityError: A feature differs.
@@ -40,10 +40,10 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     try:
         ours = find(settings)
     except PackageError as error:
-        return {"sounds": f"not compared: {error}"}
+        return {"audio": f"not compared: {error}"}
     theirs = processors.extractor_of(processor)
     if theirs is None:
-        return {"sounds": "not compared: transformers loads no feature extractor of the checkpoint"}
+        return {"audio": "not compared: transformers loads no feature extractor of the checkpoint"}
     name = type(theirs).__name__
     for samples in AWKWARD:
         if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
@@ -51,7 +51,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
                 f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
                 f"Expected the same. Compare the settings in {PROCESSOR_SETTINGS} with those of the checkpoint."
             )
-    return {"sounds": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
+    return {"audio": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
 
 
 def difference(ours: Features, theirs: Any, sound: Array) -> str | None:

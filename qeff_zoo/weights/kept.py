@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integers of a quantized checkpoint as kernels want them: bit for bit, only packed anew.
 
-An expression that leaves rows whole is computed of integers, scales, zero points and minima alike.
+An expression that leaves rows whole is computed of integers, scales, zero points and offsets alike.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from qeff_zoo.checkpoint.formats.encoded import Integers, Part
 from qeff_zoo.graph.numerics import Format
 from qeff_zoo.weights.expressions import TensorSource, sources_of
-from qeff_zoo.weights.quantization import Stored, block_count, by_rows, pack
+from qeff_zoo.weights.quantization import Stored, block_count, pack, per_channel
 from qeff_zoo.weights.types import Array, Expression
 
 from . import expressions
@@ -56,14 +56,14 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     integers = part(lambda one: one.integers, columns)
     scales = part(lambda one: one.scales, groups)
     zeros = part(lambda one: _there(one.zeros), groups) if first.zeros else None
-    minima = part(lambda one: _there(one.minima), groups) if first.minima else None
-    if not np.isfinite(scales).all() or (minima is not None and not np.isfinite(minima).all()):
+    offsets = part(lambda one: _there(one.offsets), groups) if first.offsets else None
+    if not np.isfinite(scales).all() or (offsets is not None and not np.isfinite(offsets).all()):
         raise ValueError("A scale is infinite or not a number.")
-    if format.by_rows:
-        return by_rows(integers, np.ascontiguousarray(scales[..., 0], np.float32))
+    if format.per_channel:
+        return per_channel(integers, np.ascontiguousarray(scales[..., 0], np.float32))
     middle, wanted = 1 << (first.bits - 1), 1 << (format.bits - 1)
-    if minima is not None and zeros is not None:  # both as one number, around the middle
-        minima = minima + (zeros.astype(np.float32) - np.float32(middle)) * scales
+    if offsets is not None and zeros is not None:  # both as one number, around the middle
+        offsets = offsets + (zeros.astype(np.float32) - np.float32(middle)) * scales
     if not format.zero_points and wanted != middle:
         integers = integers + np.uint8(wanted - middle)
     blocks = block_count(columns, format.block)
@@ -82,7 +82,7 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
         data.reshape(*data.shape[:-1], blocks, -1),
         np.ascontiguousarray(by_block(scales), np.float32),
         pack(by_block(zeros), format.bits) if format.zero_points and zeros is not None else None,
-        None if minima is None else np.ascontiguousarray(by_block(minima), np.float32),
+        None if offsets is None else np.ascontiguousarray(by_block(offsets), np.float32),
     )
 
 

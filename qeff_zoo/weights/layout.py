@@ -29,7 +29,7 @@ class Slot:
 
     Args:
         name: Name in the file; integers also have `<name>.scales`, and as their format has it `<name>.zero_points`,
-            `<name>.minima` and `<name>.order`.
+            `<name>.offsets` and `<name>.order`.
         expression: Its value, over checkpoint tensors.
         format: How it is stored.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
@@ -135,7 +135,7 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     if len(shape) < 2:
         raise ValueError(f"Slot {slot.name!r} has shape {list(shape)}, {format} needs a matrix.")
     *lead, columns = shape
-    if format.by_rows:
+    if format.per_channel:
         yield slot.name, _size("I8", shape)
         yield f"{slot.name}.scales", _size("F32", tuple(lead))
         yield f"{slot.name}.zero_points", _size("I8", tuple(lead))
@@ -145,9 +145,9 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
     if format.zero_points:
         yield f"{slot.name}.zero_points", _size("U8", (*lead, -(-blocks * format.bits // 8)))
-    if format.minima:
-        yield f"{slot.name}.minima", _size("F32", (*lead, blocks))
-    if format.ordered:
+    if format.offsets:
+        yield f"{slot.name}.offsets", _size("F32", (*lead, blocks))
+    if format.act_order:
         yield f"{slot.name}.order", _size("I32", (columns,))
 
 

@@ -197,19 +197,19 @@ class Matrices:
         )
 
     def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
-        """Return initializers with a slot's integers, scales and, as its format has them or by rows, zero points.
+        """Return initializers with a slot's integers, scales and, if asymmetric or per-channel, zero points.
 
         Args:
             slot: Slot of quantized matrices.
             packed: Shape of the integers, in bytes.
             scales: Shape of the scales.
         """
-        dtype = "I8" if slot.format.by_rows else "U8"
+        dtype = "I8" if slot.format.per_channel else "U8"
         values = [
             self.tensor(slot, packed, dtype=dtype),
             self.tensor(slot, scales, f"{slot.name}.scales"),
         ]
-        if slot.format.by_rows:
+        if slot.format.per_channel:
             values.append(self.tensor(slot, scales, f"{slot.name}.zero_points", dtype))
         if slot.format.zero_points:
             zeros = [*scales[:-1], -(-scales[-1] * slot.format.bits // 8)]

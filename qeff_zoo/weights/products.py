@@ -40,13 +40,13 @@ class Products(Matrices):
         quantized = self.quantized(slot, packed, [rows, blocks])
         sizes = {"K": columns, "N": rows, "bits": format.bits, "block_size": format.block}
         tape = Tape()
-        if format.ordered:
+        if format.act_order:
             x = self._in_order(tape, x, slot, columns)
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
-        if format.minima:
-            minima = self._unpacked(self.tensor(slot, [rows, blocks], f"{slot.name}.minima"))
+        if format.offsets:
+            offsets = self._unpacked(self.tensor(slot, [rows, blocks], f"{slot.name}.offsets"))
             sums = self._block_sums(tape, x, blocks, format.block)
-            less = tape.op("FusedMatMul", [sums, minima], {"transB": 1}, domain=CONTRIB)
+            less = tape.op("FusedMatMul", [sums, offsets], {"transB": 1}, domain=CONTRIB)
             tape.op("Sub", [y, less])
         return list(tape.nodes)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights become when stored: floats, blockwise int4 and int8 as MatMulNBits wants them, or int8 by rows.
+"""What weights become when stored: floats, blockwise int4 and int8 as MatMulNBits wants them, or per-channel int8.
 
 In float16 a finite number beyond its range becomes the largest that it has.
 
@@ -8,11 +8,11 @@ up with zeros. A block keeps one float32 scale, and unsigned integers around a z
 of their range, or one of its own where the format has zero points.
 
     data        (N, blocks, block * bits / 8) uint8; of two 4-bit values the first in the low half
-    scales      (N, blocks) float32;             value = (integer - zero point) * scale - minimum
+    scales      (N, blocks) float32;             value = (integer - zero point) * scale - offset
     zero_points (N, blocks * bits / 8 rounded up) uint8, packed alike
-    minima      (N, blocks) float32
+    offsets     (N, blocks) float32
 
-By rows, all K columns are one block, without an axis of its own and around 0, as QGemm wants them:
+Per channel, all K columns are one block, without a block axis and around 0, as QGemm wants them:
 
     data        (N, K) int8
     scales      (N) float32;                     value = integer * scale
@@ -77,13 +77,13 @@ class Stored:
         data: The values, or the packed integers, as bytes in order.
         scales: Scales of integers.
         zero_points: Zero points of integers whose format has them.
-        minima: Likewise.
+        offsets: Likewise.
     """
 
     data: Array
     scales: Array | None = None
     zero_points: Array | None = None
-    minima: Array | None = None
+    offsets: Array | None = None
 
 
 def quantize(matrix: Array, format: Format) -> Stored:
@@ -91,14 +91,14 @@ def quantize(matrix: Array, format: Format) -> Stored:
 
     Args:
         matrix: Float32, (…, K); leading axes stay.
-        format: 8 bits without zero points, by rows as well, or 4 bits with them, in blocks along the last axis; a
+        format: 8 bits without zero points, per-channel as well, or 4 bits with them, in blocks along the last axis; a
             block is a power of two, at least 16.
 
     Raises:
         ValueError: A value is infinite or not a number.
     """
     *lead, columns = matrix.shape
-    bits, block_size = format.bits, columns if format.by_rows else format.block
+    bits, block_size = format.bits, columns if format.per_channel else format.block
     blocks = block_count(columns, block_size)
     values = matrix.reshape(-1, columns)
     if columns % block_size:
@@ -110,8 +110,8 @@ def quantize(matrix: Array, format: Format) -> Stored:
     if bits == 4:
         np.clip(scaled, np.float32(_ROUND), np.float32(_ROUND + 15), out=scaled)
     integers = scaled.view(np.uint32).astype(np.uint8)
-    if format.by_rows:
-        return by_rows(integers.reshape(matrix.shape), scales.reshape(lead))
+    if format.per_channel:
+        return per_channel(integers.reshape(matrix.shape), scales.reshape(lead))
     scales = scales.reshape(*lead, blocks)
     if bits == 8:
         return Stored(integers.reshape(*lead, blocks, block_size), scales)
@@ -120,8 +120,8 @@ def quantize(matrix: Array, format: Format) -> Stored:
     return Stored(packed, scales, pack(zeros, bits))
 
 
-def by_rows(integers: Array, scales: Array) -> Stored:
-    """Return integers by rows as they are stored, around 0.
+def per_channel(integers: Array, scales: Array) -> Stored:
+    """Return per-channel integers as they are stored, around 0.
 
     Args:
         integers: (…, K) uint8 around 128.

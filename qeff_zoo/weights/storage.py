@@ -77,7 +77,7 @@ class Storage:
             and not is_computed(value)
             and _moves_rows(value, self.encoded)
         )
-        if self.floats.by_rows:  # as all is that is encoded
+        if self.floats.per_channel:  # as all is that is encoded
             return self.floats, together
         formats = _joined(integers, found[0].shape[-1]) if together else iter(())
         format = next(filter(takes, formats), None)
@@ -87,14 +87,14 @@ class Storage:
 def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
     """Yield formats that hold rows of several matrices, the smallest first; none if they have none in common."""
     kinds = {
-        (one.bits, one.group, one.zeros is None, one.minima is None, one.order is None)
+        (one.bits, one.group, one.zeros is None, one.offsets is None, one.order is None)
         for one in every
     }
     first = every[0]
     blocks = [size for size in _BLOCKS if first.group % size == 0]
     if first.group >= columns and columns % (blocks or [_BY_ROWS])[0]:
         blocks = [_BY_ROWS]
-    if first.minima:  # graphs sum what they multiply by blocks, all of one length
+    if first.offsets:  # graphs sum what they multiply by blocks, all of one length
         blocks = [size for size in blocks if columns % size == 0]
     if len(kinds) > 1 or (first.order and len(every) > 1):
         return
@@ -102,9 +102,9 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
         yield Format(
             bits=bits,
             block=block,
-            zero_points=first.zeros is not None and first.minima is None,
-            minima=first.minima is not None,
-            ordered=first.order is not None,
+            zero_points=first.zeros is not None and first.offsets is None,
+            offsets=first.offsets is not None,
+            act_order=first.order is not None,
         )
 
 

@@ -198,10 +198,10 @@ class _Filling:
             ) from error
         data = _bytes(stored.data)
         self._place(slot.name, data, first, tensor.elements)
-        for name in ("scales", "zero_points", "minima"):
+        for name in ("scales", "zero_points", "offsets"):
             if (array := getattr(stored, name)) is not None:
                 self._place(f"{slot.name}.{name}", _bytes(array), first, tensor.elements)
-        if slot.format.ordered and not first:
+        if slot.format.act_order and not first:
             order = _bytes(kept.order(slot.expression, self.source))
             self._place(f"{slot.name}.order", order, 0, tensor.elements)
         return _Filled(data, buffer)

@@ -24,6 +24,7 @@ TASKS = {
     "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
     "audio-classification": ("classify recordings", "speech.md"),
     "feature-extraction": ("embed texts", "embeddings.md"),
+    "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),
     "image-feature-extraction": ("embed images", "images.md"),
@@ -39,7 +40,7 @@ UNSUPPORTED = {
     "speech-seq2seq": ("speech", "AutoModelForSpeechSeq2Seq"),
     "automatic-speech-recognition": ("ctc", "AutoModelForCTC"),
     "text-classification": ("classifiers", "AutoModelForSequenceClassification"),
-    "audio-text-to-text": ("sounds", "AutoModelForMultimodalLM"),
+    "audio-text-to-text": ("audio", "AutoModelForMultimodalLM"),
 }
 _MARK = "<!-- written by scripts/update_readme -->\n"
 

@@ -331,7 +331,7 @@ def test_scales_that_are_no_numbers_are_noticed_where_they_are_read(
     ):
         checkpoint.read(MATRIX, 100, 128)
     if encoded.integers:  # whoever takes the integers as they are sees it too
-        parts = [encoded.integers.scales, encoded.integers.minima]
+        parts = [encoded.integers.scales, encoded.integers.offsets]
         with pytest.raises(CheckpointError, match="are not all numbers"):
             [part(checkpoint.read_stored, 100, 128) for part in parts if part]
 

@@ -49,7 +49,7 @@ class Speculator:
         name: Name as the user wrote it, for messages.
         folder: Folder of its files.
         files: Names of the files: the configuration, then the weights.
-        said: Description of the computation, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        settings: Description of the computation, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
         sources: Tensor names by parameter.
         repository: Hub repository, `org/name`; "" for a folder.
         revision: Commit of that repository, 40 hex digits.
@@ -60,7 +60,7 @@ class Speculator:
     name: str
     folder: Path
     files: tuple[str, ...]
-    said: Mapping[str, Any]
+    settings: Mapping[str, Any]
     sources: Mapping[str, str]
     repository: str = ""
     revision: str = ""
@@ -80,21 +80,21 @@ class Speculator:
     @property
     def role(self) -> Literal["heads", "draft", "assistant"]:
         """Role of its program."""
-        if "heads" in self.said:
+        if "heads" in self.settings:
             return HEADS
-        return ASSISTANT if self.said["kind"] == ASSISTANT else DRAFT
+        return ASSISTANT if self.settings["kind"] == ASSISTANT else DRAFT
 
     @property
     def at_once(self) -> bool:
         """Whether all draft tokens follow from one hidden state, independent of each other."""
-        return bool(self.said["kind"] == "projections")
+        return bool(self.settings["kind"] == "projections")
 
     @property
     def count(self) -> int:
         """Default number of draft tokens."""
-        if self.said["kind"] == dflash.KIND:
-            return int(self.said["block_size"]) - 1
-        return int(self.said.get("heads", _CHAINED))
+        if self.settings["kind"] == dflash.KIND:
+            return int(self.settings["block_size"]) - 1
+        return int(self.settings.get("heads", _CHAINED))
 
     def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
         """Return the layers whose states it reads for each token: the last one, or several within the model.
@@ -105,14 +105,14 @@ class Speculator:
         Returns:
             True, or `layers`, whose inputs are joined, and `size`, that of the matrix that multiplies them.
         """
-        if "joins" not in self.said:
+        if "joins" not in self.settings:
             return True
-        return {"layers": self._layers(config), "size": self.said["joins"]}
+        return {"layers": self._layers(config), "size": self.settings["joins"]}
 
     def _layers(self, config: Mapping[str, Any]) -> list[int]:
         """Return the layers whose inputs are joined, in the order of their computation."""
         count = int(config.get("num_hidden_layers", 0))
-        return sorted({*self.said.get("layers", (2, count // 2, count - 3))})
+        return sorted({*self.settings.get("layers", (2, count // 2, count - 3))})
 
     @property
     def bindings(self) -> dict[str, str]:
@@ -135,7 +135,7 @@ class Speculator:
     @property
     def located(self) -> dict[str, Any]:
         """Location for other readers of its files; for a layer of the model's own, its name."""
-        own = {"said": self.said, "sources": self.sources, "layer": self.layer}
+        own = {"settings": self.settings, "sources": self.sources, "layer": self.layer}
         return {
             "folder": str(self.folder.absolute()),
             "files": list(self.files),
@@ -154,23 +154,23 @@ class Speculator:
             ("hidden states", "numbers", "hidden_size", hidden),
             ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
         )
-        found = self._misplaced(name, config) if "joins" in self.said else []
-        if self.role == ASSISTANT and (unlike := assistant.unlike(self.said, config)):
+        found = self._misplaced(name, config) if "joins" in self.settings else []
+        if self.role == ASSISTANT and (unlike := assistant.unlike(self.settings, config)):
             found.append(
                 f"--draft-heads {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
                 "Expected the one that it was trained for. Give another, or leave it out."
             )
         return found + [
-            f"--draft-heads {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
-            f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
-            for what, unit, key, theirs in pairs
-            if theirs is not None and self.said.get(key) not in (None, theirs)
+            f"--draft-heads {self.name!r} has heads for {what} of {self.settings[key]:,} {unit}, and {name!r} has "
+            f"{expected:,}. Expected heads that were trained for this model; give those, or leave it out."
+            for what, unit, key, expected in pairs
+            if expected is not None and self.settings.get(key) not in (None, expected)
         ]
 
     def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
         """Return the faults of the layers whose inputs it reads."""
         layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
-        expected = len(self.said.get("layers", range(JOINED)))
+        expected = len(self.settings.get("layers", range(JOINED)))
         if len(layers) == expected and 1 <= layers[0] <= layers[-1] <= last:
             return []
         return [
@@ -214,7 +214,7 @@ def open_speculator(source: str, revision: str | None = None) -> Speculator:
     files.fetch([config_name, *weights])
     tensors = index_tensors(files.folder / name for name in weights)
     stripped = {kind.plain(name): name for name in tensors}
-    said, shapes = kind.read(
+    settings, shapes = kind.read(
         source, config, {name: tensors[stripped[name]].shape for name in stripped}
     )
     wrong = [
@@ -231,7 +231,7 @@ def open_speculator(source: str, revision: str | None = None) -> Speculator:
         name=source,
         folder=files.folder,
         files=(config_name, *weights),
-        said=said,
+        settings=settings,
         sources={name: stripped[tensor] for name, (tensor, _) in shapes.items()},
         repository=getattr(files, "model_id", ""),
         revision=getattr(files, "revision", ""),

@@ -42,13 +42,13 @@ def read(
             )
     # Its keys and values are another model's, which transformers' own configuration cannot express for all layers.
     own = {"num_kv_shared_layers": 0, "tie_word_embeddings": False}
-    said = {
+    settings = {
         "kind": KIND,
         "hidden_size": config[KEY],
         "vocab_size": text["vocab_size"],
         "config": {**text, **own},
     }
-    return said, _parameters(numbers, shapes)
+    return settings, _parameters(numbers, shapes)
 
 
 def _parameters(
@@ -83,16 +83,16 @@ def _parameters(
     return {**found, "inner.lm_head.weight": (head, (vocab, hidden))}
 
 
-def unlike(said: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def unlike(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Return the reasons why an assistant cannot read a model's keys and values.
 
     Args:
-        said: Description of the assistant.
+        settings: Description of the assistant.
         config: Config of its target model.
     """
-    pairs = {key: (said["config"].get(key), config.get(key)) for key in _ALIKE}
+    pairs = {key: (settings["config"].get(key), config.get(key)) for key in _ALIKE}
     return [
-        f"{key} {own!r}, not {theirs!r}"
-        for key, (own, theirs) in pairs.items()
-        if own != theirs and None not in (own, theirs)
+        f"{key} {own!r}, not {expected!r}"
+        for key, (own, expected) in pairs.items()
+        if own != expected and None not in (own, expected)
     ]

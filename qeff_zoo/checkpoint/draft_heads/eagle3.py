@@ -46,7 +46,7 @@ def read(
     }
     layer = {key: config[key] for key in _LLAMA if config.get(key) is not None} | sizes
     target = config.get("target_hidden_size") or hidden
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "kind": "eagle3",
         "hidden_size": target,
         "vocab_size": vocab,
@@ -56,10 +56,10 @@ def read(
         **({"norm_before_residual": True} if config.get("norm_before_residual") else {}),
     }
     if told := config.get("eagle_aux_hidden_state_layer_ids"):
-        said["layers"] = list(told)
+        settings["layers"] = list(told)
     elif told := inside.get("eagle_aux_hidden_state_layer_ids"):  # layers that they come out of
-        said["layers"] = [layer + 1 for layer in told]
-    parameters = _parameters(said, _number(name, config, "intermediate_size"), heads, shapes)
+        settings["layers"] = [layer + 1 for layer in told]
+    parameters = _parameters(settings, _number(name, config, "intermediate_size"), heads, shapes)
     read_, strange = {tensor for tensor, _ in parameters.values()}, [*shapes]
     strange = [one for one in strange if one not in read_ and not one.endswith(_UNREAD)]
     if strange:
@@ -67,7 +67,7 @@ def read(
             f"The EAGLE-3 layer {name!r} has tensors {', '.join(map(repr, strange[:4]))}. Expected one layer of Llama "
             "behind `fc`, and nothing more. Give such a one, or draft with 'lookup'."
         )
-    return said, parameters
+    return settings, parameters
 
 
 def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
@@ -99,9 +99,9 @@ def _has(shapes: Iterable[str], name: str) -> bool:
 
 
 def _parameters(
-    said: Mapping[str, Any], inner: int, heads: int, shapes: Mapping[str, Shape]
+    settings: Mapping[str, Any], inner: int, heads: int, shapes: Mapping[str, Shape]
 ) -> dict[str, tuple[str, Shape]]:
-    config, (hidden, joined) = said["config"], said["joins"]
+    config, (hidden, joined) = settings["config"], settings["joins"]
     keys, queries = (count * config["head_dim"] for count in (config["num_key_value_heads"], heads))
     matrices = {
         "self_attn.q_proj": (queries, 2 * hidden),
@@ -125,8 +125,8 @@ def _parameters(
         found[f"{_LAYER}.{one}.weight"] = f"{layer}.{one}.weight", shape
         if biased[one.partition(".")[0]]:
             found[f"{_LAYER}.{one}.bias"] = f"{layer}.{one}.bias", shape[:1]
-    if "d2t" in said["own"]:
+    if "d2t" in settings["own"]:
         found["d2t"] = "d2t", (config["vocab_size"],)
-    if "embed_tokens" in said["own"]:
-        found["embed_tokens.weight"] = "embed_tokens.weight", (said["vocab_size"], hidden)
+    if "embed_tokens" in settings["own"]:
+        found["embed_tokens.weight"] = "embed_tokens.weight", (settings["vocab_size"], hidden)
     return found

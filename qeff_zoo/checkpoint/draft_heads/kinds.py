@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats of draft heads: from a configuration to a description, and the tensor and shape of each parameter.
 
-The exporter builds a module from `said`, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of `heads`,
-the `hidden_size` of their inputs, and `vocab_size` if they have their own output matrices. A description without a
-number of heads is of a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of its joined
-hidden states; or of an assistant, see `qeff_zoo.export.draft_heads.assistants`.
+The exporter builds a module from `settings`, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of
+`heads`, the `hidden_size` of their inputs, and `vocab_size` if they have their own output matrices. A description
+without a number of heads is of a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of its
+joined hidden states; or of an assistant, see `qeff_zoo.export.draft_heads.assistants`.
 """
 
 import re
@@ -84,8 +84,8 @@ def _read_projections(
         if own:
             last = f"{head}.{layers}.weight"
             parameters[last] = last, (own[0], hidden)
-    said = {"kind": "projections", "heads": heads, "layers": layers, "hidden_size": hidden}
-    return {**said, **({"vocab_size": own[0]} if own else {})}, parameters
+    settings = {"kind": "projections", "heads": heads, "layers": layers, "hidden_size": hidden}
+    return {**settings, **({"vocab_size": own[0]} if own else {})}, parameters
 
 
 def _read_turbo(name: str, config: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Read:
@@ -119,7 +119,7 @@ def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Sha
             f"ln.{head}.bias": (f"ln.{of}.bias", (inner,)),
             f"head.{head}.weight": (f"head.{of}.weight", (vocab, inner)),
         }
-    said = {
+    settings = {
         "kind": "chained",
         "heads": heads,
         "hidden_size": hidden,
@@ -128,7 +128,7 @@ def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Sha
         **({"tied": True} if tied else {}),
         **({"scaled": True} if config.get("scale_input") else {}),
     }
-    return said, parameters
+    return settings, parameters
 
 
 #: Kinds in the order of detection: a model's own folder may have QEfficient's files, a DFlash drafter EAGLE-3's key.

@@ -176,12 +176,12 @@ class Found:
     """An MTP layer of a checkpoint.
 
     Args:
-        said: Description of the computation, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        settings: Description of the computation, see `qeff_zoo.checkpoint.draft_heads.kinds`.
         sources: Tensor by name of a parameter that joins tokens and hidden states.
         layer: Tensor by name in the model of one layer.
     """
 
-    said: Mapping[str, Any]
+    settings: Mapping[str, Any]
     sources: Mapping[str, str]
     layer: Mapping[str, str]
 
@@ -232,10 +232,10 @@ def find(
 
 def _within(found: Found, outer: Mapping[str, Any]) -> Found:
     """Adapt a layer to a vision-language model, whose language model alone has other names."""
-    one = {**outer, "text_config": found.said["config"]}
+    one = {**outer, "text_config": found.settings["config"]}
     one.pop("quantization_config", None)
     layer = {_WITHIN + name: tensor for name, tensor in found.layer.items()}
-    return replace(found, said={**found.said, "config": one}, layer=layer)
+    return replace(found, settings={**found.settings, "config": one}, layer=layer)
 
 
 def _known(count: Any) -> str:
@@ -253,8 +253,8 @@ def _read(
     for tensor in every - apart:
         part = tensor.removeprefix(names["layer"])
         if part != tensor and not part.startswith(form.unread):
-            for theirs, ours in form.called.items():
-                part = part.replace(theirs, ours)
+            for name_there, ours in form.called.items():
+                part = part.replace(name_there, ours)
             layer[inner + part] = tensor
     one = _of_one_layer(config, form, sparse=any(".experts." in tensor for tensor in layer))
     layer[norm] = names["norm"]
@@ -264,7 +264,7 @@ def _read(
     if "embed" in own:
         sources["embed_tokens.weight"] = names["embed"]
     told = {"normed": form.normed, "hidden_first": form.hidden_first}
-    said = {
+    settings = {
         "kind": MTP,
         "hidden_size": config["hidden_size"],
         "vocab_size": config["vocab_size"],
@@ -273,7 +273,7 @@ def _read(
         **{key: True for key, value in told.items() if value},
         **({"without": form.without} if form.without else {}),
     }
-    return Found(said=said, sources=sources, layer=layer)
+    return Found(settings=settings, sources=sources, layer=layer)
 
 
 def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dict[str, Any]:

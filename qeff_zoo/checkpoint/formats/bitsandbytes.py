@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bitsandbytes: int8 by rows, or NF4 and FP4: indices into 16 floats, in blocks that share a magnitude.
+"""bitsandbytes: per-channel int8, or NF4 and FP4: indices into 16 floats, in blocks that share a magnitude.
 
     weight (rows, columns) int8, SCB (rows,) float32, of which a 127th is the scale
     NAME (octets, 1), two values an octet, the first in the high half; rows follow each other without a gap, and blocks

@@ -96,8 +96,8 @@ def problem(config: Mapping[str, Any]) -> str:
 
 def floats(config: Mapping[str, Any]) -> str:
     """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
-    told = [group.get("weights") for group in _groups(config)]
-    found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
+    schemes = [group.get("weights") for group in _groups(config)]
+    found = [one for one in schemes if isinstance(one, dict) and one.get("type") == "float"]
     return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
 
 
@@ -189,7 +189,7 @@ def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encod
         rows, columns = weight.shape[-2:]
         about = f"fp8 in blocks of {tall} by {wide}"
         if wide == columns:
-            about = "fp8 by rows" if tall == 1 else "fp8" if tall == rows else about
+            about = "fp8, per-channel" if tall == 1 else "fp8" if tall == rows else about
         return small_floats(weight, scales, scale, wide, about, block_rows)
     names = [weight.name, scale.name]
     zeros = None

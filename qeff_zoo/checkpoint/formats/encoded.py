@@ -45,7 +45,7 @@ class Integers:
         integers: Integers, (…, rows, columns) uint8.
         scales: Scales, (…, rows, groups) float32.
         zeros: Zero points, (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
-        minima: Minima, (…, rows, groups) float32; None for none.
+        offsets: Offsets, (…, rows, groups) float32; None for none.
         order: Order of the input columns that multiply the integers (act-order); None for the natural one.
     """
 
@@ -54,7 +54,7 @@ class Integers:
     integers: Part
     scales: Part
     zeros: Part | None = None
-    minima: Part | None = None
+    offsets: Part | None = None
     order: Order | None = None
 
     def values(self, read: Read, start: int, stop: int) -> Array:
@@ -70,8 +70,8 @@ class Integers:
         values: Array = (integers.astype(np.float32) - zeros) * spread(
             self.scales(read, start, stop)
         )
-        if self.minima:
-            values -= spread(self.minima(read, start, stop))
+        if self.offsets:
+            values -= spread(self.offsets(read, start, stop))
         if self.order:
             values = values[..., np.argsort(self.order(read), kind="stable")]
         return values
@@ -98,10 +98,10 @@ class Encoded:
     block_rows: int = 1
 
     @property
-    def is_by_rows(self) -> bool:
+    def is_per_channel(self) -> bool:
         """Whether it is symmetric int8 with one scale per row."""
         one = self.integers
-        if one is None or one.zeros or one.minima or one.order:
+        if one is None or one.zeros or one.offsets or one.order:
             return False
         return one.bits == 8 and one.group >= self.shape[-1]
 
@@ -116,11 +116,12 @@ def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Inte
     """
     one_scale = integers.group >= shape[-1]
     about = [
-        f"int{integers.bits} " + ("by rows" if one_scale else f"in groups of {integers.group}")
+        f"int{integers.bits}"
+        + (", per-channel" if one_scale else f" in groups of {integers.group}")
     ]
     about += ["zero points"] if integers.zeros else []
-    about += ["minima"] if integers.minima else []
-    about += ["columns in an order of their own"] if integers.order else []
+    about += ["offsets"] if integers.offsets else []
+    about += ["act-order"] if integers.order else []
     return Encoded(
         shape=shape,
         sources=sources,

@@ -83,7 +83,7 @@ def _floats(stored: Stored, info: TensorInfo, scale_name: str) -> Encoded:
     tall, wide = min(tall, rows), min(wide, columns)
     scales = scales_of_blocks(stored, scale, info.shape, tall, wide)
     if wide == columns:
-        about = "fp8 by rows" if tall == 1 else "fp8 by columns" if wide == 1 else "fp8"
+        about = "fp8, per-channel" if tall == 1 else "fp8, per-input" if wide == 1 else "fp8"
     else:
         about = f"fp8 in blocks of {tall} by {wide}"
     return small_floats(info, scales, scale, wide, about, block_rows)

@@ -48,7 +48,7 @@ class _Kind:
         group: Group size, in values.
         integers: Reader of (rows, blocks, values of a block).
         scales: Reader of (rows, blocks, groups of a block), float32.
-        minima: Reader of minima in the same shape; None for none.
+        offsets: Reader of offsets in the same shape; None for none.
         zero: Zero point of all groups; None for the middle.
     """
 
@@ -57,7 +57,7 @@ class _Kind:
     group: int
     integers: _Field
     scales: _Field
-    minima: _Field | None = None
+    offsets: _Field | None = None
     zero: int | None = None
 
 
@@ -138,7 +138,7 @@ def _blocks(stored: Stored, name: str, item: int | None) -> Encoded:
             integers=part(kind.integers, shape[-1]),
             scales=part(kind.scales, groups),
             zeros=None if kind.zero is None else zeros,
-            minima=part(kind.minima, groups) if kind.minima else None,
+            offsets=part(kind.offsets, groups) if kind.offsets else None,
         ),
     )
 
@@ -192,7 +192,7 @@ def _fifth(bits_at: int, low_at: int) -> _Field:
 
 
 def _k_six_bits(blocks: Array, which: int) -> Array:
-    """Return eight six-bit scales (0) or minima (1) from the twelve octets that have both."""
+    """Return eight six-bit scales (0) or offsets (1) from the twelve octets that have both."""
     octets = blocks[..., 4:16]
     first = octets[..., 4 * which : 4 * which + 4]
     rest = (octets[..., 8:] >> (4 * which)) & 15
@@ -269,16 +269,16 @@ def _kinds() -> dict[str, _Kind]:
 
     k: dict[str, Any] = {
         "scales": _scaled(_half(0), small(0)),
-        "minima": _scaled(_half(2), small(1)),
+        "offsets": _scaled(_half(2), small(1)),
         "zero": 0,
     }
     q2: dict[str, Any] = {
         "scales": _scaled(_half(80), lambda b: (b[..., :16] & 15).astype(np.float32)),
-        "minima": _scaled(_half(82), lambda b: (b[..., :16] >> 4).astype(np.float32)),
+        "offsets": _scaled(_half(82), lambda b: (b[..., :16] >> 4).astype(np.float32)),
         "zero": 0,
     }
     q6_scales = _scaled(_half(208), lambda b: b[..., 192:208].view(np.int8).astype(np.float32))
-    one: dict[str, Any] = {"minima": _half(2, -1), "zero": 0}
+    one: dict[str, Any] = {"offsets": _half(2, -1), "zero": 0}
     return {
         "Q4_0": _kind("Q4_0", 4, 32, lambda b: _nibbles(b[..., 2:]), _half(0)),
         "Q4_1": _kind("Q4_1", 4, 32, lambda b: _nibbles(b[..., 4:]), _half(0), **one),

@@ -20,7 +20,7 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
 from . import gguf_names
 
-_Said = MutableMapping[str, Any]
+_Fields = MutableMapping[str, Any]
 #: Metadata with optional values per layer.
 _BY_LAYER = ("attention.sliding_window_pattern",)
 #: Metadata that other values are divided by, or counted with.
@@ -50,15 +50,15 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
             or metadata are unknown.
     """
     architecture = gguf_names.architecture_of(name, header.metadata)
-    said = _said(architecture, header.metadata)
-    kind, entry = _entry(name, architecture, said, header.tensors)
+    fields = _fields_of(architecture, header.metadata)
+    kind, entry = _entry(name, architecture, fields, header.tensors)
     keys: dict[str, str] = {}
     for group in entry["keys"]:
         keys |= _known()["keys"][group]
     keys |= entry.get("also", {})
-    if missing := [key for key in keys if key not in said and key not in _known()["optional"]]:
+    if missing := [key for key in keys if key not in fields and key not in _known()["optional"]]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
-    _require_numbers(name, architecture, said, entry)
+    _require_numbers(name, architecture, fields, entry)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": _made(entry["architectures"], header.tensors),
@@ -69,19 +69,19 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     if "token_embd.weight" in header.tensors:
         config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
     for rule in entry.get("rules", ()):
-        _RULES[rule](said, config, entry)
-    size = _head_size(name, architecture, said, keys)
-    _add_layers(said, config, entry)
+        _RULES[rule](fields, config, entry)
+    size = _head_size(name, architecture, fields, keys)
+    _add_layers(fields, config, entry)
     if entry.get("rope", True):
-        config["rope_parameters"] = _rope(name, said, entry, header.tensors, size)
+        config["rope_parameters"] = _rope(name, fields, entry, header.tensors, size)
     if size and entry.get("head_dim", True):
         config[entry.get("head_dim", "head_dim")] = size
     ignored = set(entry.get("ignored", ()))
     for key, ours in keys.items():
-        if key in said and key not in ignored:
-            config[ours] = said.pop(key)
+        if key in fields and key not in ignored:
+            config[ours] = fields.pop(key)
     ignored |= set(_known()["ignored"])
-    if odd := [key for key in said if key not in ignored]:
+    if odd := [key for key in fields if key not in ignored]:
         raise _refused(
             name, architecture, f"its metadata {_named(architecture, odd)} mean nothing here"
         )
@@ -98,7 +98,7 @@ def pooling_of(metadata: Mapping[str, Any]) -> str | None:
     return _POOLINGS[kind] if kind in range(1, len(_POOLINGS)) else None
 
 
-def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of the architecture without its prefix, with float32 numbers in their original form."""
     start = f"{architecture}."
     return {
@@ -109,13 +109,13 @@ def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entry(
-    name: str, architecture: str, said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+    name: str, architecture: str, fields: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the model of an architecture that a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
     for kind, entry in models.items():
         known = (layouts[kind].architecture, layouts[kind].also)
-        if architecture in known and _fits(entry.get("when", {}), said, tensors):
+        if architecture in known and _fits(entry.get("when", {}), fields, tensors):
             return kind, entry
     architectures = {
         one for kind in models for one in (layouts[kind].architecture, layouts[kind].also) if one
@@ -127,20 +127,20 @@ def _entry(
 
 
 def _fits(
-    when: Mapping[str, Any], said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+    when: Mapping[str, Any], fields: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
 ) -> bool:
     """Whether a file has the tensor or value that distinguishes one model of an architecture from others."""
     if "tensor" in when:
         return when["tensor"] in tensors
-    value = said.get(when.get("key", ""))
+    value = fields.get(when.get("key", ""))
     return not when or (value == when["is"] if "is" in when else bool(value))
 
 
 def _require_numbers(
-    name: str, architecture: str, said: Mapping[str, Any], entry: Mapping[str, Any]
+    name: str, architecture: str, fields: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> None:
     """Refuse metadata that are not numbers, sizes of 0, and values per layer for models with a single value."""
-    for key, value in said.items():
+    for key, value in fields.items():
         if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
             continue
         size = key in _SIZES and key not in entry.get("ignored", ())
@@ -175,16 +175,16 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
     return value["lacks"] not in tensors
 
 
-def _head_size(name: str, architecture: str, said: _Said, keys: Mapping[str, str]) -> int:
+def _head_size(name: str, architecture: str, fields: _Fields, keys: Mapping[str, str]) -> int:
     """Return the head size, 0 without heads; add the number of key/value heads."""
     if "attention.head_count" not in keys:
         return 0
-    heads = said["attention.head_count"]
-    key_heads = said.pop("attention.head_count_kv", heads)
+    heads = fields["attention.head_count"]
+    key_heads = fields.pop("attention.head_count_kv", heads)
     if "attention.head_count_kv" in keys:
-        said["attention.head_count_kv"] = key_heads
-    size: int = said.pop("attention.key_length", said["embedding_length"] // heads)
-    value = said.pop("attention.value_length", size)
+        fields["attention.head_count_kv"] = key_heads
+    size: int = fields.pop("attention.key_length", fields["embedding_length"] // heads)
+    value = fields.pop("attention.value_length", size)
     if size != value:
         raise _contradiction(
             name, f"{architecture}.attention.key_length {size!r}", f"value_length {value!r}"
@@ -199,14 +199,14 @@ def _contradiction(name: str, one: str, other: str) -> CheckpointError:
     )
 
 
-def _add_layers(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
+def _add_layers(fields: _Fields, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
     """Add the sliding window, and the layers that have it."""
     window = entry.get("window")
     if window is None:
         return
-    layers = said["block_count"]
-    pattern = said.pop("attention.sliding_window_pattern", window["every"])
-    size = said.pop("attention.sliding_window", window.get("default", 0))
+    layers = fields["block_count"]
+    pattern = fields.pop("attention.sliding_window_pattern", window["every"])
+    size = fields.pop("attention.sliding_window", window.get("default", 0))
     if window.get("layers", layers) != layers:
         size = 0  # llama.cpp has it for one size of model alone
     slides = (
@@ -223,84 +223,84 @@ def _add_layers(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -
 
 def _rope(
     name: str,
-    said: _Said,
+    fields: _Fields,
     entry: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
     size: int,
 ) -> dict[str, Any]:
     """Return the parameters of RoPE, once or for each type of layer."""
-    rotated = said.pop("rope.dimension_count", size)
+    rotated = fields.pop("rope.dimension_count", size)
     partial = entry.get("partial", False)
     if rotated != size and not partial:
         raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
-    rope = rope_of(name, said, tensors, rotated)
+    rope = rope_of(name, fields, tensors, rotated)
     if partial:
         rope["partial_rotary_factor"] = rotated / size
     if rope["rope_type"] != "default":
         rope |= entry.get("rope values", {})
     if "local rope" not in entry:
         return rope
-    theta = said.pop("rope.freq_base_swa", entry["local rope"] or rope["rope_theta"])
+    theta = fields.pop("rope.freq_base_swa", entry["local rope"] or rope["rope_theta"])
     sliding = {"rope_type": "default", "rope_theta": theta}
     return {"sliding_attention": sliding, "full_attention": rope}
 
 
-def _multi_query(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    config["multi_query"] = said.get("attention.head_count_kv") == 1
+def _multi_query(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["multi_query"] = fields.get("attention.head_count_kv") == 1
 
 
-def _query_scale(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
+def _query_scale(fields: _Fields, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
     """Set the scale of queries by the head size; in the largest Gemma, by the width of the model."""
-    wide: int = said["embedding_length"] // said["attention.head_count"]
-    largest = said["block_count"] == entry["layers of 27b"]
-    config["query_pre_attn_scalar"] = wide if largest else said.get("attention.key_length", wide)
+    wide: int = fields["embedding_length"] // fields["attention.head_count"]
+    largest = fields["block_count"] == entry["layers of 27b"]
+    config["query_pre_attn_scalar"] = wide if largest else fields.get("attention.key_length", wide)
 
 
-def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+def _layers_of_heads(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Mark layers without key/value heads as convolutions."""
-    heads = said["attention.head_count_kv"]
-    counts = list(heads) if isinstance(heads, array) else [heads] * said["block_count"]
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
     config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
-    said["attention.head_count_kv"] = max(counts)
+    fields["attention.head_count_kv"] = max(counts)
 
 
-def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Set the head sizes of latent attention, which older files have under other names."""
-    rotated = said["rope.dimension_count"]
+    rotated = fields["rope.dimension_count"]
     sizes = [
-        said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
+        fields.pop(f"attention.{one}_mla", fields[f"attention.{one}"])
         for one in ("key_length", "value_length")
     ]
-    said.update({"attention.key_length": rotated, "attention.value_length": rotated})
-    said["attention.head_count_kv"] = said["attention.head_count"]
+    fields.update({"attention.key_length": rotated, "attention.value_length": rotated})
+    fields["attention.head_count_kv"] = fields["attention.head_count"]
     config["qk_rope_head_dim"] = rotated
     config["qk_nope_head_dim"], config["v_head_dim"] = sizes[0] - rotated, sizes[1]
 
 
-def _expansion(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    config["expand"] = said["ssm.inner_size"] // said["embedding_length"]
+def _expansion(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["expand"] = fields["ssm.inner_size"] // fields["embedding_length"]
 
 
-def _window_of_all_layers(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    config["sliding_window"] = said.pop("attention.sliding_window", 0) or None
+def _window_of_all_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["sliding_window"] = fields.pop("attention.sliding_window", 0) or None
 
 
-def _original_context(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    config["original_max_position_embeddings"] = said.get(
-        "rope.scaling.original_context_length", said["context_length"]
+def _original_context(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["original_max_position_embeddings"] = fields.get(
+        "rope.scaling.original_context_length", fields["context_length"]
     )
 
 
-def _expert_sizes(said: _Said, _: dict[str, Any], entry: Mapping[str, Any]) -> None:
+def _expert_sizes(fields: _Fields, _: dict[str, Any], entry: Mapping[str, Any]) -> None:
     """Add sizes of experts, which llama.cpp derives from others if files omit them."""
-    dense = said["feed_forward_length"]
-    said.setdefault("expert_feed_forward_length", dense // said["expert_used_count"])
+    dense = fields["feed_forward_length"]
+    fields.setdefault("expert_feed_forward_length", dense // fields["expert_used_count"])
     if "expert_shared_feed_forward_length" in entry["also"]:
-        said.setdefault("expert_shared_feed_forward_length", dense)
+        fields.setdefault("expert_shared_feed_forward_length", dense)
 
 
 #: Rules for config values that depend on several metadata.
-_RULES: Mapping[str, Callable[[_Said, dict[str, Any], Mapping[str, Any]], None]] = {
+_RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None]] = {
     "multi query": _multi_query,
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,

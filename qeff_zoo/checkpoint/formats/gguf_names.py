@@ -148,9 +148,9 @@ _JOINS: Mapping[str, Join] = {
 @cache
 def layouts() -> Mapping[str, Layout]:
     """Return the known layouts by `model_type`, from gguf_layouts.json."""
-    said = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
+    document = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
     return MappingProxyType(
-        {kind: _layout(said["groups"], **one) for kind, one in said["models"].items()}
+        {kind: _layout(document["groups"], **one) for kind, one in document["models"].items()}
     )
 
 

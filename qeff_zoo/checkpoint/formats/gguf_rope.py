@@ -34,7 +34,7 @@ _NEAR = 1e-5
 
 def rope_of(
     name: str,
-    said: MutableMapping[str, Any],
+    fields: MutableMapping[str, Any],
     tensors: Mapping[str, TensorInfo],
     size: int,
 ) -> dict[str, Any]:
@@ -42,19 +42,19 @@ def rope_of(
 
     Args:
         name: File name, for messages.
-        said: Metadata of the architecture, without its prefix; used values are removed.
+        fields: Metadata of the architecture, without its prefix; used values are removed.
         tensors: Tensors of the file.
         size: Number of values of a head that are rotated.
 
     Raises:
         UnsupportedModelError: No parameters of transformers give the factors of the file.
     """
-    theta = said.pop("rope.freq_base", 10000.0)
-    kind = said.pop("rope.scaling.type", "linear")
-    factor = said.pop("rope.scaling.factor", 0.0) or said.pop("rope.scale_linear", 0.0) or 1.0
-    original = said.pop("rope.scaling.original_context_length", said["context_length"])
-    attention = said.pop("rope.scaling.attn_factor", None)
-    said.pop("rope.scaling.finetuned", None)  # of no use to llama.cpp either
+    theta = fields.pop("rope.freq_base", 10000.0)
+    kind = fields.pop("rope.scaling.type", "linear")
+    factor = fields.pop("rope.scaling.factor", 0.0) or fields.pop("rope.scale_linear", 0.0) or 1.0
+    original = fields.pop("rope.scaling.original_context_length", fields["context_length"])
+    attention = fields.pop("rope.scaling.attn_factor", None)
+    fields.pop("rope.scaling.finetuned", None)  # of no use to llama.cpp either
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
     if LONG in tensors and SHORT in tensors:
         found |= {
@@ -74,15 +74,15 @@ def rope_of(
             "original_max_position_embeddings": original,
         }
         for key, parameter in _YARN.items():
-            if f"rope.scaling.{key}" in said:
-                found[parameter] = said.pop(f"rope.scaling.{key}")
-        if (multiplier := said.pop("rope.scaling.yarn_log_multiplier", None)) is not None:
+            if f"rope.scaling.{key}" in fields:
+                found[parameter] = fields.pop(f"rope.scaling.{key}")
+        if (multiplier := fields.pop("rope.scaling.yarn_log_multiplier", None)) is not None:
             scale = float(f"{10 * multiplier:.6g}")  # DeepSeek's; converters write a tenth
             found |= {"mscale": scale, "mscale_all_dim": scale}
     elif kind == "linear" and factor != 1.0:
         found |= {"rope_type": "linear", "factor": factor}
     elif kind not in ("linear", "none"):
-        said["rope.scaling.type"] = kind
+        fields["rope.scaling.type"] = kind
     return found
 
 

@@ -93,7 +93,7 @@ def _add_special(backend: Any, vocabulary: Vocabulary) -> None:
     """Add the special tokens, which are matched before a text is split."""
     from tokenizers import AddedToken
 
-    name = str(vocabulary.said.get("general.name", "")).lower()
+    name = str(vocabulary.fields.get("general.name", "")).lower()
     strips = any(part in name for part in known()["strips"]["models"])
     kept = set(known()["strips"]["except"])
     for special in (True, False):
@@ -138,7 +138,7 @@ def _bpe(vocabulary: Vocabulary) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     pre, ids = vocabulary.pre, vocabulary.ids
-    merges = vocabulary.said.get("merges")
+    merges = vocabulary.fields.get("merges")
     if not isinstance(merges, list):
         raise vocabulary.wrong("merges", "the pairs of tokens that are merged")
     pairs = []
@@ -238,7 +238,7 @@ def _ugm(vocabulary: Vocabulary) -> Any:
     pieces = list(zip(vocabulary.tokens, vocabulary.scores, strict=True))
     backend = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
     steps: list[Any] = []
-    charsmap = vocabulary.said.get("precompiled_charsmap")
+    charsmap = vocabulary.fields.get("precompiled_charsmap")
     if isinstance(charsmap, array) and len(charsmap):
         steps.append(normalizers.Precompiled(charsmap.tobytes()))
     merged = vocabulary.flag("remove_extra_whitespaces", False)

@@ -36,13 +36,13 @@ class Vocabulary:
 
     Args:
         name: File name, for messages.
-        said: Metadata without the prefix "tokenizer.ggml.".
+        fields: Metadata without the prefix "tokenizer.ggml.".
         tokens: Texts by id.
         types: Values of `token_type` by id.
     """
 
     name: str
-    said: Mapping[str, Any]
+    fields: Mapping[str, Any]
     tokens: list[str]
     types: list[int]
 
@@ -54,7 +54,7 @@ class Vocabulary:
     @property
     def scores(self) -> list[float]:
         """Scores by id; 0 in a file without scores."""
-        scores = self.said.get("scores")
+        scores = self.fields.get("scores")
         count = len(self.tokens)
         if scores is None:
             return [0.0] * count
@@ -65,7 +65,7 @@ class Vocabulary:
     @property
     def facts(self) -> Mapping[str, Any]:
         """Assumptions of llama.cpp for this `tokenizer.ggml.model`."""
-        facts: Mapping[str, Any] = known()["models"][self.said["model"]]
+        facts: Mapping[str, Any] = known()["models"][self.fields["model"]]
         return facts
 
     @property
@@ -77,7 +77,7 @@ class Vocabulary:
         """
         if self.facts["kind"] != "merges":
             return {}
-        name, names = self.said.get("pre") or "default", known()["names"]
+        name, names = self.fields.get("pre") or "default", known()["names"]
         if name not in names:
             raise UnsupportedModelError(
                 f"{self.name!r} cuts text by the pre-tokenizer {name!r}, which is unknown. Expected one of "
@@ -92,14 +92,14 @@ class Vocabulary:
         Args:
             which: llama.cpp's name, such as "bos".
         """
-        number = self.said.get(f"{which}_token_id")
+        number = self.fields.get(f"{which}_token_id")
         known_here = type(number) is int and 0 <= number < len(self.tokens)
         found = number if known_here else self.facts["special"].get(which)
         return found if found is not None and found < len(self.tokens) else None
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a setting."""
-        return bool(self.said.get(key, default))
+        return bool(self.fields.get(key, default))
 
     def wrong(self, key: str, expected: str) -> CheckpointError:
         """Return the error of inconsistent metadata."""
@@ -120,20 +120,20 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
         UnsupportedModelError: The tokenizer model is unknown.
     """
     metadata = read_gguf(path, _TEXTS).metadata
-    said = {
+    fields = {
         key.removeprefix(_PREFIX): value
         for key, value in metadata.items()
         if key.startswith(_PREFIX)
     }
-    said["general.name"] = metadata.get("general.name", "")
-    model, models = said.get("model"), known()["models"]
+    fields["general.name"] = metadata.get("general.name", "")
+    model, models = fields.get("model"), known()["models"]
     if model not in models:
         raise UnsupportedModelError(
             f"{path.name!r} has a tokenizer {model!r}. Expected one of {', '.join(map(repr, models))}. Name the "
             "checkpoint that it was made from with --config-from."
         )
-    tokens, types = said.get("tokens"), said.get("token_type")
-    vocabulary = Vocabulary(name=path.name, said=said, tokens=[], types=[])
+    tokens, types = fields.get("tokens"), fields.get("token_type")
+    vocabulary = Vocabulary(name=path.name, fields=fields, tokens=[], types=[])
     if not isinstance(tokens, list) or not tokens:
         raise vocabulary.wrong("tokens", "the texts of all tokens")
     if types is not None and (not isinstance(types, array) or len(types) < len(tokens)):
@@ -142,7 +142,7 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
     if len(set(tokens)) < len(tokens):
         raise vocabulary.wrong("tokens", "each token once")
     types = list(types[: len(tokens)]) if types is not None else [1] * len(tokens)
-    vocabulary = Vocabulary(name=path.name, said=said, tokens=tokens, types=types)
+    vocabulary = Vocabulary(name=path.name, fields=fields, tokens=tokens, types=types)
     _correct(vocabulary)
     template = metadata.get("tokenizer.chat_template")
     return vocabulary, template if isinstance(template, str) else None
@@ -178,6 +178,6 @@ def ends_of(vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:
     texts = [text for text in (*facts["ends"], *facts["infill ends"]) if text in ids]
     if _is_harmony(ids) and "<|end|>" in texts:
         texts.remove("<|end|>")
-    said = [vocabulary.special(which) for which in ("eot", "eom")]
-    numbers = [eos, *(ids[text] for text in texts), *said]
+    fields = [vocabulary.special(which) for which in ("eot", "eom")]
+    numbers = [eos, *(ids[text] for text in texts), *fields]
     return tuple(dict.fromkeys(number for number in numbers if number is not None))

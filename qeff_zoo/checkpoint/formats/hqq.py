@@ -77,12 +77,12 @@ def _matrix(stored: Stored, path: str) -> Encoded:
     def scales(read: Read, start: int, stop: int) -> Array:
         return scales_of_groups(read, start * across, stop * across).reshape(-1, across)
 
-    def minima(read: Read, start: int, stop: int) -> Array:
+    def offsets(read: Read, start: int, stop: int) -> Array:
         zeros = zeros_of_groups(read, start * across, stop * across).reshape(-1, across)
         with np.errstate(over="ignore"):
             return finite((zeros - np.float32(1 << (bits - 1))) * scales(read, start, stop), zero)
 
-    about = Integers(bits=bits, group=group, integers=integers, scales=scales, minima=minima)
+    about = Integers(bits=bits, group=group, integers=integers, scales=scales, offsets=offsets)
     said = (
         name
         for name in stored.tensors

@@ -87,7 +87,7 @@ def _tensor(stored: Stored, name: str, kind: str, fields: dict[str, Any]) -> Enc
     scales = scales_of_blocks(stored, scale, weight.shape, tall, wide)
     if kind == _FLOATS:
         about = (
-            "fp8 by rows"
+            "fp8, per-channel"
             if tall == 1 and wide == weight.shape[-1]
             else f"fp8 in blocks of {tall} by {wide}"
         )

@@ -29,12 +29,12 @@ class Assistant(nn.Module):
     """A model of a few layers without keys and values of its own.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.assistant`.
+        settings: Description, see `qeff_zoo.checkpoint.draft_heads.assistant`.
     """
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        config, target = said["config"], said["hidden_size"]
+        config, target = settings["config"], settings["hidden_size"]
         size = config["hidden_size"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
         for module in self.inner.modules():

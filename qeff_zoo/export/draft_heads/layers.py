@@ -23,13 +23,13 @@ class Eagle3(nn.Module):
     """A layer of Llama whose attention reads embeddings and hidden states side by side.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.eagle3`.
+        settings: Description, see `qeff_zoo.checkpoint.draft_heads.eagle3`.
         model: Target model.
     """
 
-    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any], model: Any) -> None:
         super().__init__()
-        config = said["config"]
+        config = settings["config"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
         layer, size = self.inner.model.layers[0], config["hidden_size"]
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -37,13 +37,13 @@ class Eagle3(nn.Module):
             wide = nn.Linear(2 * size, before.out_features, bias=before.bias is not None)
             setattr(layer.self_attn, name, wide)
         layer.hidden_norm = deepcopy(layer.input_layernorm)
-        layer.normed_first = bool(said.get("norm_before_residual"))
+        layer.normed_first = bool(settings.get("norm_before_residual"))
         give(layer, _side_by_side)
-        self._vocab_size = said["vocab_size"]
-        if "d2t" in said["own"]:
+        self._vocab_size = settings["vocab_size"]
+        if "d2t" in settings["own"]:
             self.d2t = nn.Parameter(torch.zeros(config["vocab_size"]), requires_grad=False)
-        if "embed_tokens" in said["own"]:
-            self.embed_tokens = nn.Embedding(said["vocab_size"], size)
+        if "embed_tokens" in settings["own"]:
+            self.embed_tokens = nn.Embedding(settings["vocab_size"], size)
 
     @property
     def head(self) -> Any:
@@ -152,25 +152,25 @@ class Mtp(nn.Module):
     """A layer of the model's own kind, which reads tokens and hidden states joined by a matrix.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.mtp`.
+        settings: Description, see `qeff_zoo.checkpoint.draft_heads.mtp`.
         model: Target model.
     """
 
-    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any], model: Any) -> None:
         super().__init__()
-        config, size = said["config"], said["hidden_size"]
+        config, size = settings["config"], settings["hidden_size"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
-        if "without" in said:
-            _WITHOUT[said["without"]](self.inner)
+        if "without" in settings:
+            _WITHOUT[settings["without"]](self.inner)
         norm = last_norm(self.inner)
         self.token_norm, self.hidden_norm = deepcopy(norm), deepcopy(norm)
         self.join = nn.Linear(2 * size, size, bias=False)
-        if "embed" in said["own"]:
-            self.embed_tokens = nn.Embedding(said["vocab_size"], size)
-        self._normed = bool(said.get("normed"))
-        self._hidden_first = bool(said.get("hidden_first"))
+        if "embed" in settings["own"]:
+            self.embed_tokens = nn.Embedding(settings["vocab_size"], size)
+        self._normed = bool(settings.get("normed"))
+        self._hidden_first = bool(settings.get("hidden_first"))
         # Not a submodule of this one if it is the model's.
-        self._head = [(self.inner if "head" in said["own"] else model).get_output_embeddings()]
+        self._head = [(self.inner if "head" in settings["own"] else model).get_output_embeddings()]
 
     @property
     def head(self) -> Any:
@@ -245,6 +245,6 @@ _WITHOUT: Mapping[str, Any] = MappingProxyType({"streams": _drop_streams, "half"
 _LAYERS: Mapping[str, Any] = MappingProxyType({"dflash": DFlash, "eagle3": Eagle3, "mtp": Mtp})
 
 
-def build(said: Mapping[str, Any], model: Any) -> Any:
+def build(settings: Mapping[str, Any], model: Any) -> Any:
     """Build the module of a draft layer, without its values."""
-    return _LAYERS[said["kind"]](said, model)
+    return _LAYERS[settings["kind"]](settings, model)

@@ -30,20 +30,20 @@ class Projections(nn.ModuleList):
     """Independent heads: each projects the hidden state for an output matrix, the model's or its own.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        settings: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
     """
 
     reads_tokens = False
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        size, vocab = said["hidden_size"], said.get("vocab_size")
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        size, vocab = settings["hidden_size"], settings.get("vocab_size")
 
         def layers() -> Iterator[nn.Module]:
-            yield from (Block(size) for _ in range(said["layers"]))
+            yield from (Block(size) for _ in range(settings["layers"]))
             if vocab:
                 yield nn.Linear(size, vocab, bias=False)
 
-        super().__init__(nn.ModuleList(layers()) for _ in range(said["heads"]))
+        super().__init__(nn.ModuleList(layers()) for _ in range(settings["heads"]))
         self._own = bool(vocab)
 
     def forward(self, hidden: Tensor, head: nn.Module, _: Tensor | None = None) -> Tensor:
@@ -63,15 +63,19 @@ class Chained(nn.Module):
     """Chained heads: each reads the state of the previous head, and the last draft token.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        settings: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
     """
 
     reads_tokens = True
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        hidden, inner, vocab = said["hidden_size"], said["inner_size"], said["vocab_size"]
-        count, tied = said["heads"], bool(said.get("tied"))
+        hidden, inner, vocab = (
+            settings["hidden_size"],
+            settings["inner_size"],
+            settings["vocab_size"],
+        )
+        count, tied = settings["heads"], bool(settings.get("tied"))
 
         def several(make: Any) -> nn.ModuleList:
             first = make()
@@ -85,7 +89,7 @@ class Chained(nn.Module):
         self.proj = nn.ModuleList([first, *others[: count - 1]])
         self.ln = several(lambda: Norm(inner))
         self.head = several(lambda: nn.Linear(inner, vocab, bias=False))
-        self._scaled = bool(said.get("scaled"))
+        self._scaled = bool(settings.get("scaled"))
         weight = 0.5 ** (0.5 / count)  # of the state
         self._share = math.sqrt((1 - weight**2) * (inner / 2)) / weight
 
@@ -132,6 +136,6 @@ def _normed(values: Tensor) -> Tensor:
 _MODULES: Mapping[str, Any] = MappingProxyType({"projections": Projections, "chained": Chained})
 
 
-def build(said: Mapping[str, Any]) -> Any:
+def build(settings: Mapping[str, Any]) -> Any:
     """Build the module of draft heads, without their values."""
-    return _MODULES[said["kind"]](said)
+    return _MODULES[settings["kind"]](settings)

@@ -30,9 +30,12 @@ def forward(
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
     if moe_mm_token_type_ids is None:
         moe_mm_token_type_ids = torch.zeros_like(hidden_states[..., 0], dtype=torch.bool)
-    seen = moe_mm_token_type_ids.reshape(-1, 1)
-    text, pictures = _of_kind(self.text_moe, tokens, ~seen), _of_kind(self.vision_moe, tokens, seen)
-    made = (text + pictures).view(hidden_states.shape)
+    of_image = moe_mm_token_type_ids.reshape(-1, 1)
+    text, images = (
+        _of_kind(self.text_moe, tokens, ~of_image),
+        _of_kind(self.vision_moe, tokens, of_image),
+    )
+    made = (text + images).view(hidden_states.shape)
     return (
         made if self.shared_experts is None else made + self.shared_experts(hidden_states)
     ), None

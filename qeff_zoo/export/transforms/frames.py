@@ -18,7 +18,7 @@ from . import squeezed_frames
 
 
 @dataclass
-class Heard:
+class AudioLengths:
     """Lengths of the audio in a batch, for modules that depend on them.
 
     Attributes:
@@ -38,9 +38,9 @@ def apply(model: Any) -> int:
     Args:
         model: Model with strided convolutions before its encoder.
     """
-    model.heard = heard = Heard()
+    model.audio_lengths = audio = AudioLengths()
     reader = model.get_encoder() if model.config.is_encoder_decoder else model
-    knows_frames = hasattr(type(model), "_get_feature_vector_attention_mask")
+    has_frame_mask = hasattr(type(model), "_get_feature_vector_attention_mask")
     squeezed = {
         one
         for module in model.modules()
@@ -53,25 +53,25 @@ def apply(model: Any) -> int:
         _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         mask = given["attention_mask"]
-        heard.lengths = heard.inputs = mask.sum(1)
-        return args, given if knows_frames else {**given, "attention_mask": _whole(reader, mask)}
+        audio.lengths = audio.inputs = mask.sum(1)
+        return args, given if has_frame_mask else {**given, "attention_mask": _whole(reader, mask)}
 
     reader.register_forward_pre_hook(note, with_kwargs=True)
     for module in model.modules():
         norm, conv = (_own(module, kind) for kind in (nn.GroupNorm, nn.Conv1d))
         if norm is not None and conv is not None:
-            _limit(norm, conv, heard)
+            _limit(norm, conv, audio)
             changed += 1
         if hasattr(type(module), "_get_feature_vector_attention_mask"):
-            module.heard = heard
+            module.audio_lengths = audio
             give(module, _frames_of, "_get_feature_vector_attention_mask")
         if squeezed_frames.squeezes(module):
             squeezed_frames.apply(module)
             changed += 1
         elif isinstance(module, nn.Conv1d) and module.padding != (0,) and module not in squeezed:
-            (_hide if module.stride == (1,) else _hide_inputs)(module, heard)
+            (_hide if module.stride == (1,) else _hide_inputs)(module, audio)
             changed += 1
-    if not knows_frames:
+    if not has_frame_mask:
         for module in (model, reader):
             module.strided = [one for one in reader.children() if isinstance(one, nn.Conv1d)]
             give(module, _count, "_get_feat_extract_output_lengths")
@@ -114,19 +114,19 @@ def _frames_of(
     """Return which frames are audio, without an index that torch.export does not support."""
     if attention_mask.dim() > 2:  # per query, for inputs that were encoded before
         return attention_mask
-    lengths = self._get_feat_extract_output_lengths(self.heard.lengths)
-    self.heard.frames = torch.arange(feature_vector_length) < lengths[:, None]
-    return self.heard.frames  # type: ignore[no-any-return]
+    lengths = self._get_feat_extract_output_lengths(self.audio_lengths.lengths)
+    self.audio_lengths.frames = torch.arange(feature_vector_length) < lengths[:, None]
+    return self.audio_lengths.frames  # type: ignore[no-any-return]
 
 
-def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
+def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, audio: AudioLengths) -> None:
     """Restrict a norm, per channel or over all, to the frames of the audio."""
     together = norm.num_groups < norm.num_channels
     assert norm.num_groups == (1 if together else norm.num_channels)
 
     def forward(self: nn.GroupNorm, states: Tensor) -> Tensor:
-        assert heard.lengths is not None
-        counts = _outputs(conv, heard.lengths)[:, None, None].clamp(min=1)
+        assert audio.lengths is not None
+        counts = _outputs(conv, audio.lengths)[:, None, None].clamp(min=1)
         real = (torch.arange(states.shape[2]) < counts).to(states.dtype)  # (batch, 1, frames)
         share = _root_of_share(counts, states.dtype)
 
@@ -148,23 +148,23 @@ def _root_of_share(counts: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.rsqrt(blocks.to(dtype) + (counts - 64 * blocks).to(dtype) / 64) / 8
 
 
-def _hide_inputs(conv: nn.Conv1d, heard: Heard) -> None:
+def _hide_inputs(conv: nn.Conv1d, audio: AudioLengths) -> None:
     """Zero the inputs of a strided convolution in a chain after the end of the audio."""
 
     def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        assert heard.inputs is not None
-        real = torch.arange(args[0].shape[2]) < heard.inputs[:, None]
-        heard.inputs = _outputs(conv, heard.inputs)
+        assert audio.inputs is not None
+        real = torch.arange(args[0].shape[2]) < audio.inputs[:, None]
+        audio.inputs = _outputs(conv, audio.inputs)
         return (args[0] * real[:, None, :].to(args[0].dtype),)
 
     conv.register_forward_pre_hook(silence)
 
 
-def _hide(conv: nn.Conv1d, heard: Heard) -> None:
+def _hide(conv: nn.Conv1d, audio: AudioLengths) -> None:
     """Zero the inputs of a convolution after the end of the audio, like its own padding."""
 
     def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        assert heard.frames is not None
-        return (args[0] * heard.frames[:, None, :].to(args[0].dtype),)
+        assert audio.frames is not None
+        return (args[0] * audio.frames[:, None, :].to(args[0].dtype),)
 
     conv.register_forward_pre_hook(silence)

@@ -88,7 +88,7 @@ def _reason(
     (format, _), (other, _) = map(packing.format_of, names, values)
     if format.is_float and other.is_float:
         return _FLOAT
-    if format != other or format.bits not in _BITS or format.minima or format.ordered:
+    if format != other or format.bits not in _BITS or format.offsets or format.act_order:
         return _FORMATS
     _, hidden, inner = _sizes(node)
     return _SIZES if hidden % format.block or inner % format.block else ""

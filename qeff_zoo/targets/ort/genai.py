@@ -83,7 +83,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
 def _exact(program: Mapping[str, Any]) -> Mapping[str, str]:
     """Request exact products for per-channel matrices: onnxruntime-genai does not check the processor."""
     matrices = Numerics.from_dict(program["numerics"]).matrices
-    return processor.EXACT if any(matrix.format.by_rows for matrix in matrices) else {}
+    return processor.EXACT if any(matrix.format.per_channel for matrix in matrices) else {}
 
 
 def _any_layer(of: str) -> State:

@@ -96,7 +96,7 @@ def width_of(heads: ir.Value) -> int | None:
 
 
 def _columns(value: ir.Value | None) -> int | None:
-    """Return how many columns a value has that a matrix made, with a bias, less minima or scaled."""
+    """Return how many columns a value has that a matrix made, with a bias, less offsets or scaled."""
     if value is not None and value.shape is not None:
         return value.shape[-1] if isinstance(value.shape[-1], int) else None
     node = value.producer() if value is not None else None

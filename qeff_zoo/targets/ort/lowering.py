@@ -2,8 +2,8 @@
 """The portable graph becomes one for ONNX Runtime, whose weights are used as they lie in the file.
 
 Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers in blocks
-through MatMulNBits and GatherBlockQuantized, for those by rows see `by_rows`. Attention and what it writes become one
-kernel where they can, see `attention`; else cache writes keep their bodies: ScatterND works in place once a session
+through MatMulNBits and GatherBlockQuantized, per-channel ones as in `per_channel`. Attention and what it writes become
+one kernel where they can, see `attention`; else cache writes keep their bodies: ScatterND works in place once a session
 binds a state's input and output to one buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous
 batching are rows that a session binds, so no graph here has `batch_index`.
 """
@@ -24,7 +24,7 @@ from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.types import Expression
 
 from . import attention as attention_pass
-from . import by_rows, convolution, lora, recurrence
+from . import convolution, lora, per_channel, recurrence
 from . import experts as experts_pass
 
 _CONTRIB = products.CONTRIB
@@ -93,8 +93,8 @@ class _Lowering(products.Products):
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by a weight matrix as it is stored."""
-        if matrix.format.by_rows:
-            return by_rows.product(self, x, matrix)
+        if matrix.format.per_channel:
+            return per_channel.product(self, x, matrix)
         if not matrix.format.is_float:
             return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
         slot = self.slot(matrix.name, matrix.expression, matrix.format)
@@ -103,8 +103,8 @@ class _Lowering(products.Products):
 
     def rows(self, indices: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Look up rows of a weight matrix, which is of integers."""
-        if matrix.format.by_rows:
-            return by_rows.rows(self, indices, matrix)
+        if matrix.format.per_channel:
+            return per_channel.rows(self, indices, matrix)
         rows, columns, format = matrix.rows, matrix.columns, matrix.format
         slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
         self.note(slot, rows, columns, input_major=False, gathered=True)
@@ -119,10 +119,10 @@ class _Lowering(products.Products):
         }
         given, tape = [packed, indices, *others], Tape()
         found = tape.op("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
-        if format.minima:
+        if format.offsets:
             blocks = columns // format.block
-            minima = self.tensor(slot, [rows, blocks], f"{slot.name}.minima")
-            less = tape.op("Gather", [minima, indices])
+            offsets = self.tensor(slot, [rows, blocks], f"{slot.name}.offsets")
+            less = tape.op("Gather", [offsets, indices])
             last = tape.op("Constant", [], {"value_ints": [-1]})
             by_block = products.by_block(tape, found, blocks, format.block)
             whole = tape.op("Sub", [by_block, tape.op("Unsqueeze", [less, last])])
@@ -148,7 +148,7 @@ class _Lowering(products.Products):
     def _format_of_stack(self, name: str, expression: Expression) -> tuple[Format, bool]:
         """Return what the kernel of experts takes: no rows of one scale, but blocks."""
         format, kept = self.format_of(name, expression)
-        return (format_of("int8"), False) if format.by_rows else (format, kept)
+        return (format_of("int8"), False) if format.per_channel else (format, kept)
 
     def _stack(
         self,
@@ -196,7 +196,9 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if matrix is None or matrix.format.is_float:
         return None
     format = matrix.format
-    if format.block and (matrix.columns % format.block or format.bits == _NARROW or format.ordered):
+    if format.block and (
+        matrix.columns % format.block or format.bits == _NARROW or format.act_order
+    ):
         return None
     return lowering.rows(input_of(node, 1), matrix)
 

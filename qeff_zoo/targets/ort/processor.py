@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a processor's integer products are exact, and the option that makes ONNX Runtime use exact ones.
 
-x86-64 without VNNI and AMX multiplies uint8 by int8 (see `by_rows`) in an instruction that sums pairs in 16 bits and
-saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those of
-int8 in blocks. It knows VNNI, but not that products are right with it: asked there too, it takes the slower ones.
+x86-64 without VNNI and AMX multiplies uint8 by int8 (see `per_channel`) in an instruction that sums pairs in 16 bits
+and saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those
+of int8 in blocks. It knows VNNI, but not that products are right with it: asked there too, it takes the slower ones.
 """
 
 from collections.abc import Mapping

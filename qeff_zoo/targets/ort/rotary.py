@@ -33,8 +33,8 @@ class Rotary:
 
     def alike(self, other: "Rotary") -> bool:
         """Whether other heads are rotated in the same way."""
-        mine, theirs = ((one.cos, one.sin, one.interleaved) for one in (self, other))
-        return mine == theirs
+        mine, that = ((one.cos, one.sin, one.interleaved) for one in (self, other))
+        return mine == that
 
 
 @dataclass

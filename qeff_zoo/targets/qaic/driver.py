@@ -100,18 +100,18 @@ def run(folder: Path) -> None:
         start_new_session=True,
     ) as process:
         try:
-            _, said = process.communicate()
+            _, stderr = process.communicate()
         except BaseException:
             with suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
-        raise CompileError(_failure(folder, process.returncode, said.decode(errors="replace")))
+        raise CompileError(_failure(folder, process.returncode, stderr.decode(errors="replace")))
 
 
-def _failure(folder: Path, code: int, said: str) -> str:
-    tail = "".join(f"\n  {line}" for line in said.splitlines()[-_TAIL:])
-    how, advice = engines.end(code, said, folder)
+def _failure(folder: Path, code: int, stderr: str) -> str:
+    tail = "".join(f"\n  {line}" for line in stderr.splitlines()[-_TAIL:])
+    how, advice = engines.end(code, stderr, folder)
     return (
         f"The compiler {how}; expected 0 and a QPC. {advice} `bash {SCRIPT}` in its folder repeats "
         f"it. The log ends:{tail}"

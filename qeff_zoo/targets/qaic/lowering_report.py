@@ -19,6 +19,6 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "blocked": "in blocks, as --blocking-mode says",
         "all_tokens": "each expert on all tokens",
         **STORED_WAYS,
-        "decoded": "in floats as all others, since integers are taken of 4 bits alone, without minima or an order",
+        "decoded": "in floats as all others, since integers are taken of 4 bits alone, without offsets or act-order",
     }
 )

@@ -75,15 +75,15 @@ def generator(program: ProgramPlan, name: str) -> list[str]:
         program: Planned program.
         name: Name of the program.
     """
-    files, said = Files(name), qnn_config.read(program.flags).generator
-    levels = [word for word in said if word.partition("=")[0] == "--log_level"]
+    files, generator = Files(name), qnn_config.read(program.flags).generator
+    levels = [word for word in generator if word.partition("=")[0] == "--log_level"]
     blocked = program.flags.get("mxint8_kv_cache")
     return [
         *("--dlc_path", files.dlc),
         *("--config_file", files.compiler),
         *(("--data_format_config", files.data_formats) if blocked else ()),
         *(() if levels else ("--log_level", "error")),
-        *said,
+        *generator,
     ]
 
 

@@ -102,7 +102,7 @@ def compiler(backend: str) -> str:
 
 def backend(
     options: Mapping[str, Any],
-    said: Mapping[str, Any],
+    config: Mapping[str, Any],
     graphs: Sequence[str],
     slicing: str | None,
     *,
@@ -112,7 +112,7 @@ def backend(
 
     Args:
         options: Options of the target.
-        said: By the user's own file.
+        config: By the user's own file.
         graphs: Names of all graphs.
         slicing: Path of `tensor_slicing.json`, if there is one.
         retains: Whether there are states.
@@ -124,7 +124,7 @@ def backend(
     }
     sliced = {"compiler_mdp_load_partition_config": slicing} if slicing else {}
     follows = {"compiler_retained_state": retains, "graph_names": [*graphs], **sliced}
-    return _dump({**DEFAULTS, **chosen, **follows, **said})
+    return _dump({**DEFAULTS, **chosen, **follows, **config})
 
 
 def sliced(num_devices: int) -> str:

@@ -56,11 +56,11 @@ class QnnConfig:
 
 def read(options: Mapping[str, Any]) -> QnnConfig:
     """Read the file among the options of a target, for which there are no `problems`."""
-    said = json.loads(options.get("qnn_config", "{}"))
+    config = json.loads(options.get("qnn_config", "{}"))
     return QnnConfig(
-        converter=tuple(shlex.split(said.get(CONVERTER, ""))),
-        generator=tuple(shlex.split(said.get(GENERATOR, ""))),
-        backend=said.get(BACKEND, {}),
+        converter=tuple(shlex.split(config.get(CONVERTER, ""))),
+        generator=tuple(shlex.split(config.get(GENERATOR, ""))),
+        backend=config.get(BACKEND, {}),
     )
 
 
@@ -72,21 +72,21 @@ def problems(options: Mapping[str, Any]) -> list[str]:
     """
     text = options.get("qnn_config", "{}")
     try:
-        said = json.loads(text)
+        config = json.loads(text)
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        config = None
+    if not isinstance(config, dict):
         return [f"--qnn-config is {text!r:.100}, expected the text of a JSON object. Correct it."]
     if len(text) > _LONGEST or not text.isprintable() or "\\" in text:
         return [
             f"--qnn-config holds {len(text)} characters; expected at most {_LONGEST}, all printable, and neither "
             "quotes nor backslashes within a value. Shorten it."
         ]
-    return [f"--qnn-config: {problem}" for problem in _problems(said, options)]
+    return [f"--qnn-config: {problem}" for problem in _problems(config, options)]
 
 
-def _problems(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in said.items():
+def _problems(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in config.items():
         if key in IMMUTABLE and isinstance(value, str):
             yield from _of_words(key, value)
         elif key == BACKEND and isinstance(value, dict):
@@ -117,8 +117,8 @@ def _of_words(key: str, text: str) -> Iterator[str]:
         yield from _of_paths(key, value or word)
 
 
-def _of_backend(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in said.items():
+def _of_backend(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in config.items():
         name = SPELLED.get(key, "")
         if key in _WRITTEN:
             yield f"{key} follows from the other choices. Leave it out."

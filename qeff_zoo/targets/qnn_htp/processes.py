@@ -42,8 +42,8 @@ def compile(arguments: Sequence[str]) -> None:
     )
     if done.returncode == 0:
         return
-    said = _COLOURS.sub("", done.stderr)
-    refused = dict(_REFUSED.findall("".join(_LISTED.findall(said))))
+    stderr = _COLOURS.sub("", done.stderr)
+    refused = dict(_REFUSED.findall("".join(_LISTED.findall(stderr))))
     if refused:
         modules = json.loads(done.stdout.splitlines()[0])
         counts = Counter((kind, modules.get(name, "")) for name, kind in refused.items())
@@ -54,10 +54,10 @@ def compile(arguments: Sequence[str]) -> None:
             "such as run on HTP. Build the model for another --target, or put the operator differently in "
             "qeff_zoo/targets/qnn_htp/rewrites.py."
         )
-    how, advice = engines.end(done.returncode, said, Path(arguments[0]))
+    how, advice = engines.end(done.returncode, stderr, Path(arguments[0]))
     raise CompileError(
         f"HTP's compiler {how}. Expected a compiled graph. {advice} Or build the model for another --target. It said: "
-        f"{said.strip()[-_LAST:] or 'nothing'}"
+        f"{stderr.strip()[-_LAST:] or 'nothing'}"
     )
 
 
@@ -75,20 +75,20 @@ class Simulator:
 
     def __init__(self, graph: Path, soc_model: int, threads: int | None = None) -> None:
         self._graph = graph
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        ours, remote = socket.socketpair()
         environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
-        with theirs:
+        with remote:
             self._process = subprocess.Popen(
-                [*_COMMAND, "run", str(graph), str(soc_model), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [*_COMMAND, "run", str(graph), str(soc_model), str(remote.fileno())],
+                pass_fds=(remote.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._stderr,
+                stderr=self._stderr,
                 env=environment,
             )
         self._connection = Connection(ours.detach())
-        self._close = weakref.finalize(self, _end, self._connection, self._process, self._said)
+        self._close = weakref.finalize(self, _end, self._connection, self._process, self._stderr)
         self._receive("open")
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -107,19 +107,19 @@ class Simulator:
 
     def _gone(self, what: str) -> GenerationError:
         _stop(self._connection, self._process)
-        self._said.seek(0)
-        said = _COLOURS.sub("", self._said.read()).strip()[-_LAST:]
+        self._stderr.seek(0)
+        stderr = _COLOURS.sub("", self._stderr.read()).strip()[-_LAST:]
         self._close()
         return GenerationError(
             f"The HTP simulator could not {what} {str(self._graph)!r}: its process ended with "
             f"{self._process.returncode}. Expected a package as it was built, and the onnxruntime-qnn that it needs. "
-            f"Run `qeff-zoo inspect PACKAGE --verify`; then build it again. It said: {said or 'nothing'}"
+            f"Run `qeff-zoo inspect PACKAGE --verify`; then build it again. It said: {stderr or 'nothing'}"
         )
 
 
-def _end(connection: Connection, process: "subprocess.Popen[bytes]", said: IO[str]) -> None:
+def _end(connection: Connection, process: "subprocess.Popen[bytes]", stderr: IO[str]) -> None:
     _stop(connection, process)
-    said.close()
+    stderr.close()
 
 
 def _stop(connection: Connection, process: "subprocess.Popen[bytes]") -> None:

@@ -14,13 +14,13 @@ _REST = "{input}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PicturePrompts:
+class ImagePrompts:
     """Format of a package's encoder prompts.
 
     Args:
         placeholder: Placeholder token of the image.
         rows: Number of placeholder tokens.
-        questions: Prompts of task tokens, see `qeff_zoo.recipe_media.Asked`.
+        questions: Prompts of task tokens, see `qeff_zoo.recipe_media.ImagePrompt`.
         begin: Token before a prompt.
         end: Token after it.
     """
@@ -32,15 +32,15 @@ class PicturePrompts:
     end: int
 
     @classmethod
-    def of(cls, folder: Path, asked: Mapping[str, Any]) -> "PicturePrompts":
+    def of(cls, folder: Path, settings: Mapping[str, Any]) -> "ImagePrompts":
         """Return the format of a package.
 
         Args:
             folder: The package.
-            asked: Value `asked` of `spec.task` in its manifest.
+            settings: Value `image_prompt` of `spec.task` in its manifest.
         """
         text = read_json(folder / "config.json")["text_config"]
-        return cls(**asked, begin=text["bos_token_id"], end=text["eos_token_id"])
+        return cls(**settings, begin=text["bos_token_id"], end=text["eos_token_id"])
 
     def question(self, prompt: str) -> str:
         """Return a prompt with its task token replaced by text, as in transformers' processor.
@@ -69,7 +69,7 @@ class PicturePrompts:
             encode: Function that returns the tokens of a text, without special tokens around it.
         """
         if prompt is None or isinstance(prompt, str):
-            told = [self.begin, *encode(self.question(prompt or "")), self.end]
+            text_ids = [self.begin, *encode(self.question(prompt or "")), self.end]
         else:
-            told = [int(token) for token in prompt]
-        return [self.placeholder] * self.rows + told
+            text_ids = [int(token) for token in prompt]
+        return [self.placeholder] * self.rows + text_ids

@@ -29,36 +29,42 @@ _READ_FROM = "what is written of a picture is short"
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    tagging = recipe.halves and checkpoint.config["encoder"]["model_type"] in recipe.halves.tagging
-    between = [checkpoint.text_config[name] for name in recipe.between]
+    tagging = (
+        recipe.submodels and checkpoint.config["encoder"]["model_type"] in recipe.submodels.tagging
+    )
+    delimiters = [checkpoint.text_config[name] for name in recipe.answer_delimiters]
     return {
         **({"continuous_batching": True} if shape.full_batch_size else {}),
         **({"tagging": True} if tagging else {}),
-        **({"between": between} if between else {}),
-        **({"asked": _asked(checkpoint, recipe)} if recipe.asked else {}),
+        **({"answer_delimiters": delimiters} if delimiters else {}),
+        **({"image_prompt": _image_prompt(checkpoint, recipe)} if recipe.image_prompt else {}),
     }
 
 
-def _asked(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
+def _image_prompt(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
     """Return the format of encoder prompts: placeholder token, number of placeholders, and prompts of task tokens."""
-    assert recipe.asked
+    assert recipe.image_prompt
     rows = math.prod(_grid(checkpoint, recipe)) + 1  # and their mean
-    placeholder = checkpoint.config[recipe.asked.placeholder]
-    return {"placeholder": placeholder, "rows": rows, "questions": dict(recipe.asked.questions)}
+    placeholder = checkpoint.config[recipe.image_prompt.placeholder]
+    return {
+        "placeholder": placeholder,
+        "rows": rows,
+        "questions": dict(recipe.image_prompt.questions),
+    }
 
 
 def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
     """Return the numbers of feature rows and columns of an image."""
-    assert recipe.asked
-    height, width = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
-    for stride in checkpoint.config["vision_config"][recipe.asked.strides]:
+    assert recipe.image_prompt
+    height, width = whole_images.image_size(checkpoint.companions, recipe.image_processor)
+    for stride in checkpoint.config["vision_config"][recipe.image_prompt.strides]:
         height, width = -(-height // stride), -(-width // stride)
     return height, width
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     found = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
-    if not recipe.asked:
+    if not recipe.image_prompt:
         found += task.of_one_length(checkpoint, request, "pictures as sequences")
     strange = [*_strange(checkpoint, recipe)]
     return [*found, *(strange or _misfits(checkpoint, recipe))]
@@ -66,28 +72,30 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
     """Refuse untested encoders and decoders, and a config that lacks the tokens and fields of prompts."""
-    if (asked := recipe.asked) and (
-        asked.placeholder not in checkpoint.config
-        or asked.strides not in checkpoint.config.get("vision_config", ())
+    if (prompt := recipe.image_prompt) and (
+        prompt.placeholder not in checkpoint.config
+        or prompt.strides not in checkpoint.config.get("vision_config", ())
     ):
         yield (
-            f"config.json of {checkpoint.name!r} lacks {asked.placeholder}, or {asked.strides} in its vision_config; "
-            "expected both, which say how a picture stands before a prompt. Add them."
+            f"config.json of {checkpoint.name!r} lacks {prompt.placeholder}, or {prompt.strides} in its vision_config; "
+            "expected both, for the image tokens before a prompt. Add them."
         )
-    for name in ("bos_token_id", "eos_token_id") if recipe.asked else recipe.between:
+    for name in (
+        ("bos_token_id", "eos_token_id") if recipe.image_prompt else recipe.answer_delimiters
+    ):
         if not isinstance(checkpoint.text_config.get(name), int):
             yield (
                 f"The text_config of {checkpoint.name!r} has no {name}; expected a token: answers, or prompts, are "
                 "between two. Add it to config.json."
             )
-    if recipe.halves is None:
+    if recipe.submodels is None:
         return
-    known = {"encoder": recipe.halves.encoders, "decoder": recipe.halves.decoders}
+    known = {"encoder": recipe.submodels.encoders, "decoder": recipe.submodels.decoders}
     for half, types in known.items():
-        told = (checkpoint.config.get(half) or {}).get("model_type")
-        if told not in types:
+        value = (checkpoint.config.get(half) or {}).get("model_type")
+        if value not in types:
             yield (
-                f"{checkpoint.name!r} has the {half} {told!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
+                f"{checkpoint.name!r} has the {half} {value!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
                 f"recipe {recipe.model_type!r} covers. Use a checkpoint that is made of these."
             )
     decoder = checkpoint.config.get("decoder") or {}
@@ -101,14 +109,14 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
 def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     """Refuse a missing processor, or one whose image size differs from that of the encoder."""
     try:
-        made = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
+        made = whole_images.image_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
     config = checkpoint.config
-    if recipe.asked:
+    if recipe.image_prompt:
         return []
-    told = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
-    taken = (told, told) if isinstance(told, int) else tuple(told)
+    value = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
+    taken = (value, value) if isinstance(value, int) else tuple(value)
     if made == taken:
         return []
     return [
@@ -119,7 +127,12 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
 
 
 def _tracing(
-    model: Any, *, tagging: bool = False, between: Any = (), asked: Any = None, **variant: Any
+    model: Any,
+    *,
+    tagging: bool = False,
+    answer_delimiters: Any = (),
+    image_prompt: Any = None,
+    **variant: Any,
 ) -> Any:
     return seq2seq.TASK.tracing(model, **variant)
 
@@ -134,7 +147,7 @@ def _size(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the size of images, if the model's config does not set it."""
-    return whole_images.variant(checkpoint, recipe, shape, chosen) if recipe.asked else {}
+    return whole_images.variant(checkpoint, recipe, shape, chosen) if recipe.image_prompt else {}
 
 
 def _writer(model: Any) -> Any:

@@ -19,7 +19,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.tasks import IMAGE_TO_TEXT
-from qeff_zoo.tasks.encoder_decoder.image_prompts import PicturePrompts
+from qeff_zoo.tasks.encoder_decoder.image_prompts import ImagePrompts
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 
 
@@ -56,8 +56,8 @@ class ImageToTextSession(WritingSession):
         image_processor: str | None = None,
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
-        if between := chosen.get("between"):
-            self.rules = WritingRules(start=between[0], ends=frozenset(between[1:]))
+        if delimiters := chosen.get("answer_delimiters"):
+            self.rules = WritingRules(start=delimiters[0], ends=frozenset(delimiters[1:]))
         #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
@@ -65,9 +65,9 @@ class ImageToTextSession(WritingSession):
         #: Whether outputs include special tokens, and a prompt is the beginning of the output.
         self.tagging = bool(chosen.get("tagging"))
         self._pictures, self._counting = 0, threading.Lock()
-        asked = chosen.get("asked")
+        prompt = chosen.get("image_prompt")
         #: Format of encoder prompts; None for an encoder of images alone.
-        self.prompts = PicturePrompts.of(folder, asked) if asked else None
+        self.prompts = ImagePrompts.of(folder, prompt) if prompt else None
         if self.tokenizer:
             self.tokenizer.shows_special = self.tagging or self.prompts is not None
         if self.tokenizer and self.prompts:
@@ -78,11 +78,11 @@ class ImageToTextSession(WritingSession):
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
         return {"images": self._pictures, "encoded_images": self.sources.count}
 
-    def prepare(self, picture: Picture, limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, image: Picture, limits: ImageLimits = LIMITS) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.
 
         Args:
-            picture: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3).
+            image: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3).
             limits: Limits of the image.
 
         Returns:
@@ -91,7 +91,7 @@ class ImageToTextSession(WritingSession):
         Raises:
             MediaError: The image cannot be read, or exceeds a limit.
         """
-        (pixels,) = self.processor([picture], limits)["pixel_values"]
+        (pixels,) = self.processor([image], limits)["pixel_values"]
         if pixels.shape != self.size:
             raise GenerationError(
                 f"The processor of {str(self.folder)!r} makes arrays of {pixels.shape}, but its encoder takes "
@@ -102,7 +102,7 @@ class ImageToTextSession(WritingSession):
 
     def generate(  # type: ignore[override]
         self,
-        pictures: Picture | Sequence[Picture | Request],
+        images: Picture | Sequence[Picture | Request],
         *,
         prompt: Prompt | None = None,
         stream: Stream | None = None,
@@ -111,7 +111,7 @@ class ImageToTextSession(WritingSession):
         """Generate text for any number of images.
 
         Args:
-            pictures: Images, see `prepare`, or requests with their own options.
+            images: Images, see `prepare`, or requests with their own options.
             prompt: Prompt of each image, see `request`.
             stream: Callback for new text.
             **choices: Arguments of `request`.
@@ -120,7 +120,7 @@ class ImageToTextSession(WritingSession):
             MediaError: An image cannot be read.
             GenerationError: A request cannot be served, or another thread uses the session.
         """
-        several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+        several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         require_no_choices(several, {"prompt": prompt, **choices})
         requests = [
             one if isinstance(one, Request) else self.request(one, prompt=prompt, **choices)
@@ -130,7 +130,7 @@ class ImageToTextSession(WritingSession):
 
     def request(  # type: ignore[override]
         self,
-        picture: Picture,
+        image: Picture,
         *,
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,
@@ -141,7 +141,7 @@ class ImageToTextSession(WritingSession):
         """Create and validate a request. Thread-safe.
 
         Args:
-            picture: Image, see `prepare`.
+            image: Image, see `prepare`.
             prompt: Beginning of the generated text, which the output omits: text, or token ids. None for the start
                 token of the package's generation_config.json, which also precedes a prompt unless outputs are
                 `tagging`. For a package with `prompts`, the encoder prompt.
@@ -161,10 +161,14 @@ class ImageToTextSession(WritingSession):
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check(source)
         begun = self._beginning(None if self.prompts else prompt)
-        told: dict[str, Any] = {"generation_len": generation_len, "sampling": sampling, **choices}
-        made = self._begun(begun, self.rules, **told)
+        options: dict[str, Any] = {
+            "generation_len": generation_len,
+            "sampling": sampling,
+            **choices,
+        }
+        made = self._begun(begun, self.rules, **options)
         text = prompt if isinstance(prompt, str) else ""
-        read = self.prepare(picture, limits)
+        read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._pictures += 1
         return replace(made, picture=read, source=tuple(source), text=text)
@@ -199,11 +203,11 @@ class ImageToTextSession(WritingSession):
         if prompt is None:
             return [self.rules.start]
         text = prompt if isinstance(prompt, str) else None
-        told = (
+        tokens = (
             [int(one) for one in prompt]
             if text is None
             else self._encode(text, special_tokens=False)
         )
-        if self.tagging or told[:1] == [self.rules.start]:
-            return told
-        return [self.rules.start, *told]
+        if self.tagging or tokens[:1] == [self.rules.start]:
+            return tokens
+        return [self.rules.start, *tokens]

@@ -38,8 +38,8 @@ class Text2TextReference(DecoderReference):
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         if not self._model.config.is_encoder_decoder:  # their caches lack the encoder states
             more |= {"use_cache": False}
-        told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
-        return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
+        name = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
+        return self._model(**self._given(numbers), **{name: inputs["input_ids"]}, **more)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         padding = int(self._model.config.pad_token_id or 0)
@@ -66,10 +66,10 @@ class ImageToTextReference(Text2TextReference):
         self._process = processor_of(request)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        told = [self._sources[number] for number in numbers]
-        pictures = [Image.fromarray(draw(*one[:NUMBERS])) for one in told]
-        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
-        prompts = [one[NUMBERS:] for one in told]
+        sources = [self._sources[number] for number in numbers]
+        images = [Image.fromarray(draw(*one[:NUMBERS])) for one in sources]
+        pixels = self._process(images=images, return_tensors="pt")["pixel_values"]
+        prompts = [one[NUMBERS:] for one in sources]
         padding = int(self._model.config.get_text_config().pad_token_id or 0)
         read = padded(prompts, padding) if all(prompts) else {}
         return {"pixel_values": pixels.to(self._model.dtype), **read}

@@ -65,11 +65,11 @@ class Text2TextSession(WritingSession):
             stream: Callback for new text.
             **choices: Arguments of `TextGenerationSession.generate`.
         """
-        told: dict[str, Any] = {"language": language, "source_language": source_language}
+        options: dict[str, Any] = {"language": language, "source_language": source_language}
         every = [prompts] if isinstance(prompts, str) else prompts
-        require_no_choices(every, {**told, **choices})
+        require_no_choices(every, {**options, **choices})
         requests = [
-            one if isinstance(one, Request) else self.request(one, **told, **choices)
+            one if isinstance(one, Request) else self.request(one, **options, **choices)
             for one in every
         ]
         return super().generate(requests, stream=stream)
@@ -104,8 +104,8 @@ class Text2TextSession(WritingSession):
             source, first = self.languages.write_to(source, language)
             rules = replace(rules, first=first)
         self._check_source(source)
-        told = {"generation_len": generation_len, "sampling": sampling, **choices}
-        made = self._begun([rules.start], rules, **told)
+        options = {"generation_len": generation_len, "sampling": sampling, **choices}
+        made = self._begun([rules.start], rules, **options)
         return replace(made, source=tuple(source), text=prompt if isinstance(prompt, str) else None)
 
     def _check_source(self, source: Sequence[int]) -> None:

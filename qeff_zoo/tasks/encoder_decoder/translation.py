@@ -45,13 +45,13 @@ class Languages:
         Raises:
             GenerationError: The model does not support the language, or takes no source language.
         """
-        told, every = _token(self.answers, language), {*self.answers.values()}
+        requested, every = _token(self.answers, language), {*self.answers.values()}
         if not every & {*tokens}:
             raise GenerationError(
                 f"The source's language is {language!r}, but this model's texts have no token for theirs; expected "
                 "none to be told. Leave it out."
             )
-        return [told if token in every else token for token in tokens]
+        return [requested if token in every else token for token in tokens]
 
     def write_to(self, tokens: Sequence[int], language: str) -> tuple[list[int], int | None]:
         """Set the target language of a translation.

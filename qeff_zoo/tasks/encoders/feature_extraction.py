@@ -40,8 +40,8 @@ def _variant(
         {name: value for name, value in asdict(layer).items() if name != "folder"}
         for layer in (found.dense if found else ())
     ]
-    told = {name: chosen[name] for name in ("pooling", "normalize")}
-    return {**told, "dense": dense} if dense and told["pooling"] != "none" else told
+    settings = {name: chosen[name] for name in ("pooling", "normalize")}
+    return {**settings, "dense": dense} if dense and settings["pooling"] != "none" else settings
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:

@@ -150,9 +150,9 @@ def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]
 
 def _max_seq_length(folder: Path) -> int:
     """Return the maximum length of a text in sentence-transformers: the configured one, or the model's maximum."""
-    told = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    if told:
-        return int(told)
+    limit = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    if limit:
+        return int(limit)
     bounds = [
         read_json(folder / "tokenizer_config.json").get("model_max_length"),
         read_json(folder / "config.json").get("max_position_embeddings"),

@@ -32,8 +32,8 @@ def _tracing(
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    told = {name: chosen[name] for name in ("pooling", "normalize") if name in chosen}
-    return {**whole_images.variant(checkpoint, recipe, shape, chosen), **told}
+    settings = {name: chosen[name] for name in ("pooling", "normalize") if name in chosen}
+    return {**whole_images.variant(checkpoint, recipe, shape, chosen), **settings}
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:

@@ -51,8 +51,8 @@ class ImageReference(Answers):
 
     def _read(self, text: Sequence[int]) -> Array:
         """Embed a text, padded to the positions of the model."""
-        told = self._model.config.text_config
-        tokens = torch.full((1, told.max_position_embeddings), told.pad_token_id or 0)
+        config = self._model.config.text_config
+        tokens = torch.full((1, config.max_position_embeddings), config.pad_token_id or 0)
         tokens[0, : len(text)] = torch.tensor(text)
         found = nn.functional.normalize(
             self._model.get_text_features(input_ids=tokens).pooler_output
@@ -61,8 +61,8 @@ class ImageReference(Answers):
         return np.asarray(found.float().numpy())
 
     def _look(self, numbers: list[int]) -> list[Array]:
-        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
-        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        images = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
+        pixels = self._process(images=images, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(next(self._model.parameters()).dtype)
         found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
         tick()

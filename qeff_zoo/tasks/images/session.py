@@ -48,11 +48,11 @@ class ImageSession:
         self.size = program.inputs["pixel_values"].shape[2:]
         self.config = read_json(folder / "config.json")
 
-    def prepare(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
         """Decode images and compute the input of the graph. Thread-safe.
 
         Args:
-            pictures: Paths, bytes of files, Pillow images or arrays of uint8, (height, width, 3).
+            images: Paths, bytes of files, Pillow images or arrays of uint8, (height, width, 3).
             limits: Limits of each image.
 
         Returns:
@@ -61,7 +61,7 @@ class ImageSession:
         Raises:
             MediaError: An image cannot be read, or exceeds a limit.
         """
-        pixels: Array = self.processor(pictures, limits)["pixel_values"]
+        pixels: Array = self.processor(images, limits)["pixel_values"]
         if pixels.shape[2:] != self.size:
             raise GenerationError(
                 f"The processor of {str(self.folder)!r} makes pictures of {pixels.shape[2:]}, but its graph takes "
@@ -92,8 +92,8 @@ class ImageSession:
             yield start, start + rows
             start += rows
 
-    def _answer(self, pictures: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
-        several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+    def _answer(self, images: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
+        several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         if not several:
             raise GenerationError(
                 "There is nothing to look at in []; expected at least one picture. Give one."
@@ -113,13 +113,13 @@ class ImageEmbeddingSession(ImageSession):
     task = IMAGE_FEATURE_EXTRACTION
     output = "output"
 
-    def embed(self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def embed(self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
         """Return one embedding per image; see `prepare`.
 
         Returns:
             float32, (pictures, hidden).
         """
-        return self._answer(pictures, limits)
+        return self._answer(images, limits)
 
     similarity = staticmethod(cosines)
 
@@ -144,10 +144,10 @@ class ImageClassificationSession(ImageSession):
         self._activate = labels.activation_of(self.config, len(self.labels))
 
     def classify(
-        self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
+        self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
     ) -> list[tuple[Score, ...]]:
         """Return the score of every label for each image, the best first; see `prepare`."""
         return [
             best_first(self.labels, self._activate(logits))
-            for logits in self._answer(pictures, limits)
+            for logits in self._answer(images, limits)
         ]

@@ -74,7 +74,7 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
     )
 
 
-def picture_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
+def image_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
     """Return the height and width of every image in the output of a checkpoint's processor.
 
     Args:
@@ -108,14 +108,14 @@ def variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the size of images."""
-    height, width = picture_size(checkpoint.companions, recipe.image_processor)
+    height, width = image_size(checkpoint.companions, recipe.image_processor)
     return {"height": height, "width": width}
 
 
 def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     """Return the problems of a checkpoint's processor."""
     try:
-        picture_size(checkpoint.companions, recipe.image_processor)
+        image_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
     return []

@@ -45,9 +45,9 @@ class ZeroShotSession(ImageEmbeddingSession):
         self.tokenizer = Tokenizer.find(folder)
         #: Maximum number of tokens; longer texts are truncated.
         self.max_length = int(encoder.inputs["input_ids"].shape[1])
-        told = self.config.get("text_config") or {}
-        self.vocab_size = int(told.get("vocab_size", 0))
-        self._padding = int(told.get("pad_token_id", _PADDING))
+        config = self.config.get("text_config") or {}
+        self.vocab_size = int(config.get("vocab_size", 0))
+        self._padding = int(config.get("pad_token_id", _PADDING))
         self._reader = TextReader(
             folder=folder,
             task=self.task,
@@ -59,7 +59,7 @@ class ZeroShotSession(ImageEmbeddingSession):
 
     def classify(
         self,
-        pictures: Picture | Sequence[Picture],
+        images: Picture | Sequence[Picture],
         labels: Sequence[str],
         *,
         template: str = TEMPLATE,
@@ -68,7 +68,7 @@ class ZeroShotSession(ImageEmbeddingSession):
         """Return the scores of labels for each image, the best first.
 
         Args:
-            pictures: Images, see `prepare`.
+            images: Images, see `prepare`.
             labels: Descriptions of images.
             template: Text of a label, which replaces `{}`.
             limits: Limits of each image.
@@ -83,9 +83,9 @@ class ZeroShotSession(ImageEmbeddingSession):
                 "{} where it belongs in the text. Give both."
             )
         read = self.read([template.replace("{}", one) for one in labels])
-        texts, told = self._run_all([one.ids for one in read])
-        logits = told["scale"] * (self.embed(pictures, limits) @ texts.T) + told.get("bias", 0)
-        activate = sigmoid if "bias" in told else softmax
+        texts, outputs = self._run_all([one.ids for one in read])
+        logits = outputs["scale"] * (self.embed(images, limits) @ texts.T) + outputs.get("bias", 0)
+        activate = sigmoid if "bias" in outputs else softmax
         return [best_first(labels, activate(row)) for row in logits]
 
     def embed_texts(self, texts: str | Sequence[Text]) -> Array:
@@ -114,5 +114,5 @@ class ZeroShotSession(ImageEmbeddingSession):
     def _run_all(self, every: Sequence[Sequence[int]]) -> tuple[Array, dict[str, Array]]:
         """Run as many calls as needed; return embeddings, and the factors from cosines to logits."""
         found = [self.run_texts(every[start:stop]) for start, stop in self.calls(len(every))]
-        *_, told = found
-        return np.concatenate([one["output"] for one in found]), told
+        *_, embeddings = found
+        return np.concatenate([one["output"] for one in found]), embeddings

@@ -47,7 +47,7 @@ def _media(
 ) -> dict[str, Any]:
     """Return the recipe's variant of both inputs: an audio encoder may differ if a prompt has images."""
     found = _variant(checkpoint, recipe, shape, chosen)
-    return {name: found[name] for name in ("images", "sounds")}
+    return {name: found[name] for name in ("images", "audio")}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:

@@ -32,7 +32,7 @@ class AnyToAnySession(ImageTextToTextSession):
         folder: Folder of the package.
         program: Language model, opened.
         audio: Audio encoder, opened.
-        chosen: Settings of the package's recipe: `images` and `sounds` of the manifest's `spec.task`.
+        chosen: Settings of the package's recipe: `images` and `audio` of the manifest's `spec.task`.
         feature_cache_bytes: Memory for the features of images, and as much for those of audio.
         **more: Arguments of `ImageTextToTextSession`.
 
@@ -61,7 +61,7 @@ class AnyToAnySession(ImageTextToTextSession):
             folder, program, chosen=chosen, feature_cache_bytes=feature_cache_bytes, **more
         )
         #: Declaration of the audio input.
-        self.audio = audio_of(chosen["sounds"])
+        self.audio = audio_of(chosen["audio"])
         encoder = self.audio.encoder()
         self.audio_reader: AudioReader = encoder(
             audio, self.config, feature_cache_bytes, self.audio
@@ -113,8 +113,8 @@ class AnyToAnySession(ImageTextToTextSession):
         """
         audio = listed(audio)
         if not (chat and audio and isinstance(prompt, str)):
-            heard = [self.prepare_sound(one) for one in audio]
-            return super().request(prompt, chat=chat, audio=heard, **choices)
+            encoded_audio = [self.prepare_sound(one) for one in audio]
+            return super().request(prompt, chat=chat, audio=encoded_audio, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
         made = self.request(self._message(kinds, prompt, options_of(chat)), audio=audio, **choices)
@@ -156,14 +156,16 @@ class AnyToAnySession(ImageTextToTextSession):
             prepared: Encoder inputs of the audio, or its features.
             beside: Whether the prompt has images, too, for which some models encode audio differently.
         """
-        heard = prepared if isinstance(prepared, Encoded) else self.audio_reader.look(prepared)
-        digest, rows = heard.digest, heard.features[_ROWS]
-        if beside and (other := f"{BESIDE}{_ROWS}") in heard.features:
-            rows = heard.features[other]
+        encoded_audio = (
+            prepared if isinstance(prepared, Encoded) else self.audio_reader.look(prepared)
+        )
+        digest, rows = encoded_audio.digest, encoded_audio.features[_ROWS]
+        if beside and (other := f"{BESIDE}{_ROWS}") in encoded_audio.features:
+            rows = encoded_audio.features[other]
             digest = hashlib.blake2b(BESIDE.encode() + digest, digest_size=32).digest()
         first, *added = self.decoder.feature_names
         features = {first: rows, **{name: np.zeros_like(rows) for name in added}}
-        return replace(heard, digest=digest, features=features)
+        return replace(encoded_audio, digest=digest, features=features)
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the placeholder tokens of an image or audio input in a prompt."""

@@ -87,7 +87,7 @@ class Sound(nn.Module):
             return lambda states: plain(states * sound.to(states.dtype))
 
         projector = self.model.base_model.projector
-        project, ask = projector.forward, projector.qformer.forward
+        project, query = projector.forward, projector.qformer.forward
 
         def in_windows(states: Tensor) -> Tensor:
             there = (windows >= 0)[..., None].to(states.dtype)
@@ -96,7 +96,7 @@ class Sound(nn.Module):
 
         def of_each(query_embeds: Tensor, **arguments: Any) -> Any:
             # Expanded explicitly, since transformers broadcasts one row of queries over all windows.
-            return ask(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **arguments)
+            return query(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **arguments)
 
         changes = [
             *((one, "forward", attend(one)) for one in self.attentions),

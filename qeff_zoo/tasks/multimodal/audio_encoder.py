@@ -23,7 +23,7 @@ FEATURES, NUMBER = "input_features", "window_ids"
 #: Inputs with the mask of audio in the last block, and with the frames of each window.
 _REAL, _WINDOWS = "attention_mask", "window_index"
 #: Window position without a frame, whose padding is attended to.
-_HEARD = -2
+_ATTENDED_PADDING = -2
 
 
 def _too_short() -> GenerationError:
@@ -65,13 +65,13 @@ class AudioReader(Reader):
                 f"A recording has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
                 f"{self.shape}{f' and {name}' if name else ''}. Give what the checkpoint's own processor returns."
             )
-        found = [self._hear(prepared, number) for number in range(len(features))]
+        found = [self._encode_part(prepared, number) for number in range(len(features))]
         rows = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
         if not len(next(iter(rows.values()))):
             raise _too_short()
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
-    def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
+    def _encode_part(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
         """Return the features of one window, which is encoded independently of the others."""
         window = {name: array[number : number + 1] for name, array in prepared.items()}
         window[FEATURES] = np.ascontiguousarray(window[FEATURES], np.float32)
@@ -148,7 +148,7 @@ class AudioSpanReader(AudioBlockReader):
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
         # As in transformers, whose encoder attends to the padding of the last of several spans.
-        places = np.where(index < rows, index, _HEARD).reshape(-1, width)
+        places = np.where(index < rows, index, _ATTENDED_PADDING).reshape(-1, width)
         found = self._run({**arguments, _WINDOWS: places})
         features = {name: one[:rows] for name, one in found.items()}
         return Encoded(digest=digest, features=features, kind=self.kind)
@@ -162,8 +162,8 @@ class AudioChunkReader(AudioBlockReader):
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         count = int(prepared[self.audio.mask].sum())  # frames after it are padding
-        heard = {self.name: prepared[self.name][:, :count]}
-        count, arguments = self._in_blocks(heard)
+        inputs = {self.name: prepared[self.name][:, :count]}
+        count, arguments = self._in_blocks(inputs)
         found, filled = dict(self._run(arguments)), arguments[_REAL].size
         if (lengths := found.pop("lengths", None)) is not None:  # a fixed number of audio tokens
             self._check_rows(int(lengths[0]), *found.values())

@@ -44,7 +44,7 @@ _ENDS, _MOST = "get_audio_cu_seqlens", "get_max_seqlen"
 _CUTS = "chunk_and_pad_features"
 
 
-class _Heard(FeatureRecorder):
+class _AudioRecorder(FeatureRecorder):
     """Keeps all rows if a forward would select those of the audio, and records the selection."""
 
     real: Tensor | None = None
@@ -81,17 +81,17 @@ class Window(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows, and for some models the number of rows of the audio."""
-        heard, arguments = _Heard(), dict(zip(self.names, given, strict=True))
+        recorder, arguments = _AudioRecorder(), dict(zip(self.names, given, strict=True))
         changes = [unread(self.model), *self._when(arguments)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
         packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.audio.packed else {}
-        with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
+        with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), recorder:
             self.model(input_ids=tokens, **arguments)
-        rows = rows_of(heard.features)
-        if heard.real is None:
+        rows = rows_of(recorder.features)
+        if recorder.real is None:
             return (rows,)
         # Frames of the audio may be merged to rows only after their selection.
-        return rows, heard.real.sum(1) * rows.shape[0] // heard.real.shape[1]
+        return rows, recorder.real.sum(1) * rows.shape[0] // recorder.real.shape[1]
 
     def _when(self, arguments: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
         """Let the model compute the times of one window's rows from those of all windows of the longest audio."""

@@ -68,13 +68,13 @@ class Sound(nn.Module):
             picked = found[0][index.clamp(min=0)] * there.to(found.dtype)
             return picked, unheard.to(found.dtype)[:, None], None
 
-        heard = list[Tensor]()
+        computed = list[Tensor]()
 
         def whole(states: Tensor, _: Any) -> Tensor:
-            if not heard:
+            if not computed:
                 found = run(states, None)
-                heard.append(found.reshape(1, rows, found.shape[2]))
-            return heard[0]
+                computed.append(found.reshape(1, rows, found.shape[2]))
+            return computed[0]
 
         changes = [
             *(

@@ -26,7 +26,7 @@ class AudioTextToTextSession(MediaTextSession):
         folder: Folder of the package.
         program: Language model, opened.
         audio: Audio encoder, opened.
-        chosen: Recipe settings of audio: `sounds` of the manifest's `spec.task`.
+        chosen: Recipe settings of audio: `audio` of the manifest's `spec.task`.
         prefixes: Options of the prefix cache, as in `TextGenerationSession`.
         feature_cache_bytes: Memory for audio features, so that a second question needs no encoding.
 
@@ -53,7 +53,7 @@ class AudioTextToTextSession(MediaTextSession):
         prefixes: PrefixCacheOptions = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
-        media = audio_of(chosen["sounds"])
+        media = audio_of(chosen["audio"])
         config = model_config(read_json(folder / "config.json"))
         reader = media.encoder()(audio, config, feature_cache_bytes, media)
         super().__init__(folder, program, reader=reader, media=media, prefixes=prefixes)

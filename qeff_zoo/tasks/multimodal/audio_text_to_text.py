@@ -39,17 +39,17 @@ _GROUPS = 500
 
 
 def _read_window(
-    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
+    model: Any, *, audio: Mapping[str, Any], images: Mapping[str, Any] | None = None
 ) -> Tracing:
-    traced: Tracing = audio_of(sounds).trace(model, images_of(images) if images else None)
+    traced: Tracing = audio_of(audio).trace(model, images_of(images) if images else None)
     return traced
 
 
-def _sounds(
+def _audio(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    assert recipe.sounds is not None
-    return {"sounds": entry_of(image_text_to_text.of_checkpoint(checkpoint, recipe.sounds))}
+    assert recipe.audio is not None
+    return {"audio": entry_of(image_text_to_text.of_checkpoint(checkpoint, recipe.audio))}
 
 
 def _variant(
@@ -57,7 +57,7 @@ def _variant(
 ) -> dict[str, Any]:
     return {
         **task.TASK.variant(checkpoint, recipe, shape, chosen),
-        **_sounds(checkpoint, recipe, shape, chosen),
+        **_audio(checkpoint, recipe, shape, chosen),
     }
 
 
@@ -92,7 +92,7 @@ TASK = replace(
             role="audio",
             probe=None,
             tracing=_read_window,
-            variant=_sounds,
+            variant=_audio,
             specializations=_windows,
         ),
     ),

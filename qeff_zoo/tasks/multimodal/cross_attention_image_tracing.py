@@ -43,7 +43,7 @@ from qeff_zoo.tasks.multimodal.patch_tracing import rename
 from qeff_zoo.tasks.text_generation import decoder_tracing
 
 #: Input with the tiles that tokens attend to, and symbol of the maximum number of images.
-SEEN, PICTURES = "cross_attention_mask", "max_num_images"
+IMAGE_MASK, MAX_IMAGES = "cross_attention_mask", "max_num_images"
 _STATES, _WHOLE_ROWS = "cross_attention_states", "full_text_row_masked_out_mask"
 _RATIO = "aspect_ratio_ids"
 _ROWS = "tile_rows"  # while it is traced, so that examples are small
@@ -72,7 +72,9 @@ class Read(nn.Module):
     def __init__(self, model: Any, images: CrossAttentionEncoder) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
-        self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
+        self.asking = [
+            (layer, _cross_attention(module)) for layer, module in _crossing(model, images)
+        ]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values for every cross-attention layer."""
@@ -109,7 +111,7 @@ def _crossing(model: Any, images: CrossAttentionEncoder) -> list[tuple[int, Any]
     return [(index, found[1][index]) for index in sorted(getattr(config, images.layers))]
 
 
-def _asking(layer: Any) -> Any:
+def _cross_attention(layer: Any) -> Any:
     """Return the cross-attention module of a layer: the innermost that takes the states of images."""
     arguments = [
         one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters
@@ -187,9 +189,9 @@ class Step(decoder_tracing.Step):
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward with keys and values of images, and the masks of the inputs."""
-        (seen,) = more
+        (mask,) = more
         rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
-        arguments = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, rows), strict=True))
+        arguments = dict(zip((IMAGE_MASK, _WHOLE_ROWS), _masks(mask, rows), strict=True))
         decoder = language_model(self.model)
         forward = decoder.forward
         with swapped(
@@ -204,13 +206,13 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: _Seeing) -
     )
 
 
-def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def _masks(mask: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return the additive mask, (batch, 1, seq, rows of all images), and 1 for each token that attends to an image."""
-    sees = (seen > 0).flatten(2).any(-1)
-    hidden = (seen < 0) | ((seen == 0) & sees[:, :, None, None])
+    attends = (mask > 0).flatten(2).any(-1)
+    hidden = (mask < 0) | ((mask == 0) & attends[:, :, None, None])
     bias = torch.where(hidden, torch.finfo(torch.float32).min, 0.0)[..., None]
     bias = bias.expand(-1, -1, -1, -1, rows).flatten(2)[:, None]
-    return bias, sees.to(torch.float32)[:, None, :, None]
+    return bias, attends.to(torch.float32)[:, None, :, None]
 
 
 def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracing:
@@ -228,8 +230,8 @@ def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracin
         return sorted([*own, *_read_states(model, images)], key=lambda state: state.layer)
 
     def more(batch: Any, seq: Any, _: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
-        seen = torch.ones(*position_ids.shape, decoder_tracing.SOURCE, tiles, dtype=torch.long)
-        return {SEEN: (seen, {0: batch, 1: seq, 2: Dim(PICTURES, min=2)})}
+        mask = torch.ones(*position_ids.shape, decoder_tracing.SOURCE, tiles, dtype=torch.long)
+        return {IMAGE_MASK: (mask, {0: batch, 1: seq, 2: Dim(MAX_IMAGES, min=2)})}
 
     made = decoder_tracing.tracing(model, step=Step, probe=probe, more=more, **variant)
     rows = _rows_of(model)
@@ -259,10 +261,10 @@ def _read_states(model: Any, images: CrossAttentionEncoder) -> list[State]:
             name=f"{name}.{layer}",
             kind="cross",
             layer=layer,
-            axes=("batch_size", part.num_key_value_heads, PICTURES, tiles, _ROWS, part.head_dim),
+            axes=("batch_size", part.num_key_value_heads, MAX_IMAGES, tiles, _ROWS, part.head_dim),
         )
         for layer, module in _crossing(model, images)
-        for part in (_asking(module),)
+        for part in (_cross_attention(module),)
         if [*part.parameters()]  # else the layer is not traced
         for name in ("cross_key", "cross_value")
     ]

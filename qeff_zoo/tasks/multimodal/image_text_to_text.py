@@ -91,15 +91,15 @@ def _tracing(
     model: Any,
     *,
     images: Mapping[str, Any] | None = None,
-    sounds: Mapping[str, Any] | None = None,
+    audio: Mapping[str, Any] | None = None,
     **variant: Any,
 ) -> Tracing:
-    audio = None if sounds is None else audio_of(sounds)
+    encoder = None if audio is None else audio_of(audio)
     if images is not None:
-        return images_of(images).trace_language(model, audio, **variant)
+        return images_of(images).trace_language(model, encoder, **variant)
     from . import language_tracing
 
-    return language_tracing.tracing(model, sounds=audio, **variant)
+    return language_tracing.tracing(model, audio=encoder, **variant)
 
 
 def _images(
@@ -208,7 +208,7 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
         request: Request of the user.
     """
     found = task.TASK.problems(checkpoint, recipe, request)
-    media = recipe.images if nouns == "images" else recipe.sounds
+    media = recipe.images if nouns == "images" else recipe.audio
     assert media is not None
     found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if not (place := adapter_beside(checkpoint, media)):

@@ -212,7 +212,8 @@ def tracing(
     model: Any,
     *,
     images: ImageEncoder | None = None,
-    sounds: AudioEncoder | None = None,
+    audio: AudioEncoder | None = None,
+    step: Callable[..., Step] = Step,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.
@@ -220,11 +221,12 @@ def tracing(
     Args:
         model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
         images: Image input of the recipe; None for a model of audio alone.
-        sounds: Audio input of the recipe; None for a model of images alone.
+        audio: Audio input of the recipe; None for a model of images alone.
+        step: Class of the traced module.
         **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([images] if images else []), *([sounds] if sounds else [])]
+    every = [*([images] if images else []), *([audio] if audio else [])]
     media: Media = every[0]
     modality = _modality(media)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
@@ -248,7 +250,7 @@ def tracing(
             found[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    step = partial(Step, media=media)
+    step = partial(step, media=media)
     made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
     around = getattr(config, media.around) if media.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]

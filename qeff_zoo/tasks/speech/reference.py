@@ -62,8 +62,8 @@ class SpeechReference(Text2TextReference):
         return [one for group in groups for one in super(SpeechReference, self)._run(group, length)]
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
-        return {self._model.main_input_name: heard.to(self._model.dtype)}
+        audio = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
+        return {self._model.main_input_name: audio.to(self._model.dtype)}
 
 
 def _sounds(arrays: Mapping[str, Array]) -> list[Array]:

@@ -44,11 +44,11 @@ def _variant(
 ) -> dict[str, Any]:
     return {
         **({"continuous_batching": True} if shape.full_batch_size else {}),
-        **({"speech": _said(recipe.speech)} if recipe.speech else {}),
+        **({"speech": _prompt_settings(recipe.speech)} if recipe.speech else {}),
     }
 
 
-def _said(speech: Speech) -> dict[str, Any]:
+def _prompt_settings(speech: Speech) -> dict[str, Any]:
     return {name: value for name, value in asdict(speech).items() if value}
 
 
@@ -60,8 +60,8 @@ def _align(model: Any, **variant: Any) -> Tracing:
 
 def _heads(checkpoint: "Checkpoint") -> list[list[int]]:
     """Return layer and head of each alignment head; empty if the checkpoint sets none."""
-    told = checkpoint.generation_config.get("alignment_heads") or []
-    return [[int(layer), int(head)] for layer, head in told]
+    heads = checkpoint.generation_config.get("alignment_heads") or []
+    return [[int(layer), int(head)] for layer, head in heads]
 
 
 def _heads_variant(

@@ -13,18 +13,18 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 Begins: TypeAlias = Callable[[str, str], Sequence[int]]
 
 
-def find(folder: Path, told: Mapping[str, Any], tokenizer: Tokenizer) -> Begins:
+def find(folder: Path, settings: Mapping[str, Any], tokenizer: Tokenizer) -> Begins:
     """Return the function that makes the first tokens of the decoder.
 
     Args:
         folder: The package.
-        told: Declaration of speech in the recipe.
+        settings: Declaration of speech in the recipe.
         tokenizer: Tokenizer of the package.
 
     Raises:
         PackageError: The chat template is missing, for a model that has one.
     """
-    given = told.get("begins")
+    given = settings.get("begins")
     return _by_tokens(given, tokenizer) if given else _by_template(folder, tokenizer)
 
 

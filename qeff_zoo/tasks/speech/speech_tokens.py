@@ -71,52 +71,58 @@ class SpeechTokens:
     def read(
         cls,
         folder: Path,
-        told: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> "SpeechTokens":
         """Read a package's settings; older checkpoints have some in config.json instead of generation_config.json.
 
         Args:
             folder: The package.
-            told: Declaration of speech in the recipe; None for the settings of the files.
+            settings: Declaration of speech in the recipe; None for the settings of the files.
             tokenizer: Tokenizer of the package.
 
         Raises:
             GenerationError: The files lack the first and last tokens of an output.
         """
         config = read_json(folder / "config.json")
-        said = {**config, **read_json(folder / "generation_config.json")}
-        start, end = said.get("decoder_start_token_id"), said.get("eos_token_id")
+        generation = {**config, **read_json(folder / "generation_config.json")}
+        start, end = generation.get("decoder_start_token_id"), generation.get("eos_token_id")
         if start is None:
-            start = said.get("bos_token_id")
+            start = generation.get("bos_token_id")
         if not isinstance(start, int) or not isinstance(end, int):
             raise GenerationError(
                 f"Package {str(folder)!r} has decoder_start_token_id {start!r} and eos_token_id {end!r}; expected a "
                 "token each, in generation_config.json. Add them to the checkpoint, and build again."
             )
-        suppressed: list[int] = said.get("suppress_tokens") or []
-        before = said.get("prev_sot_token_id")
+        suppressed: list[int] = generation.get("suppress_tokens") or []
+        before = generation.get("prev_sot_token_id")
         if before is None and len(suppressed) >= 2:  # where older checkpoints have it
             before = suppressed[-2]
-        first = said.get("forced_bos_token_id")
+        first = generation.get("forced_bos_token_id")
         begun = [] if first is None else [(1, first)]
-        forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or begun)
-        known = {name.strip("<|>"): token for name, token in (said.get("lang_to_id") or {}).items()}
-        tasks: dict[str, int] = said.get("task_to_id") or {}
-        if told:
-            known = {code: number for number, code in enumerate(told["languages"])}
-            tasks = {task: number for number, task in enumerate(TASKS) if told.get("translates")}
+        forced: dict[int, int | None] = dict(generation.get("forced_decoder_ids") or begun)
+        known = {
+            name.strip("<|>"): token for name, token in (generation.get("lang_to_id") or {}).items()
+        }
+        tasks: dict[str, int] = generation.get("task_to_id") or {}
+        if settings:
+            known = {code: number for number, code in enumerate(settings["languages"])}
+            tasks = {
+                task: number for number, task in enumerate(TASKS) if settings.get("translates")
+            }
         return cls(
             start=start,
             end=end,
             languages=known,
-            begins=speech_prompts.find(folder, told, tokenizer) if told and tokenizer else None,
+            begins=speech_prompts.find(folder, settings, tokenizer)
+            if settings and tokenizer
+            else None,
             tasks=tasks,
-            no_times=said.get("no_timestamps_token_id"),
+            no_times=generation.get("no_timestamps_token_id"),
             before=before,
             suppressed=suppressed,
-            suppressed_first=said.get("begin_suppress_tokens") or (),
-            latest_start=said.get("max_initial_timestamp_index"),
+            suppressed_first=generation.get("begin_suppress_tokens") or (),
+            latest_start=generation.get("max_initial_timestamp_index"),
             forced=[forced[place] for place in range(1, len(forced) + 1) if place in forced],
             longest=read_json(folder / "generation_config.json").get("max_length"),
             positions=positions_of(config) or 0,
@@ -152,8 +158,10 @@ class SpeechTokens:
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Return whether the language must be detected before the prompt."""
-        told = language is not None or (task is None and self.forced and self.forced[0] is not None)
-        return bool(self.languages) and not told
+        is_set = language is not None or (
+            task is None and self.forced and self.forced[0] is not None
+        )
+        return bool(self.languages) and not is_set
 
     def beginning(
         self,
@@ -196,7 +204,7 @@ class SpeechTokens:
                 "does. Ask for text alone, of recordings that fit into one window."
             )
         if self.begins is not None:
-            return self._told(language, (target or _ENGLISH) if task == "translate" else None)
+            return self._prefix(language, (target or _ENGLISH) if task == "translate" else None)
         tokens = [self.start, *([] if task else self.forced)]
         if language is not None:
             tokens[1:2] = [language]
@@ -208,7 +216,7 @@ class SpeechTokens:
             tokens.append(self.no_times)
         return tuple(token for token in tokens if token is not None)
 
-    def _told(self, language: int | None, target: str | None) -> tuple[int, ...]:
+    def _prefix(self, language: int | None, target: str | None) -> tuple[int, ...]:
         """Return the decoder prompt of requested languages, completed as in `generate`.
 
         Args:

@@ -107,9 +107,9 @@ def words_of(
     parts = pieces if language in UNSPACED else _spaced(pieces)
     found, place = [], 0
     for text, count in _punctuated(parts):
-        said = spans[place : place + count]
+        word_spans = spans[place : place + count]
         place += count
-        found.append(TimedText(text=text.strip(), start=said[0][0], end=said[-1][1]))
+        found.append(TimedText(text=text.strip(), start=word_spans[0][0], end=word_spans[-1][1]))
     return [word for word in found if word.text]
 
 

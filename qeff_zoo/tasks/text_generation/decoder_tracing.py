@@ -48,7 +48,7 @@ More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, A
 
 _ENDLESS = 1 << 31  # positions
 # Example sizes: at least 2, or torch.export specializes.
-_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX, SOURCE = 2, 3, 4, 6, 8, 10, 7
+_BATCH, _SLOTS, _KEPT, _SEQ, _COMP_CTX, CTX, SOURCE = 2, 3, 4, 6, 8, 10, 7
 
 
 class Step(nn.Module):
@@ -86,12 +86,7 @@ class Step(nn.Module):
         more: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest positions, then the new states."""
-        names = [state.name for state in self.states]
-        given = dict(zip(names, past, strict=True))
-        expanders = expanders_of(self.model)
-        state = RetainedState(
-            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
-        )
+        state = self.retained(position_ids, past, batch_index, comp_ctx_lengths)
         if num_logits_to_keep is not None:
             count, last = num_logits_to_keep.shape[0], position_ids.shape[1] - 1
             first = (state.needed + 1 - count).clamp(min=0)
@@ -111,9 +106,23 @@ class Step(nn.Module):
         finally:
             head.remove()
         written = (one.name for one in self.states if one.written)
-        told = [self.handed(output, hidden[0])] if self.hidden_states else []
+        outputs = [self.handed(output, hidden[0])] if self.hidden_states else []
         logits = self.with_heads(output.logits, needed[0]) if self.drafts else output.logits
-        return (logits, *told, *(state.present[name] for name in written))
+        return (logits, *outputs, *(state.present[name] for name in written))
+
+    def retained(
+        self,
+        position_ids: Tensor,
+        past: list[Tensor],
+        batch_index: Tensor | None,
+        comp_ctx_lengths: Tensor | None,
+    ) -> RetainedState:
+        """Return the states of a call, see `forward`."""
+        given = dict(zip((state.name for state in self.states), past, strict=True))
+        expanders = expanders_of(self.model)
+        return RetainedState(
+            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
+        )
 
     def with_heads(self, logits: Tensor, needed: Tensor) -> Tensor:
         """Append the logits of draft heads to those of the model.
@@ -225,12 +234,12 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     _add_others(states, sizes, symbols)
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
-    seen, kept = comp_ctx_lengths * _SEEN, num_logits_to_keep * _KEPT
+    seen, kept = comp_ctx_lengths * _COMP_CTX, num_logits_to_keep * _KEPT
     last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
     given = more(batch, seq, ctx, position_ids) if more else {}
-    told = {"hidden_states": hidden_states is True, "drafts": bool(heads)}
+    returned = {"hidden_states": hidden_states is True, "drafts": bool(heads)}
     return Tracing(
-        module=step(model, states, tuple(given), **told).eval(),
+        module=step(model, states, tuple(given), **returned).eval(),
         inputs={
             "input_ids": torch.zeros_like(position_ids),
             "position_ids": position_ids,
@@ -248,7 +257,7 @@ def tracing(
         input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
         output_names=[
             "logits",
-            *["hidden_states"] * told["hidden_states"],
+            *["hidden_states"] * returned["hidden_states"],
             *(state.output for state in states if state.written),
         ],
         states=states,

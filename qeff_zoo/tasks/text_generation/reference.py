@@ -142,8 +142,8 @@ class DecoderReference(Answers):
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         """Run the forward on the newest tokens alone."""
-        told = self._media.behind(self._shown)
-        return of_tokens(self._model)(input_ids=tokens, use_cache=True, **told, **cache)
+        media = self._media.behind(self._shown)
+        return of_tokens(self._model)(input_ids=tokens, use_cache=True, **media, **cache)
 
     def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
         """Continue the first sequence greedily, with transformers' own cache if there is one."""

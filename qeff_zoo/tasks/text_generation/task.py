@@ -56,7 +56,7 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    told = {
+    flags = {
         "continuous_batching": shape.full_batch_size,
         "comp_ctx_lengths": shape.comp_ctx_lengths_decode,
         "num_logits_to_keep": shape.num_speculative_tokens,
@@ -65,8 +65,8 @@ def _variant(
     heads = {"kv_heads": chosen["kv_heads"]} if "kv_heads" in chosen else {}
     drafts = checkpoint.speculator
     read = {"hidden_states": drafts.reads(checkpoint.text_config)} if drafts else {}
-    told["whole_windows"] = _has(checkpoint, ASSISTANT)
-    return {**{name: True for name, value in told.items() if value}, **read, **heads}
+    flags["whole_windows"] = _has(checkpoint, ASSISTANT)
+    return {**{name: True for name, value in flags.items() if value}, **read, **heads}
 
 
 def _heads(model: Any, **variant: Any) -> Tracing:
@@ -83,7 +83,7 @@ def _heads_variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert checkpoint.speculator is not None
-    return {"speculator": dict(checkpoint.speculator.said)}
+    return {"speculator": dict(checkpoint.speculator.settings)}
 
 
 def _drafts(shape: Shape) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def _layer_variant(
 
 def _with_block(checkpoint: "Checkpoint", shape: Shape) -> Shape:
     """Return the sizes of a draft program: a drafted block lies behind the context."""
-    block = checkpoint.speculator.said.get("block_size", 0) if checkpoint.speculator else 0
+    block = checkpoint.speculator.settings.get("block_size", 0) if checkpoint.speculator else 0
     return replace(shape, ctx_len=shape.ctx_len + block)
 
 

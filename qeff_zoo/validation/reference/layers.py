@@ -76,8 +76,8 @@ class DraftLayerLogits:
             answers = [self.head(state[column])]
             states, keys = state[column], [one[: column + 1] for one in cache]
             for step, token in enumerate(tokens[1:], 1):
-                told = torch.tensor([token])
-                states, own = self.layer(told, states[None], column + step, keys)
+                next_ids = torch.tensor([token])
+                states, own = self.layer(next_ids, states[None], column + step, keys)
                 states, keys = states[0], own
                 answers.append(self.head(states))
             found.append(torch.stack(answers + answers[-1:] * (most - len(answers))))
@@ -159,9 +159,11 @@ class Eagle3(DraftLayerLogits):
     def __init__(self, model: Any, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
         layers = layers_of(model)
         count, inside = len(layers), config.get("eagle_config") or {}
-        told = config.get("eagle_aux_hidden_state_layer_ids")
+        inputs = config.get("eagle_aux_hidden_state_layer_ids")
         out = [one + 1 for one in inside.get("eagle_aux_hidden_state_layer_ids") or ()]
-        super().__init__(model, [layers[one] for one in told or out or (2, count // 2, count - 3)])
+        super().__init__(
+            model, [layers[one] for one in inputs or out or (2, count // 2, count - 3)]
+        )
         self._config = config = {**config, **config.get("transformer_layer_config", {})}
         self._size = (
             config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -225,33 +227,33 @@ class Mtp(DraftLayerLogits):
 
     Args:
         model: Hugging Face's.
-        told: Description of the layer, from `Speculator.located`.
+        entry: Description of the layer, from `Speculator.located`.
         stored: Its tensors, in float32.
     """
 
-    def __init__(self, model: Any, told: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: Any, entry: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
         super().__init__(model, [model.get_output_embeddings()])
-        said = told["said"]
-        sees = "text_config" in said["config"]
-        kind = type(model.config if sees else model.config.get_text_config())
-        config = kind.from_dict(kind._decode_special_floats(said["config"]))
-        auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+        settings = entry["settings"]
+        multimodal = "text_config" in settings["config"]
+        kind = type(model.config if multimodal else model.config.get_text_config())
+        config = kind.from_dict(kind._decode_special_floats(settings["config"]))
+        auto: Any = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
         classes = auto._model_mapping
         self._inner, loaded = classes[kind].from_pretrained(
             None,
             config=config,
             state_dict={
-                name: stored[tensor] for name, tensor in told["layer"].items() if tensor in stored
+                name: stored[tensor] for name, tensor in entry["layer"].items() if tensor in stored
             },
             dtype=torch.float32,
             attn_implementation="eager",
             output_loading_info=True,
         )
         unread = ("lm_head.weight", "embed_tokens.weight", "embeddings.weight")
-        without = _WITHOUT.get(said.get("without"), {})
+        without = _WITHOUT.get(settings.get("without"), {})
         missing = {one for one in loaded["missing_keys"] if not one.endswith(unread)}
         missing = {one for one in missing if not any(part in one for part in without)}
-        missing = {one for one in missing if not sees or ".language_model." in one}
+        missing = {one for one in missing if not multimodal or ".language_model." in one}
         if missing := missing or {*loaded["unexpected_keys"]}:
             raise ValueError(f"The layer's tensors are others than {sorted(missing)[:5]}.")
         if hasattr(self._inner, "set_experts_implementation"):
@@ -265,7 +267,7 @@ class Mtp(DraftLayerLogits):
         self._norm = getattr(decoder, "norm", None) or decoder.norm_f
         kinds = {"embed_tokens": nn.Embedding, "join": nn.Linear}
         self._front: dict[str, Any] = {}
-        for name, tensor in told["sources"].items():
+        for name, tensor in entry["sources"].items():
             part = name.partition(".")[0]
             norm = deepcopy(self._norm)
             module = self._front[part] = kinds[part](1, 1) if part in kinds else norm
@@ -273,8 +275,8 @@ class Mtp(DraftLayerLogits):
             if part == "join":
                 module.bias = None
             model.speculator.add_module(part, module)
-        self._own_head, self._normed = "head" in said["own"], bool(said.get("normed"))
-        self._hidden_first = bool(said.get("hidden_first"))
+        self._own_head, self._normed = "head" in settings["own"], bool(settings.get("normed"))
+        self._hidden_first = bool(settings.get("hidden_first"))
 
     def joined(self, read: Tensor) -> Tensor:
         """Return what logits are made of, as it is."""

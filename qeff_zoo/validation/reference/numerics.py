@@ -79,7 +79,7 @@ def round_weights(
                 part.copy_(_rounded(part, matrix))
         first = number or 0 if stored.dim() > 2 else 0
         for index, part in enumerate(parts if matrix.multiplied else [], first):
-            order = order_of(orders or {}, name, index) if matrix.format.ordered else None
+            order = order_of(orders or {}, name, index) if matrix.format.act_order else None
             start = int(part.storage_offset())
             left_sides[part.untyped_storage().data_ptr()].append(
                 LeftSide(start, start + part.numel(), matrix.format.block, order)

@@ -14,11 +14,11 @@ does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.lay
     half        of packages that compute in float16: as right, computed by transformers in float16
     double      as right, in float64; of small models that are not quantized
     simulated   of packages that round activations: the left sides of products rounded likewise
-    device      of predicted packages: in all of the device's numerics, see `qeff_zoo.validation.reference.device`
+    device      of emulated packages: in all of the device's numerics, see `qeff_zoo.validation.reference.device`
     device_noise    the same with every sum in another order
     canary.N    wrong on purpose, from the slightest on, as far as it takes until each stage notices one: see
                 `qeff_zoo.validation.reference.damage`
-    swapped     of packages that round activations, are predicted, or draw tokens: two heads swapped
+    swapped     of packages that round activations, are emulated, or draw tokens: two heads swapped
 
 and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
 rounding costs, see `qeff_zoo.validation.reference.losses`.

@@ -169,7 +169,7 @@ def _bitnet(divides: bool, weight: Tensor, weight_scale: Tensor) -> Tensor:
 
 
 def bitsandbytes(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
-    """Find the matrices of bitsandbytes: int8 by rows, or tables of 16 floats in blocks."""
+    """Find the matrices of bitsandbytes: per-channel int8, or tables of 16 floats in blocks."""
     eight = {
         f"{path}.weight": Decoded(files, files.parts(path, "weight", "SCB"), _bnb_int8)
         for path in files.modules("SCB")

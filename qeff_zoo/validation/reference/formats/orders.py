@@ -87,7 +87,5 @@ def order_of(orders: Orders, parameter: str, number: int) -> Tensor:
     """
     first, *others = orders[parameter][number] if parameter in orders else [None]
     if first is None or any(other is None or not first.equal(other) for other in others):
-        raise ValueError(
-            f"Matrix {number} of {parameter} has no columns in one order of their own."
-        )
+        raise ValueError(f"Matrix {number} of {parameter} has no single act-order of its columns.")
     return first

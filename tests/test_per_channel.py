@@ -110,9 +110,9 @@ def test_values_are_within_half_a_step(
 
 
 def test_its_format_says_what_it_is() -> None:
-    assert W8A8.by_rows
-    assert W8A8.in_words == "int8 by rows"
-    assert not any(one.by_rows for one in (Format(), Format(bits=16), format_of("int8")))
+    assert W8A8.per_channel
+    assert W8A8.in_words == "int8, per-channel"
+    assert not any(one.per_channel for one in (Format(), Format(bits=16), format_of("int8")))
 
 
 # --- products ------------------------------------------------------------------------------------

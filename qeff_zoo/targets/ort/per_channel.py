@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrices of int8 whose rows have one scale each (W8A8): products of integers alone, which processors are fastest at.
+"""Per-channel int8 matrices (W8A8): products of integers alone, which processors are fastest at.
 
 A product first rounds each row of its left side to int8, with a scale of its own, so that what is computed for one
 token is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end.
