@@ -21,6 +21,7 @@ ZooError                    base class: the user can act on it; the command line
 │   └── MediaError          an image, audio or video file that cannot be read, or is too large
 ├── ServingError            a server that cannot start
 ├── TrainingError           a training run that cannot start or continue
+├── FarmError               a zoo file that cannot be used, or a cluster that cannot build it
 ├── SettingsError           a settings file or variable with a value that is not allowed
 ├── RemoteError             a remote that cannot be reached, or has invalid content
 ├── ResolutionError         no shared package matches the request
@@ -28,7 +29,7 @@ ZooError                    base class: the user can act on it; the command line
 └── TrustError              a manifest or an index that the trust policy refuses
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 
@@ -124,6 +125,20 @@ class ServingError(ZooError):
 
 class TrainingError(ZooError):
     """A training run cannot start or continue: its data, device or folder is unsuitable."""
+
+
+class FarmError(ZooError):
+    """A zoo file cannot be used, or the machines cannot build it.
+
+    Args:
+        subject: Zoo file or cluster.
+        problems: All problems, one full sentence or more each.
+    """
+
+    def __init__(self, subject: object, problems: Sequence[str]) -> None:
+        self.problems = [*problems]
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"Cannot use {str(subject)!r}:{lines}")
 
 
 class SettingsError(ZooError):

@@ -168,6 +168,7 @@ class Recipe:
         answer_delimiters: Names, in the text config, of the first and last token of a generated text; empty if
             generation_config.json sets them.
         shapes: Named profiles; the first is the default.
+        embeds: Whether published checkpoints also embed prompts with images, by the state of the last token.
         retains_context: Whether some state of a decoder grows with the context; otherwise all are windows or recurrent
             states.
         fixed_kv_heads: Reason why `--kv-heads` cannot repeat the key/value heads; empty if it can, or if the config
@@ -199,6 +200,7 @@ class Recipe:
     image_prompt: ImagePrompt | None = None
     answer_delimiters: tuple[str, ...] = ()
     shapes: Mapping[str, Shape]
+    embeds: bool = False
     retains_context: bool = True
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False

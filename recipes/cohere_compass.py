@@ -15,6 +15,7 @@ RECIPE = replace(
     architectures=("CohereCompassForConditionalGeneration",),
     special="Qwen3-VL's pictures, read by parallel attention and MLP; sliding layers with RoPE, full ones without.",
     transforms=(),
+    embeds=False,
     tiny=(
         Tiny(
             config={

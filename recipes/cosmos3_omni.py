@@ -10,4 +10,5 @@ RECIPE = replace(
     model_type="cosmos3_omni",
     architectures=("Cosmos3OmniForConditionalGeneration",),
     special="Qwen3-VL's pictures and text.",
+    embeds=False,
 )

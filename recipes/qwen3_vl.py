@@ -17,6 +17,7 @@ RECIPE = replace(
     architectures=("Qwen3VLForConditionalGeneration",),
     special="Features of several vision layers are added in the first text layers; learned positions, interpolated.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
+    embeds=True,  # Qwen3-VL-Embedding
     images=PatchGrid(
         axes=3,
         types="mm_token_type_ids",

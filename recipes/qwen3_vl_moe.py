@@ -14,6 +14,7 @@ RECIPE = replace(
     architectures=("Qwen3VLMoeForConditionalGeneration",),
     special="Qwen3-VL with experts, whose router looks at all of them before it chooses.",
     transforms=(*QWEN3_VL.transforms, QWEN2_MOE.transforms[-1]),
+    embeds=False,
     tiny=(
         Tiny(
             config={

@@ -21,6 +21,7 @@ from qeff_zoo.registry import list_recipes
 from qeff_zoo.tasks import tasks_of
 
 pytest_plugins = [
+    "fixtures_browser",
     "fixtures_hub",
     "fixtures_pulls",
     "fixtures_builds",

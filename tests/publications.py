@@ -9,7 +9,8 @@ from typing import Any
 
 from local_hub import LocalHub
 
-from qeff_zoo.hub.index import INDEX_NAME, Index, decode
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.package import Package

@@ -11,7 +11,9 @@ from typing import Any
 
 from package_builder import FILES, SPEC, draft
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Sign, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Sign
+from qeff_zoo.hub.index_files import decode, decode_file, file_path, files_of
+from qeff_zoo.hub.index_tree import Node, Reference
 from qeff_zoo.hub.trust import index_signer
 from qeff_zoo.hub.urls import canonical
 from qeff_zoo.package import Package, write_manifest
@@ -78,7 +80,16 @@ def remote(*packages: Package, index: Index | None = None) -> dict[str, bytes]:
         for path in package.path.rglob("*"):
             if path.is_file():
                 files[f"{entry.path}/{path.relative_to(package.path)}"] = path.read_bytes()
-    return {**files, INDEX_NAME: encode(index or listed)}
+    return {**files, **files_of(index or listed)}
+
+
+def index_in(files: Mapping[str, bytes]) -> Index:
+    """Give the index that files of a remote make up."""
+
+    def read(prefix: str, reference: Reference) -> Node:
+        return decode_file(files[file_path(prefix, reference)], prefix, reference)
+
+    return replace(decode(files[INDEX_NAME]), read=read)
 
 
 def signing(index: Index, key: Path | None, url: str) -> tuple[Index, Sign | None]:
@@ -100,9 +111,9 @@ def write_remote(
         key: That the index is signed with.
     """
     files = remote(*packages)
-    index = decode(files[INDEX_NAME])
+    index = index_in(files)
     index = index if serial is None else replace(index, serial=serial)
-    files[INDEX_NAME] = encode(*signing(index, key, folder.as_uri()))
+    files |= files_of(*signing(index, key, folder.as_uri()))
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

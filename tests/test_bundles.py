@@ -22,7 +22,8 @@ from signing_keys import make_pair
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.pull import bundle
 from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.hub.pull.repair import repair

@@ -9,6 +9,7 @@ import package_builder
 import pytest
 
 from qeff_zoo.hub.index import Entry, Index, Notice
+from qeff_zoo.hub.publish import card as card_module
 from qeff_zoo.hub.publish.card import card
 from qeff_zoo.package.identity import build_key
 
@@ -208,6 +209,16 @@ def test_an_index_without_packages_has_a_card() -> None:
 
 
 # --- a card that is there -------------------------------------------------------------------------
+def test_a_card_of_many_packages_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = index(entry(), entry(ctx_len=64))
+    listed = card(made, WHERE)
+    monkeypatch.setattr(card_module, "_MOST_PACKAGES", 1)
+    text = card(made, WHERE, listed)
+    assert not [each.path for each in made.entries if each.path in text]
+    assert f"2 packages. `qeff-zoo ls {WHERE} MODEL` lists those of a model." in text
+    assert front(text) == {"library_name": "qeff-zoo", "tags": ["qeff-zoo"]}
+
+
 def test_an_untouched_card_is_written_anew() -> None:
     first, both = index(entry()), index(entry(), entry("org/other", license="mit"))
     assert card(both, WHERE, card(first, WHERE)) == card(both, WHERE)

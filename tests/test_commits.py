@@ -13,7 +13,10 @@ from local_hub import LocalHub
 from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import PublishError, TrustError, ZooError
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub import index_tree
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.index_files import decode, encode
+from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.remotes import destination, folder, open_remote
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.protocol import Content
@@ -24,8 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 HUB = "hf://alice/zoo"
 
 
-def numbered(number: int) -> Entry:
-    return replace(ENTRY, path=f"packages/ort-int4/{number:016x}")
+def numbered(number: int, *, model: str = ENTRY.model) -> Entry:
+    return replace(ENTRY, path=f"packages/ort-int4/{number:016x}", model=model)
 
 
 def card(index: Index) -> bytes:
@@ -83,7 +86,7 @@ def test_files_and_index_are_published_together(url: str, tmp_path: Path) -> Non
     )
     snapshot = open_remote(url).snapshot()
     assert snapshot is not None
-    assert snapshot.index == Index(1, (ENTRY,))
+    assert snapshot.index == Index(1, Leaf((ENTRY,)))
     assert snapshot.read(f"{ENTRY.path}/model.bin", limit=1 << 20) == bytes(300_000)
     assert done == url or done.endswith("/alice/zoo/commit/" + snapshot.url[-40:])
 
@@ -91,7 +94,7 @@ def test_files_and_index_are_published_together(url: str, tmp_path: Path) -> Non
 def test_second_commit_keeps_the_first(url: str) -> None:
     publish(url)
     publish(url, OTHER)
-    assert index_of(url) == Index(2, (ENTRY, OTHER))
+    assert index_of(url) == Index(2, Leaf((ENTRY, OTHER)))
 
 
 def test_what_is_there_is_not_written_again(url: str, alice: LocalHub) -> None:
@@ -103,13 +106,22 @@ def test_what_is_there_is_not_written_again(url: str, alice: LocalHub) -> None:
     assert not [request for request in alice.log if request.method == "PUT"]
 
 
-def test_many_publishers_at_once_lose_nothing(url: str) -> None:
+@pytest.fixture(params=["one file", "many files"])
+def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Give whether each model's packages are in a file of their own."""
+    if request.param == "many files":
+        monkeypatch.setattr(index_tree, "LEAF_PACKAGES", 1)
+    return bool(request.param == "many files")
+
+
+def test_many_publishers_at_once_lose_nothing(url: str, many: bool) -> None:
     failures: list[BaseException] = []
 
     def work(worker: int) -> None:
         try:
             for number in range(4):
-                publish(url, numbered(10 * worker + number))
+                model = f"org/model-{number}" if many else ENTRY.model
+                publish(url, numbered(10 * worker + number, model=model))
         except BaseException as error:
             failures.append(error)
 
@@ -121,6 +133,7 @@ def test_many_publishers_at_once_lose_nothing(url: str) -> None:
     assert not failures
     index = index_of(url)
     assert index.serial == len(index.entries) == 16
+    assert len(index.models) == (4 if many else 1)
 
 
 def test_path_out_of_the_remote_is_refused(tmp_path: Path, home: Path) -> None:
@@ -194,7 +207,7 @@ def test_moved_head_is_read_again(zoo: LocalHub) -> None:
 
     zoo.fault("POST", "/commit/", call=other, status=412)
     publish(HUB, numbered(3))
-    assert index_of(HUB) == Index(3, (ENTRY, OTHER, numbered(3)))
+    assert index_of(HUB) == Index(3, Leaf((ENTRY, OTHER, numbered(3))))
     zoo.fault("POST", "/commit/", status=412, times=100)
     with pytest.raises(PublishError, match="quiet moment"):
         publish(HUB, numbered(4))
@@ -220,7 +233,7 @@ def test_passing_trouble_at_each_endpoint_is_waited_for(
     zoo.fault(*ENDPOINTS[endpoint], status=status, times=2)
     publish(HUB, OTHER)
     assert not any(fault.times for fault in zoo.faults)
-    assert index_of(HUB) == Index(2, (ENTRY, OTHER))
+    assert index_of(HUB) == Index(2, Leaf((ENTRY, OTHER)))
 
 
 @pytest.mark.parametrize("status", [500, None], ids=["500", "no answer"])
@@ -231,7 +244,7 @@ def test_commit_whose_answer_is_lost_is_not_made_twice(zoo: LocalHub, status: in
     done = publish(HUB, OTHER)
     assert len(list(zoo.models["alice/zoo"].history())) == before + 1
     assert done.endswith(zoo.models["alice/zoo"].resolve("main"))
-    assert index_of(HUB) == Index(2, (ENTRY, OTHER))
+    assert index_of(HUB) == Index(2, Leaf((ENTRY, OTHER)))
 
 
 def test_pull_request_leaves_the_branch_as_it_is(zoo: LocalHub) -> None:
@@ -344,7 +357,10 @@ def deaths(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], bool]:
     return lambda: left[0] < 0
 
 
-def test_killed_publisher_leaves_all_or_nothing_at_every_moment(tmp_path: Path, home: Path) -> None:
+def test_killed_publisher_leaves_all_or_nothing_at_every_moment(
+    tmp_path: Path, home: Path, many: bool
+) -> None:
+    other = replace(OTHER, model="org/other") if many else OTHER
     publish((tmp_path / "first").as_uri())
     for moment in range(100):
         folder = tmp_path / str(moment)
@@ -353,7 +369,7 @@ def test_killed_publisher_leaves_all_or_nothing_at_every_moment(tmp_path: Path, 
         with pytest.MonkeyPatch.context() as patch:
             died = deaths(patch, moment)
             try:
-                publish(url, OTHER)
+                publish(url, other)
             except Killed:
                 assert died()
         snapshot = open_remote(url).snapshot()
@@ -364,7 +380,7 @@ def test_killed_publisher_leaves_all_or_nothing_at_every_moment(tmp_path: Path, 
         assert shown(folder) == snapshot.index
         publish(url, numbered(9))
         assert index_of(url) == shown(folder)
-        assert len(shown(folder).entries) == snapshot.index.serial + 1
+        assert shown(folder).packages == snapshot.index.serial + 1
         if not died():
             break
     assert 10 < moment < 99

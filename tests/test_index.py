@@ -11,20 +11,13 @@ from typing import Any
 
 import pytest
 from package_builder import SOURCE, SPEC, draft, program
-from remote_builder import entry_of, make
+from remote_builder import entry_of, index_in, make
 
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import index
-from qeff_zoo.hub.index import (
-    Entry,
-    Index,
-    Notice,
-    axes_of,
-    decode,
-    encode,
-    package_path,
-    variant_name,
-)
+from qeff_zoo.hub.index import Entry, Index, Notice, axes_of, package_path, variant_name
+from qeff_zoo.hub.index_files import decode, encode, files_of
+from qeff_zoo.hub.index_tree import Leaf, divided
 
 ENTRY = Entry(
     path="packages/ort-int4-pl128-cl4096-bs1/0123456789abcdef",
@@ -66,10 +59,10 @@ def test_every_change_raises_the_serial_and_no_change_does_not() -> None:
     index = Index().with_entry(ENTRY)
     assert (index.serial, index.with_entry(ENTRY)) == (1, index)
     proved = replace(ENTRY, validated="device")
-    assert index.with_entry(proved) == Index(2, (proved,))
+    assert index.with_entry(proved) == Index(2, Leaf((proved,)))
     yanked = index.with_notice(ENTRY.path, Notice("yanked", "typo"))
     assert (yanked.serial, yanked.with_notice(ENTRY.path, Notice("yanked", "typo"))) == (2, yanked)
-    assert yanked.with_notice(ENTRY.path, None) == Index(3, (ENTRY,))
+    assert yanked.with_notice(ENTRY.path, None) == Index(3, Leaf((ENTRY,)))
     assert index.with_notice(ENTRY.path, None) is index
 
 
@@ -118,9 +111,23 @@ def notice(path: str = ENTRY.path, **said: Any) -> Callable[[dict[str, Any]], No
     )
 
 
+FILE = {"sha256": "a" * 64, "packages": 1}
+NOTICES = {ENTRY.path: {"state": "yanked", "reason": "x"}}
+
 BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "another schema": lambda c: c.update(schema="qeff-index/3"),
+    "another schema": lambda c: c.update(schema="qeff-index/2"),
     "no schema": lambda c: c.pop("schema"),
+    "prefix of a root": lambda c: c.update(prefix="01"),
+    "prefix of other digits": lambda c: c.update(prefix="2"),
+    "no serial": lambda c: c.pop("serial"),
+    "files and packages": lambda c: c.update(files={"0": FILE}),
+    "files and notices": lambda c: c.update(files={"0": FILE}, packages=[], notices=NOTICES),
+    "file of no digest": lambda c: c.update(files={"0": {**FILE, "sha256": "a"}}, packages=[]),
+    "file of no package": lambda c: c.update(files={"0": {**FILE, "packages": 0}}, packages=[]),
+    "file without a prefix": lambda c: c.update(files={"": FILE}, packages=[]),
+    "file of a path": lambda c: c.update(files={"../0": FILE}, packages=[]),
+    "file that is far below": lambda c: c.update(files={"0" * 9: FILE}, packages=[]),
+    "file below another": lambda c: c.update(files={"0": FILE, "01": FILE}, packages=[]),
     "another member": lambda c: c.update(extra=1),
     "a member less": lambda c: c.pop("notices"),
     "serial below zero": lambda c: c.update(serial=-1),
@@ -186,7 +193,7 @@ def test_malformed_index_is_refused(what: str) -> None:
         encode(Index())[:-9],
         encode(Index()) + b"more",
         encode(Index()) + encode(Index()),
-        gzip.compress(b'{"schema":"qeff-index/2","schema":"qeff-index/2"}'),
+        gzip.compress(b'{"schema":"qeff-index/3","schema":"qeff-index/3"}'),
         gzip.compress(json.dumps({**plain(Index()), "serial": 1e999}).encode()),
     ],
     ids=["nothing", "plain", "list", "cut JSON", "deep", "cut", "tail", "two", "twice", "infinity"],
@@ -210,7 +217,7 @@ def test_bomb_is_refused_before_it_grows() -> None:
         tracemalloc.stop()
 
 
-def test_index_of_ten_thousand_packages_takes_less_than_a_megabyte() -> None:
+def test_index_of_ten_thousand_packages_takes_a_megabyte_in_small_files() -> None:
     draw = random.Random(0)
     entries = []
     for number in range(10_000):
@@ -237,10 +244,11 @@ def test_index_of_ten_thousand_packages_takes_less_than_a_megabyte() -> None:
                 axes=axes,
             )
         )
-    index = Index(1, tuple(entries))
-    content = encode(index)
-    assert len(content) <= 1_000_000
-    assert decode(content) == index
+    index = Index(1, divided(Leaf(tuple(entries))))
+    files = files_of(index)
+    assert sum(map(len, files.values())) <= 1_150_000
+    assert max(map(len, files.values())) <= 25_000
+    assert {*map(str, index_in(files).entries)} == {*map(str, entries)}
 
 
 def test_entry_says_what_its_package_is(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_core_imports_no_recipe_by_name() -> None:
 )
 def test_the_top_of_the_flow_is_imported_from_above_only(module: str, importers: set[str]) -> None:
     found = {module_name(path) for path in CORE_SOURCES if module in core_imports(path)}
-    above = ("qeff_zoo.qefficient.", "qeff_zoo.qefficient.cloud", "qeff_zoo.cli.")
+    above = ("qeff_zoo.qefficient.", "qeff_zoo.qefficient.cloud", "qeff_zoo.cli.", "qeff_zoo.farm.")
     extra = {name for name in found - importers if not name.startswith(above)}
     assert not extra, (
         f"{module} is imported by {sorted(extra)}; expected at most {sorted(importers)}."
@@ -196,8 +196,8 @@ def test_no_module_imports_itself_through_others() -> None:
 
 #: Folders and single modules of qeff_zoo, from top to bottom: each imports what stands in a later row.
 FLOORS = (
-    *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api"),
-    *("finetuning", "bench", "prediction", "pipeline", "quantizer", "hub", "validation"),
+    *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "farm", "api"),
+    *("site", "finetuning", "bench", "prediction", "pipeline", "quantizer", "hub", "validation"),
     *("plan", "targets", "multimodal", "export", "tasks", "runtime", "media"),
     *("weights", "checkpoint", "store", "package", "graph"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),

@@ -81,6 +81,7 @@ MEDIA = {
     for recipe in list_recipes()
     if recipe.media
     for task in tasks_of(recipe)
+    if find(task).answers == "logits"
     for tiny in recipe.tiny
     for case in [parity.Case(recipe=for_task(recipe, task), tiny=tiny)]
 }
@@ -119,9 +120,8 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=shape)
             for name, shape in {**(plain if self.states else {}), **shapes}.items()
         }
-        vocabulary = (
-            tracing.module.model.get_output_embeddings().weight.shape[0] if self.states else 0
-        )
+        head = tracing.module.model.get_output_embeddings() if self.states else None
+        vocabulary = 0 if head is None else head.weight.shape[0]
         self.outputs = {
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
@@ -163,7 +163,7 @@ class Eager:
             )
         for state, new in zip((one for one in self.states if one.written), present, strict=True):
             self._memory[state.name][list(rows)] = new.numpy()
-        return {"logits": logits.numpy()}
+        return {self._tracing.output_names[0]: logits.numpy()}
 
 
 def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:

@@ -8,7 +8,8 @@ from publications import assert_whole, folder_files
 from remote_builder import entry_of, make, write_remote
 
 from qeff_zoo import cli
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store

@@ -23,7 +23,8 @@ from publications import (
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.publish.plan import check_destination, plan_publication

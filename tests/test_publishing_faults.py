@@ -32,7 +32,8 @@ from publications import (
 )
 
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.plan import Publication, plan_publication
 

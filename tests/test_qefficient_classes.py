@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments and attributes of QEfficient's classes, as QEfficient's own examples and docstrings write them."""
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import internvl_checkpoint
 import pytest
 import torch
 from local_hub import LocalHub
@@ -16,9 +18,9 @@ from transformers.utils import logging
 
 from qeff_zoo import pipeline, qefficient
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient import configs, image_sizes, kv_heads
+from qeff_zoo.qefficient import configs, image_sizes, kv_heads, own_form_configs
 from qeff_zoo.registry import find_recipe
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +74,12 @@ def test_a_cut_model_equals_transformers() -> None:
     assert len(ours.model.layers) == 2
 
 
+def test_a_model_of_another_class_is_refused() -> None:
+    match = r"'tiny-llama' is a 'llama' model for text-generation.*Speech.* is for speech-seq2seq; expected .*Loader"
+    with pytest.raises(UnsupportedModelError, match=match):
+        qefficient.QEFFAutoModelForSpeechSeq2Seq.from_pretrained(LLAMA)
+
+
 def test_a_model_of_the_hub_is_cut(hub: LocalHub, tmp_path: Path) -> None:
     files = (path for path in Path(LLAMA).iterdir() if path.is_file())
     hub.commit("alice/tiny", {path.name: path.read_bytes() for path in files})
@@ -108,6 +116,43 @@ def test_parts_of_a_configuration_are_cut() -> None:
     found = AutoConfig.from_pretrained(model._source.model)
     assert found.text_config.num_hidden_layers == 1
     assert found.vision_config.num_hidden_layers == 3
+
+
+@pytest.fixture(scope="module")
+def internvl(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint in the form of its authors' code, whose configuration transformers cannot parse."""
+    folder = tmp_path_factory.mktemp("internvl") / "InternVL2_5-1B"
+    internvl_checkpoint.write(folder)
+    return str(folder)
+
+
+def theirs(folder: str, layers: int) -> Any:
+    """Return the configuration that a class of the authors has of a checkpoint, with fewer layers."""
+    content = json.loads(Path(folder, "config.json").read_text())
+    config = own_form_configs.parsed(content)
+    config.llm_config.num_hidden_layers = layers
+    config.more = "of the class"
+    return config
+
+
+def test_a_configuration_has_the_names_of_its_file(internvl: str) -> None:
+    model = Vision.from_pretrained(internvl)
+    config = model.model.config
+    assert (config.model_type, config.vision_config.patch_size) == ("internvl_chat", 7)
+    assert (config.force_image_size, config.downsample_ratio) == (28, 0.5)
+    layers = config.llm_config.num_hidden_layers
+    for asked in ({"config": theirs(internvl, 2)}, {"num_hidden_layers": 2}):
+        cut = Vision.from_pretrained(internvl, **asked)
+        assert cut.model_name == "InternVL2_5-1B-2-layers"
+        assert open_checkpoint(cut._source.model).text_config["num_hidden_layers"] == 2
+    assert Vision.from_pretrained(internvl, config=theirs(internvl, layers)).model_name == (
+        "InternVL2_5-1B"
+    )
+    config.llm_config.hidden_size = 5
+    with pytest.raises(PlanError, match=r"`compile`: llm_config\.hidden_size of the model's"):
+        model.compile()
+    with pytest.raises(PlanError, match=r"llm_config\.hidden_size of config differs"):
+        Vision.from_pretrained(internvl, config=config)
 
 
 def test_values_of_layers_are_cut_too(tmp_path: Path) -> None:

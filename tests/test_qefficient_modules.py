@@ -2,6 +2,7 @@
 """QEfficient's modules below the top: its session of one program, loaders, functions behind commands, and refusals."""
 
 import importlib
+import inspect
 import json
 import re
 import warnings
@@ -228,7 +229,11 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("transformers.quantizers.awq", "WQLinear_GEMM"),
         ("utils", "load_hf_tokenizer"),
         ("utils", "constants"),
+        ("transformers.models.qwen3_vl._embedding_utils", "QEffQwen3VLEmbedder"),
+        ("transformers.models.qwen3_vl._reranker_utils", "score_from_logits"),
         ("utils.constants", "Constants"),
+        ("utils.constants", "ONNX_EXPORT_OPSET"),
+        ("utils.test_utils", "InternProcessor"),
         ("utils.logging_utils", "logger"),
     ],
 )
@@ -248,11 +253,7 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
             "import {}.transformers.models.llama.modeling_llama",
             "`qeff-zoo new MODEL` drafts a recipe",
         ),
-        (
-            "from {}.transformers.models.qwen3_vl._reranker_utils import x",
-            "Compare the logits of 'yes' and 'no'",
-        ),
-        ("from {}.utils.test_utils import InternProcessor", "prompts=[…] and images=[…]"),
+        ("from {}.utils.test_utils import load_vlm_model", "`from_pretrained` of the classes"),
         (
             "from {}.cloud.export import get_onnx_path_and_setup_customIO",
             "qeff_zoo.qefficient.export",
@@ -293,6 +294,9 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
 ) -> None:
     from qeff_zoo.qefficient.cloud import execute, infer
 
+    parameters = inspect.signature(infer.main).parameters
+    assert next(iter(parameters)) == "model_name"
+    assert (parameters["ctx_len"].default, parameters["mxfp6"].default) == (128, False)
     package = models.build(models.llama, home, **SIZES)
     monkeypatch.setattr(
         pipeline, "build", lambda *_, **__: (_ for _ in ()).throw(PlanError(["built"]))

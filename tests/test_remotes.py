@@ -13,7 +13,9 @@ from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import index_cache
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.index_files import encode
+from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.remotes import (
     Remote,
     configured_remotes,
@@ -539,4 +541,4 @@ def test_notice_reaches_those_who_saw_the_index_before(hub: LocalHub, home: Path
     snapshot = open_remote("hf://acme/zoo").snapshot()
     assert snapshot is not None
     assert snapshot.index.notices[ENTRY.path].reason == "typo"
-    assert replace(snapshot.index, notices={}, serial=1) == INDEX
+    assert replace(snapshot.index, tree=Leaf(snapshot.index.entries), serial=1) == INDEX

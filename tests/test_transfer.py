@@ -21,7 +21,8 @@ from local_hub import LocalHub
 from static_server import served
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.pull import ranges
 from qeff_zoo.hub.pull import transfer as transfers
 from qeff_zoo.hub.pull.transfer import Transfer, Wanted

@@ -23,6 +23,7 @@ from . import (
     building,
     chatting,
     checking,
+    farming,
     finetuning,
     housekeeping,
     measuring,
@@ -34,12 +35,15 @@ from . import (
     resolving,
     running,
     signing,
+    sites,
 )
 
 #: Packages that a command may lack, and the extras that install them.
 _EXTRAS = {
+    "markupsafe": "site",
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
+    "ray": "farm",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),
     **dict.fromkeys(
@@ -138,6 +142,7 @@ _MODULES = (
     recipes,
     quantizing,
     building,
+    farming,
     predicting,
     finetuning,
     running,
@@ -147,6 +152,7 @@ _MODULES = (
     resolving,
     pulling,
     publishing,
+    sites,
     signing,
     housekeeping,
 )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 def validate_command(arguments: argparse.Namespace) -> int:
     """Compare a package with Hugging Face; return 1 if they disagree."""
+    if arguments.stale:
+        return _stale(arguments)
+    if arguments.package is None:
+        arguments.parser.error("PACKAGE or MODEL_TYPE is required without --stale")
     if arguments.perplexity is not None:
         return _perplexity(arguments)
     if useless := [name for name in ("window", "stride", "graph") if getattr(arguments, name)]:
@@ -65,6 +69,39 @@ def _outcome(arguments: argparse.Namespace) -> "Outcome":
     return checks.check_package(
         find_package(subject), checkpoint=arguments.checkpoint, adapters=arguments.adapter, **own
     )
+
+
+def _stale(arguments: argparse.Namespace) -> int:
+    """Validate packages with stale evidence again; return 1 if one disagrees or cannot be validated."""
+    from qeff_zoo.api import find_package
+    from qeff_zoo.errors import ZooError
+    from qeff_zoo.store import Store
+    from qeff_zoo.validation.freshness import staleness, validate_again
+
+    store = Store()
+    named = [find_package(arguments.package)] if arguments.package else store.packages()
+    found = []
+    for package in named:
+        if package.validated == "none" or not (why := staleness(package, store)):
+            continue
+        one = {"package": package.name, "build_key": package.build_key, "stale": why}
+        try:
+            record = validate_again(package, store, reporter=reporter(arguments))
+            one |= {"passed": record.passed, "failures": record.failures}
+        except ZooError as error:
+            one |= {"passed": False, "failures": [str(error)]}
+        found.append(one)
+        if not arguments.json:
+            name = f"{package.name} {package.build_key[:12]}"
+            print(f"{name}: stale: {'; '.join(why)}")
+            print(
+                f"{name}: {'agrees' if one['passed'] else 'FAILS: ' + '; '.join(one['failures'])}"
+            )
+    if arguments.json:
+        print_json(found)
+    elif not found:
+        print("No evidence is stale.")
+    return int(not all(one["passed"] for one in found))
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
@@ -131,8 +168,14 @@ def _add_validate(commands: Any) -> None:
     )
     parser.add_argument(
         "package",
+        nargs="?",
         metavar="PACKAGE|MODEL_TYPE",
-        help="package, or model type of a recipe, for its tiny models",
+        help="package, or model type of a recipe, for its tiny models (with --stale: default all of the store)",
+    )
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="validate packages again whose evidence was made with other versions than those installed",
     )
     parser.add_argument(
         "--checkpoint", metavar="MODEL", help="current location of the package's checkpoint"

@@ -178,6 +178,7 @@ def _server_options(arguments: argparse.Namespace, **named: Any) -> Any:
         idle_timeout=arguments.idle_timeout,
         api_keys=_api_keys(arguments),
         request_log=arguments.request_log,
+        page=not arguments.no_page,
         tls=_certificate(arguments),
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
@@ -199,7 +200,9 @@ def _announcer(arguments: argparse.Namespace, name: str) -> Callable[[str], None
         else:
             print(url)
         sys.stdout.flush()
-        print(f"Serving {name}; Ctrl-C ends it.", file=sys.stderr)
+        has_page = url.startswith("http") and not arguments.no_page
+        page = f", with a page at {url.removesuffix('v1')}" if has_page else ""
+        print(f"Serving {name}{page}; Ctrl-C ends it.", file=sys.stderr)
 
     return announce
 
@@ -505,6 +508,9 @@ def _add_serve(commands: Any) -> None:
         choices=("text", "json", "none"),
         default="text",
         help="form of the log on stderr, a line for each request, without its content (default: text)",
+    )
+    parser.add_argument(
+        "--no-page", action="store_true", help="serve no page for people at / (default: a page)"
     )
     parser.add_argument(
         "--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for https (default: http)"

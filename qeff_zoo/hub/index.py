@@ -1,59 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index of a remote: one small file that lists every package, and the notices published about them since.
+"""Index of a remote: the list of its packages, and the notices published about them since.
 
-In: manifests, or the bytes of an index. Out: an `Index`, or its bytes. Nothing here touches the network or the disk.
+In: manifests. Out: an `Index`, which reads as much of itself as it is asked for: a model's packages, or all. Nothing
+here touches the network or the disk; `qeff_zoo.hub.index_files` has the form of the files.
 Packages are never changed; what is learnt later, that one is bad or another is better, is a notice in the index.
-
-The file is gzipped: a line of JSON, as `index.schema.json` says, and where somebody signed it a second line, the
-signature over the first.
-
-    {"schema": "qeff-index/2", "serial": 12, "remotes": ["hf://acme/zoo"],
-     "packages": [{"path": "packages/ort-int4-…/0123456789abcdef", "manifest": <SHA-256>, "axes": {…}, …}, …],
-     "notices": {path: {"state": "yanked", "reason": …, "instead": path}, …}}
 """
 
-import gzip
 import hashlib
-import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from qeff_zoo.errors import RemoteError
-from qeff_zoo.package.manifest import (
-    adapter_axis,
-    adapters_in,
-    base_name,
-    digest_axis,
-    parse,
-    source_in,
-)
+from qeff_zoo.hub.index_tree import Leaf, Node, Read, Reference, leaf_of, leaves, with_leaf
+from qeff_zoo.package.manifest import adapter_axis, adapters_in, base_name, digest_axis, source_in
 from qeff_zoo.package.proof import summary
-from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.terminal.sanitize import shortened
 
+#: The root of an index; where there are more than a few packages, it refers to other files.
 INDEX_NAME = "index.json.gz"
-#: What signatures call what it says.
-SIGNED_NAME = "index.json"
-SCHEMA_ID = "qeff-index/2"
-_SCHEMA = Path(__file__).with_name("index.schema.json")
-#: The most bytes of an index that are ever read, and the most that they may become.
-INDEX_LIMIT = 8 << 20
-_INFLATED_LIMIT = 32 << 20
-#: The most values that an index may hold, so that no small file fills the memory. One package has about 30.
-_MOST_VALUES = 1_000_000
 #: What a notice may say of a package, in the order of severity.
 STATES = ("known_bad", "yanked", "superseded")
-
 #: A serial that no number of changes leads to; as in the schema.
 SERIAL_LIMIT = 10**30
 
-#: From the text of an index to its signature.
+#: From the text of an index's root to its signature.
 Sign: TypeAlias = Callable[[bytes], bytes]
 
 _PATH = re.compile(r"packages/[a-z0-9][a-z0-9._-]{0,119}/[0-9a-f]{16}")
@@ -123,13 +94,12 @@ class Entry:
             content: The bytes of its manifest.json.
             signed: Whether a signature goes with it.
         """
-        source = source_in(manifest)
         return cls(
             path=package_path(manifest),
             manifest=hashlib.sha256(content).hexdigest(),
-            model=source.get("model_id") or base_name(manifest),
+            model=model_of(manifest),
             model_type=manifest["model_type"],
-            revision=source.get("revision"),
+            revision=source_in(manifest).get("revision"),
             license=manifest["license"],
             size=sum(file["size"] for file in manifest["files"]),
             finished=manifest["provenance"]["finished"][:19] + "Z",
@@ -173,6 +143,11 @@ class Notice:
             raise ValueError(f"A notice's reason is {self.reason!r}; expected one line of text.")
         if self.instead is not None and not _PATH.fullmatch(self.instead):
             raise ValueError(f"A notice's instead is {self.instead!r}; expected a package's path.")
+
+
+def model_of(manifest: Mapping[str, Any]) -> str:
+    """Return the model that the index lists a package under: its checkpoint's id, or the name of its folder."""
+    return str(source_in(manifest).get("model_id") or base_name(manifest))
 
 
 def package_path(manifest: Mapping[str, Any]) -> str:
@@ -261,7 +236,11 @@ def tested_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
     return tested
 
 
-# --- the index and its file --------------------------------------------------------------------
+# --- the index ---------------------------------------------------------------------------------
+
+
+def _unread(prefix: str, _: Reference) -> Node:
+    raise ValueError(f"The index has a file of the prefix {prefix!r}, and nothing reads it here.")
 
 
 @dataclass(frozen=True)
@@ -270,162 +249,131 @@ class Index:
 
     Args:
         serial: Raised by every change, so that an older index is known for one.
-        entries: One for each package, in the order of their publication.
-        notices: By a package's path.
+        tree: Packages and notices; where they are many, references to the files that have them.
         remotes: Canonical URLs of the remotes whose index it is; a signed one names them, so that no other remote's
             takes its place. Older versions wrote none.
-        signature: Over the index as it was read; a changed one has none.
+        signature: Over the root as it was read, which has the digest of every other file; a changed one has none.
         warnings: Issues that the trust policy lets pass, a sentence each.
+        read: Reads the files that the tree refers to.
     """
 
     serial: int = 0
-    entries: tuple[Entry, ...] = ()
-    notices: Mapping[str, Notice] = field(default_factory=lambda: MappingProxyType({}))
+    tree: Node = field(default_factory=Leaf)
     remotes: tuple[str, ...] = ()
     signature: bytes | None = field(default=None, compare=False, repr=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    read: Read = field(default=_unread, compare=False, repr=False)
+
+    def of_model(self, model_id: str) -> tuple[Entry, ...]:
+        """List the packages of one model. At most its leaf is read, and the pages on the way.
+
+        Raises:
+            RemoteError: A file of the index cannot be read, or differs from its reference.
+        """
+        leaf = self.leaf_of(model_id)
+        return tuple(entry for entry in leaf.entries if entry.model == model_id)
+
+    def leaf_of(self, model_id: str) -> Leaf:
+        """Return the packages of one model and of some others, with the notices about them."""
+        return leaf_of(self.tree, model_id, self.read)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """List all packages with their notices, leaf by leaf, with one of them in memory at a time."""
+        return leaves(self.tree, self.read)
+
+    @property
+    def packages(self) -> int:
+        """Number of packages; nothing is read for it."""
+        return self.tree.packages
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All packages, from every file of the index; of one leaf in the order of their publication."""
+        return tuple(entry for leaf in self.leaves() for entry in leaf.entries)
+
+    @property
+    def notices(self) -> Mapping[str, Notice]:
+        """All notices, from every file of the index, by a package's path."""
+        return {path: notice for leaf in self.leaves() for path, notice in leaf.notices.items()}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model ids that there are packages of, from every file of the index, sorted."""
+        return tuple(sorted(self.each_model()))
+
+    def each_model(self) -> Iterator[str]:
+        """List the models, each once; no more files are read than that needs."""
+        for leaf in self.leaves():
+            yield from {entry.model: None for entry in leaf.entries}
+
+    def find(self, is_meant: Callable[[Entry], bool], model: str | None = None) -> list[Entry]:
+        """List the packages that fulfil a condition.
+
+        Args:
+            is_meant: Condition.
+            model: Model of the packages; None to search every file of the index.
+        """
+        searched = self.leaves() if model is None else [Leaf(self.of_model(model))]
+        return [entry for leaf in searched for entry in leaf.entries if is_meant(entry)]
 
     def with_entry(self, entry: Entry) -> "Index":
         """Add a package or replace its entry; return the same index if the entry is unchanged."""
-        if entry in self.entries:
-            return self
-        others = tuple(other for other in self.entries if other.path != entry.path)
-        return replace(self, serial=self.serial + 1, entries=(*others, entry), signature=None)
 
-    def with_notice(self, path: str, notice: Notice | None) -> "Index":
+        def change(leaf: Leaf) -> Leaf:
+            if entry in leaf.entries:
+                return leaf
+            others = (other for other in leaf.entries if other.path != entry.path)
+            return replace(leaf, entries=(*others, entry))
+
+        return self._changed(entry.model, change)
+
+    def with_notice(self, path: str, notice: Notice | None, model: str | None = None) -> "Index":
         """Set the notice about a package, or clear it with None; return the same index if it is unchanged.
 
         Args:
             path: Path of a package in the index.
             notice: Notice to publish.
+            model: Model of the package; None to search every file of the index for it.
 
         Raises:
             ValueError: There is no such package here, or the notice names one that is not here.
         """
-        known = {entry.path for entry in self.entries}
-        for named in (path, notice.instead if notice else None):
-            if named is not None and named not in known:
-                raise ValueError(f"{named!r} is not a package of the index.")
-        if self.notices.get(path) == notice:
-            return self
-        others = {key: value for key, value in self.notices.items() if key != path}
-        notices = {**others, path: notice} if notice else others
-        return replace(self, serial=self.serial + 1, notices=notices, signature=None)
+        entry = self._at(path, model)
+        if notice and notice.instead is not None and not self.has(notice.instead, entry.model):
+            raise _not_here(notice.instead)
 
-    def of_model(self, model_id: str) -> tuple[Entry, ...]:
-        """List the packages of one model."""
-        return tuple(entry for entry in self.entries if entry.model == model_id)
+        def change(leaf: Leaf) -> Leaf:
+            others = {key: value for key, value in leaf.notices.items() if key != path}
+            notices = {**others, path: notice} if notice else others
+            return leaf if notices == leaf.notices else replace(leaf, notices=notices)
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The model ids that there are packages of, sorted."""
-        return tuple(sorted({entry.model for entry in self.entries}))
+        return self._changed(entry.model, change)
 
+    def has(self, path: str, model: str) -> bool:
+        """Whether a package is in the index.
 
-def encode(index: Index, sign: Sign | None = None) -> bytes:
-    """Write an index; the same one always as the same bytes.
-
-    Args:
-        index: Index to encode.
-        sign: Signs it; None for an index that is not signed.
-    """
-    content = {
-        "schema": SCHEMA_ID,
-        "serial": index.serial,
-        "packages": [_as_json(entry) for entry in index.entries],
-        "notices": {
-            path: {name: value for name, value in asdict(notice).items() if value is not None}
-            for path, notice in index.notices.items()
-        },
-        **({"remotes": list(index.remotes)} if index.remotes else {}),
-    }
-    text = _dump(content)
-    lines = [text] if sign is None else [text, sign(text)]
-    return gzip.compress(b"\n".join(lines), compresslevel=9, mtime=0)
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    values = {each.name: getattr(entry, each.name) for each in fields(Entry)}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in values.items()
-        if name != "proof" or value
-    }
-
-
-def _dump(value: Any) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return text.encode()
-
-
-def decode(content: bytes, *, known: bool = False) -> Index:
-    """Read an index that anyone may have written.
-
-    Args:
-        content: Its bytes.
-        known: They were read and checked before.
-
-    Raises:
-        RemoteError: The file is not an index, has an unknown version, or lists a path outside `packages/`.
-    """
-    try:
-        text, signature = parts(content)
-        if not known and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise ValueError(f"it has more than {_MOST_VALUES:,} values")  # noqa: TRY301
-        found = json.loads(text) if known else parse(text)
-    except (ValueError, zlib.error) as error:
-        raise _malformed(str(error)) from error
-    if found.get("schema") != SCHEMA_ID:
-        raise RemoteError(
-            f"The index has schema {found.get('schema')!r:.100}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, or "
-            "have the index written by this one."
+        Args:
+            path: Path of the package.
+            model: Model whose packages are searched first.
+        """
+        searched = (
+            self.of_model(model),
+            (entry for leaf in self.leaves() for entry in leaf.entries),
         )
-    if not known and (problem := next(validator(_SCHEMA).iter_errors(found), None)):
-        raise _malformed(f"{problem.json_path} {shortened(problem.message)}")
-    entries = tuple(map(_entry, found["packages"]))
-    if len({entry.path for entry in entries}) != len(entries):
-        raise _malformed("it lists one path twice")
-    notices = {path: Notice(**notice) for path, notice in found["notices"].items()}
-    remotes = tuple(found.get("remotes", ()))
-    return Index(found["serial"], entries, MappingProxyType(notices), remotes, signature)
+        return any(entry.path == path for entries in searched for entry in entries)
+
+    def _at(self, path: str, model: str | None) -> Entry:
+        found = self.find(lambda entry: entry.path == path, model)
+        if not found:
+            raise _not_here(path)
+        return found[0]
+
+    def _changed(self, model: str, change: Callable[[Leaf], Leaf]) -> "Index":
+        tree = with_leaf(self.tree, model, change, self.read)
+        if tree is self.tree:
+            return self
+        return replace(self, serial=self.serial + 1, tree=tree, signature=None)
 
 
-def _entry(package: dict[str, Any]) -> Entry:
-    """Do what `Entry(**package)` does, at a sixth of its time: there may be thousands, of which few are looked at."""
-    entry = object.__new__(Entry)
-    vars(entry).update(package)
-    return entry
-
-
-def parts(content: bytes) -> tuple[bytes, bytes | None]:
-    """Split the file of an index into its content and the signature over it; None for no signature.
-
-    Args:
-        content: Its bytes.
-
-    Raises:
-        ValueError: They are too many, or become too many.
-        zlib.error: They are not gzipped.
-    """
-    text, signed, signature = _inflated(content).partition(b"\n")
-    return text, signature if signed else None
-
-
-def _inflated(content: bytes) -> bytes:
-    """Undo gzip, within a bound that no compression can lead beyond."""
-    if len(content) > INDEX_LIMIT:
-        raise ValueError(f"it has more than {INDEX_LIMIT:,} bytes")
-    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    inflated = stream.decompress(content, _INFLATED_LIMIT + 1)
-    if len(inflated) > _INFLATED_LIMIT:
-        raise ValueError(f"it grows to more than {_INFLATED_LIMIT:,} bytes")
-    if not stream.eof or stream.unused_data:
-        raise ValueError("it is cut short, or something follows it")
-    return inflated
-
-
-def _malformed(why: str) -> RemoteError:
-    return RemoteError(
-        f"The index cannot be read: {why}. Expected what `qeff-zoo publish` writes. Publish to the remote again, or "
-        "take another remote."
-    )
+def _not_here(path: str) -> ValueError:
+    return ValueError(f"{path!r} is not a package of the index.")

@@ -1,36 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of each remote's last index, which saves transfers and refuses older ones.
 
-In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
-in the store: a line of JSON, then the bytes of the index.
+In: a remote's URL and the index that it gave. Out: the same later. Below `remotes/` in the store, each remote has a
+file for the root of its index, which is a line of JSON and then the bytes of the root, and a folder for the other files
+of the index that were read. The digests of those are known beforehand, so each is fetched and checked once.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, TrustError
-from qeff_zoo.hub.index import Index, decode
+from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.index_files import INDEX_LIMIT, KEPT, decode, decode_file, decode_part, file_path
+from qeff_zoo.hub.index_tree import MOST_BITS, Leaf, Node, Reference, bits_of
 from qeff_zoo.hub.policy import OFF, policy
 from qeff_zoo.hub.urls import canonical, unpinned
 from qeff_zoo.store import default_root
 
 from . import trust
 
+if TYPE_CHECKING:
+    from qeff_zoo.hub.remotes.protocol import Snapshot
+
 
 @dataclass(frozen=True)
 class Seen:
-    """An index as a remote gave it.
+    """The root of an index as a remote gave it.
 
     Args:
         content: Its bytes.
-        index: Content of the index.
+        index: Content of the root; what it refers to is not read.
         etag: By which the remote knows them again; "" for none.
         commit: Commit of a Hub repository, 40 hex digits; "" for none.
     """
@@ -50,12 +59,78 @@ def recall(url: str) -> Seen | None:
             facts["url"] == canonical(url)
             and facts["sha256"] == hashlib.sha256(content).hexdigest()
         ):
-            return Seen(
-                content, decode(content, known=True), str(facts["etag"]), str(facts["commit"])
-            )
+            index = _cached(url, decode(content, known=True), partial(_not_seen, url))
+            return Seen(content, index, str(facts["etag"]), str(facts["commit"]))
     except (OSError, ValueError, TypeError, KeyError, RemoteError):
         return None  # absent, of an older version, or damaged: to be asked for again
     return None
+
+
+def reading(url: str, snapshot: "Snapshot", *, offline: bool = False) -> Index:
+    """Return the index of a snapshot, which reads its files from the cache or else from there, and remembers them.
+
+    Args:
+        url: The remote's.
+        snapshot: The remote, with the root of its index.
+        offline: Whether only the cache is read.
+    """
+    fetch = partial(_not_seen, url) if offline else partial(snapshot.read, limit=INDEX_LIMIT)
+    return _cached(url, snapshot.index, fetch)
+
+
+def _cached(url: str, index: Index, fetch: Callable[[str], bytes]) -> Index:
+
+    @lru_cache(maxsize=KEPT)
+    def read(prefix: str, reference: Reference) -> Node:
+        kept = _files(url) / prefix
+        with suppress(OSError):
+            content = read_regular(kept)
+            if hashlib.sha256(content).hexdigest() == reference.sha256:
+                return decode_file(content, prefix, reference, known=True)
+        content = fetch(file_path(prefix, reference))
+        node = decode_file(content, prefix, reference)
+        with suppress(OSError):  # it need not outlive a crash: its digest is compared
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            scratch = kept.with_name(f".{prefix}.{secrets.token_hex(8)}")
+            scratch.write_bytes(content)
+            scratch.replace(kept)
+        return node
+
+    return replace(index, read=read)
+
+
+def _not_seen(url: str, path: str) -> bytes:
+    raise RemoteError(
+        f"{url!r} cannot be asked offline, and {path!r} of its index was not seen before. Expected a model that was "
+        "asked for once. Run the command once with a connection."
+    )
+
+
+def last_notices(url: str, model: str) -> Mapping[str, Notice] | None:
+    """Return the notices of a model's packages from the newest local index, by path; None without one.
+
+    The newest root may refer to a file that was not read since it changed; then what the file had before counts.
+
+    Args:
+        url: The remote's.
+        model: Model id.
+    """
+    if (seen := recall(url)) is None:
+        return None
+    with suppress(RemoteError):
+        return seen.index.leaf_of(model).notices
+    prefixes = (bits_of(model)[:end] for end in range(1, MOST_BITS + 1))
+    files = [file for prefix in prefixes if (file := _files(url) / prefix).is_file()]
+    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):
+        with suppress(OSError, RemoteError):
+            node = decode_part(read_regular(file), known=True)
+            if isinstance(node, Leaf):
+                return node.notices
+    return {}
+
+
+def _files(url: str) -> Path:
+    return _file(url).with_suffix(".files")
 
 
 def accept(url: str, seen: Seen) -> Seen:

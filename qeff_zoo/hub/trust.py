@@ -20,7 +20,8 @@ from typing import Any
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import TrustError
-from qeff_zoo.hub.index import SIGNED_NAME, Index, Sign, parts
+from qeff_zoo.hub.index import Index, Sign
+from qeff_zoo.hub.index_files import SIGNED_NAME, parts
 from qeff_zoo.hub.policy import OFF, REQUIRE, Policy, policy
 from qeff_zoo.hub.signatures import (
     claims_identity,
@@ -83,7 +84,7 @@ def check_index(url: str, content: bytes, index: Index, required: Policy | None 
 
     Args:
         url: The remote's.
-        content: The bytes of the index's file.
+        content: The bytes of the index's root.
         index: Content of the index.
         required: The policy; None for that of the settings.
 

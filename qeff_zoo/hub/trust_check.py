@@ -9,7 +9,7 @@ came from said of it last; nobody is asked.
 from dataclasses import replace
 
 from qeff_zoo.errors import TrustError
-from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.index import Notice, model_of
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.policy import REQUIRE
 from qeff_zoo.hub.trust import check, policy_for, read_signed
@@ -95,14 +95,17 @@ def known_notice(package: Package, store: Store) -> Notice | None:
         store: Local store.
     """
     origin = _origin(package, store) or read_origin(package.path)
-    return notice_of(origin) if isinstance(origin, Origin) else None
+    return notice_of(origin, model_of(package.manifest)) if isinstance(origin, Origin) else None
 
 
-def notice_of(origin: Origin) -> Notice | None:
+def notice_of(origin: Origin, model: str) -> Notice | None:
     """Return the cached notice of a package, without a request.
 
     Args:
         origin: Origin of the package.
+        model: Model that its index lists it under.
     """
-    known = index_cache.recall(unpinned(origin.url)) or index_cache.recall(origin.url)
-    return known.index.notices.get(origin.path) if known else None
+    notices = index_cache.last_notices(unpinned(origin.url), model)
+    if notices is None:
+        notices = index_cache.last_notices(origin.url, model) or {}
+    return notices.get(origin.path)

@@ -18,7 +18,7 @@ from typing import Any
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.programs import key_of
-from qeff_zoo.package.schemas import validator
+from qeff_zoo.package.schemas import violations
 from qeff_zoo.terminal.sanitize import shortened
 
 SCHEMA_ID = "qeff-package/2"
@@ -121,7 +121,7 @@ def _excess(manifest: Manifest) -> str | None:
 def _schema_problems(manifest: Manifest) -> list[str]:
     found: list[str] = []
     error: Any
-    for error in validator(SCHEMA).iter_errors(manifest):
+    for error in violations(SCHEMA, manifest):
         message = error.message
         if too_many := error.validator in ("maxItems", "maxProperties"):
             message = f"has {len(error.instance):,} entries, more than {error.validator_value:,}"

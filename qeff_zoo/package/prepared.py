@@ -24,7 +24,7 @@ from qeff_zoo.package.identity import canonical
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, Manifest, dump, parse
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
-from qeff_zoo.package.schemas import validator
+from qeff_zoo.package.schemas import violations
 from qeff_zoo.terminal.sanitize import shortened
 
 from . import files as package_files
@@ -99,7 +99,7 @@ def _content(folder: Path) -> dict[str, Any]:
         raise damaged(folder, f"{PREPARED} cannot be read: {error}") from error
     if content.get("schema") != SCHEMA_ID:
         raise damaged(folder, f"its schema is {content.get('schema')!r:.100}, not {SCHEMA_ID!r}")
-    for problem in chain(validator(_SCHEMA).iter_errors(content), _of_manifest(content)):
+    for problem in chain(violations(_SCHEMA, content), _of_manifest(content)):
         raise damaged(folder, shortened(f"{problem.json_path} {problem.message}"))
     if len({Path(entry["path"]).parts[0] for entry in content["manifest"]["programs"]}) != 1:
         raise damaged(folder, "its programs are to lie in several folders")
@@ -124,7 +124,7 @@ def _of_manifest(content: Mapping[str, Any]) -> Iterator[Any]:
     manifest = content["manifest"]
     programs = [{**entry, "program_key": "qp1-" + _ZEROS} for entry in manifest["programs"]]
     rest = {"schema": MANIFEST_ID, "files": content["files"], "tree": "sha256:" + _ZEROS}
-    yield from validator(MANIFEST_SCHEMA).iter_errors({**manifest, **rest, "programs": programs})
+    yield from violations(MANIFEST_SCHEMA, {**manifest, **rest, "programs": programs})
 
 
 def _problems(folder: Path, files: list[dict[str, Any]]) -> Iterator[str]:

@@ -62,14 +62,22 @@ def make_plan(
     return checkpoint, plan
 
 
-def _begin(
+def begin(
     model: str,
     request: Request,
     store: Store | None,
     reporter: Reporter | None,
     **place: Unpack[Place],
 ) -> Assembly:
-    """Plan a package and start its assembly."""
+    """Plan a package and start its assembly.
+
+    Args:
+        model: Hub id, folder or GGUF file.
+        request: Options of the build.
+        store: Store of the package; None for the one in `QEFF_HOME`.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
+    """
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, store=store, **place)
@@ -114,12 +122,12 @@ def build(
     Raises:
         ZooError: See `qeff_zoo.errors`. No later build mistakes an incomplete package for a complete one.
     """
-    assembly = _begin(model, request, store, reporter, **place)
+    assembly = begin(model, request, store, reporter, **place)
     checkpoint, plan, store = assembly.checkpoint, assembly.plan, assembly.store
     if output is not None:
         existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
     package = store.lookup(plan.build_key)
-    hit = package is not None and _saves_a_build(package, store, validate=validate)
+    hit = package is not None and saves_a_build(package, store, validate=validate)
     if package is None or not hit:
         package = _build(assembly, level, validate=validate)
     _remember_sources(checkpoint, plan, store)
@@ -133,8 +141,14 @@ def build(
     )
 
 
-def _saves_a_build(package: Package, store: Store, *, validate: bool) -> bool:
-    """Return whether a package in the store replaces a build; a package from a remote does if it is trusted."""
+def saves_a_build(package: Package, store: Store, *, validate: bool) -> bool:
+    """Return whether a package in the store replaces a build; a package from a remote does if it is trusted.
+
+    Args:
+        package: Package of the store.
+        store: The store.
+        validate: Whether the build would validate.
+    """
     proved = package.validated != "none" or not validate
     as_good = proved and is_as_good_as_ours(package, store)
     return as_good and (not package.dirty or has_uncommitted_changes())
@@ -200,7 +214,7 @@ def prepare(
     Raises:
         ZooError: See `qeff_zoo.errors`. An incomplete folder is never taken for a prepared one.
     """
-    assembly = _begin(model, request, store, reporter, **place)
+    assembly = begin(model, request, store, reporter, **place)
     assembly.target.require_offline()
     assembly.require_whole_files()
     with new_folder(output) as assembly.folder:

@@ -18,6 +18,8 @@ from qeff_zoo.versions import installed
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
+#: Version of the form of a spec.
+SPEC_VERSION = 2
 #: Raised if the same inputs give another graph or another package.
 EXPORTER_REVISION = 7
 #: Placeholder digest of the weights in a plan that is made from a config alone.
@@ -45,7 +47,7 @@ def spec_of_build(
     facts = decisions.facts
     target, shape = facts["target"], facts["shape"]
     return {
-        "spec": 2,
+        "spec": SPEC_VERSION,
         "sources": _sources(checkpoint),
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(facts["recipe"]),

@@ -13,6 +13,8 @@ from qeff_zoo.checkpoint.cut import cut
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import PlanError
 
+from . import own_form_configs
+
 #: Arguments of `from_pretrained` about the configuration.
 ARGUMENTS = ("config", "num_hidden_layers")
 #: Number of last layers that read the states of earlier ones.
@@ -60,15 +62,19 @@ def parsed(config: Mapping[str, Any]) -> Any:
         return kind.from_dict(kind._decode_special_floats(dict(config)))
 
 
-def in_float32(config: Mapping[str, Any]) -> Any:
-    """Return a configuration as transformers parses it for a model in float32, QEfficient's default.
+def in_float32(checkpoint: Checkpoint) -> Any:
+    """Return the configuration of a model in float32, QEfficient's default.
 
     Args:
-        config: Content of config.json.
+        checkpoint: Opened checkpoint.
+
+    Returns:
+        The configuration as transformers parses it; that of a checkpoint in its authors' form has the file's names.
     """
     import torch
 
-    found = parsed(config)
+    content = own_form_configs.content_of(checkpoint)
+    found = parsed(checkpoint.config) if content is None else own_form_configs.parsed(content)
     found.dtype = torch.float32
     return found
 
@@ -122,29 +128,45 @@ def selected(checkpoint: Checkpoint, config: Any, layers: Any) -> str | None:
                 "such as AutoConfig.from_pretrained returns. Give one, or leave it out."
             ]
         )
-    content, changes = _content(own), differences(own, config or own)
+    written = own_form_configs.content_of(checkpoint)
+    content = _content(own) if written is None else written
+    changes = changes_of(checkpoint, own if config is None else config)
     _require_cut(content, changes)
     if layers is not None:
-        changes |= {_depth_of(own, layers): layers}
+        changes |= {_depth_of(own, layers, written): layers}
     changes |= _following(content, changes)
     changes = {name: value for name, value in changes.items() if _at(content, name) != value}
     if not changes:
         return None
-    return str(cut(checkpoint, _changed(checkpoint, changes), _suffix(changes)))
+    new = _changed(checkpoint, changes) if written is None else _with(written, changes)
+    return str(cut(checkpoint, new, _suffix(changes)))
 
 
-def require_unchanged(function: str, content: Mapping[str, Any], config: Any) -> None:
+def changes_of(checkpoint: Checkpoint, config: Any) -> dict[str, Any]:
+    """Return the fields in which a configuration differs from a checkpoint's: its values by dotted names.
+
+    Args:
+        checkpoint: Opened checkpoint.
+        config: Configuration of transformers' class; or of a class that the checkpoint's authors wrote.
+    """
+    own, written = parsed(checkpoint.config), own_form_configs.content_of(checkpoint)
+    if written is None or isinstance(config, type(own)):
+        return differences(own, config)
+    return differences(written, own_form_configs.fields_of(written, config))
+
+
+def require_unchanged(function: str, checkpoint: Checkpoint, config: Any) -> None:
     """Refuse changes of a configuration after its model was loaded.
 
     Args:
         function: Name of the called function.
-        content: Content of the model's config.json.
+        checkpoint: Opened checkpoint of the model.
         config: Its configuration, as the user has it.
 
     Raises:
         PlanError: The configuration was changed; `num_key_value_heads` has an option of its own.
     """
-    changes = differences(parsed(content), config)
+    changes = changes_of(checkpoint, config)
     heads = [name for name in changes if name.endswith("num_key_value_heads")]
     if changes:
         advice = "Give kv_heads=N to `compile`" if heads else "Give config=… to `from_pretrained`"
@@ -182,7 +204,7 @@ def _at(content: Any, name: str) -> Any:
     return content
 
 
-def _depth_of(own: Any, layers: Any) -> str:
+def _depth_of(own: Any, layers: Any, written: Mapping[str, Any] | None) -> str:
     """Return the name of the number of layers of a language model or encoder; refuse a number out of range."""
     text = own if hasattr(own, "num_hidden_layers") else own.get_text_config()
     count = getattr(text, "num_hidden_layers", None)
@@ -200,8 +222,10 @@ def _depth_of(own: Any, layers: Any) -> str:
                 "of the checkpoint. Correct it, or leave it out for all."
             ]
         )
-    part = next((name for name in own.sub_configs if getattr(own, name, None) is text), "")
     field = text.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if written is not None:
+        return own_form_configs.place_of_depth(written, text, field)
+    part = next((name for name in own.sub_configs if getattr(own, name, None) is text), "")
     return f"{part}.{field}" if part else str(field)
 
 
@@ -251,6 +275,15 @@ def _changed(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> dict[str, An
     return content
 
 
+def _with(written: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a config.json in its authors' form with changes."""
+    content: dict[str, Any] = json.loads(json.dumps(written))
+    for name, value in changes.items():
+        part, _, field = name.rpartition(".")
+        _at(content, part)[field] = value
+    return content
+
+
 def _drop_layers(part: dict[str, Any], layers: int) -> None:
     """Drop the entries of further layers from tables by number of a layer."""
     for name, value in part.items():
@@ -279,7 +312,12 @@ def _suffix(changes: Mapping[str, Any]) -> str:
     for name, value in changes.items():
         part, _, field = name.rpartition(".")
         if field in _DEPTHS and field != _SHARING:
-            kind = part.rpartition(".")[2].removesuffix("_config").replace("text", "")
+            kind = (
+                part.rpartition(".")[2]
+                .removesuffix("_config")
+                .removeprefix("text")
+                .removeprefix("llm")
+            )
             words.append(f"-{value}-{kind}-layers" if kind else f"-{value}-layers")
     return "".join(words) or "-cut"
 

@@ -3,8 +3,12 @@
 
 import logging
 
+from qeff_zoo.graph.semantic.domains import OPSET
+
 #: QEfficient's logger.
 logger = logging.getLogger("qeff_zoo.qefficient")
+#: Version of ONNX's operators in graphs.
+ONNX_EXPORT_OPSET = OPSET
 
 
 class Constants:

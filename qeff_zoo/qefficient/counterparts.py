@@ -32,6 +32,15 @@ _CLASSES: Mapping[str, str] = MappingProxyType(
 _LOADERS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("load_hf_processor", "load_hf_tokenizer", "login_and_download_hf_lm"), "loading")
 )
+_OF_EMBEDDING = (
+    *("DEFAULT_INSTRUCTION", "MAX_LENGTH", "MAX_PIXELS", "MIN_PIXELS"),
+    *("configure_embedding_model_config", "format_model_input", "normalize_instruction"),
+    *("resolve_model_source", "tokenize_conversation"),
+)
+_OF_RERANKING = (
+    *("format_mm_content", "format_mm_instruction", "get_yes_no_token_ids", "resolve_model_source"),
+    *("score_from_logits", "tokenize_pair", "truncate_tokens_optimized"),
+)
 #: Names of QEfficient's modules that are another module's here: "" is `qeff_zoo.qefficient`.
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -50,6 +59,12 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "transformers": {},
         "transformers.models": {},
         "transformers.models.modeling_auto": _CLASSES,
+        "transformers.models.qwen3_vl": {},
+        "transformers.models.qwen3_vl._embedding_utils": {
+            **dict.fromkeys(_OF_EMBEDDING, "generation.retrieval"),
+            "QEffQwen3VLEmbedder": "generation.embedder",
+        },
+        "transformers.models.qwen3_vl._reranker_utils": dict.fromkeys(_OF_RERANKING, "generation.retrieval"),
         "transformers.quantizers": {},
         "transformers.quantizers.auto": {
             "replace_transformers_quantizers": "constants", "undo_transformers_quantizers": "constants",
@@ -60,8 +75,9 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "transformers.transform": {"transform": ""},
         "utils": _LOADERS,
         "utils._utils": _LOADERS,
-        "utils.constants": {"Constants": "constants"},
+        "utils.constants": {"Constants": "constants", "ONNX_EXPORT_OPSET": "constants"},
         "utils.logging_utils": {"logger": "constants"},
+        "utils.test_utils": {"InternProcessor": "generation.internvl"},
     }
 )  # fmt: skip
 _CUSTOM_OPS = (
@@ -89,12 +105,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "peft": "Use `QEffAutoLoraModelForCausalLM` or `QEffAutoPeftModelForCausalLM`.",
         "transformers": _CUSTOM_OPS,
         "transformers.embeddings": "Give `QEFFAutoModel.from_pretrained` pooling='mean', 'max', 'cls' or 'lasttoken'.",
-        "transformers.models.qwen3_vl._embedding_utils": (
-            "Use `qeff_zoo.load` on a package of the text model for embeddings; images are not embedded."
-        ),
-        "transformers.models.qwen3_vl._reranker_utils": (
-            "Compare the logits of 'yes' and 'no' that `generation.cloud_infer.QAICInferenceSession` returns."
-        ),
         "transformers.post_processing": "Give `from_pretrained` qaic_config={'speculative_model_type': 'turbo', …}.",
         "transformers.quantizers": (
             "Leave it out: quantized checkpoints are read as they are, also by scripts/replicate_kv_heads.py."
@@ -105,7 +115,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "utils.constants": _CUSTOM_OPS,
         "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
         "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
-        "utils.test_utils": "Give `generate` prompts=[…] and images=[…]: a package processes InternVL's images.",
+        "utils.test_utils": "Use `from_pretrained` of the classes, which loads and cuts a model.",
     }
 )
 

@@ -16,7 +16,7 @@ from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.qefficient.recording import records_calls
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING, IMAGE_TEXT_TO_TEXT
 
 from . import image_sizes, processor_outputs, translation
 
@@ -51,16 +51,20 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             pretrained_model_name_or_path: Hub id or folder.
             kv_offload: False for one program on a card, which encodes images itself; else there are two.
             continuous_batching: See `QEFFAutoModelForCausalLM`.
-            qaic_config: See `QEFFAutoModelForCausalLM`.
+            qaic_config: See `QEFFAutoModelForCausalLM`; with `export_embedding`, the model embeds prompts.
             **loaded: See `QEFFAutoModelForCausalLM`.
 
         Raises:
             ZooError: See `QEFFAutoModelForCausalLM`.
         """
+        config = dict(qaic_config or {})
+        embeds = config.pop("export_embedding", False)
         model = super().from_pretrained(
-            pretrained_model_name_or_path, continuous_batching, qaic_config, **loaded
+            pretrained_model_name_or_path, continuous_batching, config, **loaded
         )
         assert isinstance(model, cls)
+        if embeds:
+            model._loaded["task"] = IMAGE_TEXT_EMBEDDING
         model._single_program = kv_offload is False
         return model
 
@@ -158,8 +162,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         num_frames: int | None = None,
         sampling: Any = None,
         **others: Any,
-    ) -> CloudAI100ExecInfo | Path:
-        """Answer prompts with images.
+    ) -> CloudAI100ExecInfo | Path | dict[str, Any]:
+        """Answer prompts with images; of a model that embeds, return `embedding_output`, (prompts, hidden).
 
         Args:
             inputs: Output of transformers' processor of the checkpoint, all of it: `input_ids`, (prompts, tokens),
@@ -206,7 +210,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         session = self._opened(device_ids, runtime_ai100)
         if image_height and image_width:
             images = [_resized(one, image_height, image_width) for one in images]
-        images = [_fetched(one) for one in images]
+        images = [fetched(one) for one in images]
         choices = {"generation_len": generation_len}
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
@@ -221,6 +225,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 for prompt, parts in zip(given, shown, strict=True)
                 for request in _requests(session, prompt, parts, processor, choices)
             ]
+        if session.task == IMAGE_TEXT_EMBEDDING:
+            return {session.output: session.embed(requests)}
         return execute(session, requests, stream=streamer or False)
 
 
@@ -233,7 +239,7 @@ def _requests(
     except UnsupportedModelError:
         if not images or processor is None:
             raise
-    content = [{"type": "image", "image": _pillow(one)} for one in images]
+    content = [{"type": "image", "image": pillow(one)} for one in images]
     outputs = processor.apply_chat_template(
         [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
@@ -244,7 +250,7 @@ def _requests(
     ]
 
 
-def _fetched(image: Any) -> Any:
+def fetched(image: Any) -> Any:
     """Return an image, downloaded if it is a URL."""
     from qeff_zoo.media.fetching import fetch_media, is_url
 
@@ -253,10 +259,10 @@ def _fetched(image: Any) -> Any:
 
 def _resized(image: Any, height: int, width: int) -> Any:
     """Return an image of a size, as Pillow resizes it."""
-    return _pillow(_fetched(image)).resize((width, height))
+    return pillow(fetched(image)).resize((width, height))
 
 
-def _pillow(image: Any) -> Any:
+def pillow(image: Any) -> Any:
     """Return a Pillow image."""
     from PIL import Image
 

@@ -15,12 +15,14 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
 from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans, Views
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Program, SplitsPrompts
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
 PADDING = -1
+#: Output with the embedding of a prompt, in place of logits; the name is QEfficient's.
+EMBEDDING = "embedding_output"
 #: Prefix of inputs with one number per position of the context.
 OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
@@ -73,9 +75,12 @@ class Decoder:
     Args:
         program: Program of the task `text-generation`.
         adapters: Adapters of its session; None for the base model.
+        embeds: Vocabulary size of a model whose program returns embeddings in place of logits; 0 for logits.
     """
 
-    def __init__(self, program: Program, adapters: Adapters | None = None) -> None:
+    def __init__(
+        self, program: Program, adapters: Adapters | None = None, *, embeds: int = 0
+    ) -> None:
         self._adapters = Adapters(program) if adapters is None else adapters
         sizes = DecoderSizes.read(program.specializations)
         self._says_seen, self._says_kept = _SEEN in program.inputs, _KEPT in program.inputs
@@ -88,12 +93,13 @@ class Decoder:
         self.sampler = DeviceSampler.of(program)
         #: Last sampled token by batch slot; empty if the host samples.
         self.drawn: dict[int, Sampled] = {}
+        self._output = EMBEDDING if embeds else "logits"
         shape = (
             (None, None, self.sampler.vocab_size)
             if self.sampler
-            else program.outputs["logits"].shape
+            else program.outputs[self._output].shape
         )
-        self.vocab_size = int(shape[-1])
+        self.vocab_size = embeds or int(shape[-1])
         #: Number of draft heads whose logits follow the model's.
         self.heads = int(shape[2]) - 1 if len(shape) == 4 else 0
         #: Draft inputs of the newest tokens by batch slot, (tokens, …); empty without drafts: hidden states (size,),
@@ -104,13 +110,18 @@ class Decoder:
         #: Whether the newest tokens of a slot can be dropped by overwriting: all states have an entry for each
         #: position.
         self.only_grows = self._growing == self._written
+        #: Number of tokens at whose multiples prompts are split into calls. It is below `prefill_seq_len` if the length
+        #: of calls changes no bit, as long as none has a single token.
+        self.split = sizes.prefill_seq_len
+        if isinstance(program, SplitsPrompts) and program.split and not self.split % program.split:
+            self.split = program.split
         #: Images in the states of each batch slot, in programs with cross-attention to images.
         self._viewed: dict[int, MultimodalSpans] = {}
 
     @property
     def tells(self) -> bool:
         """Whether calls return logits, and not only the tokens that the program sampled."""
-        return "logits" in self.program.outputs
+        return self._output in self.program.outputs
 
     def require_logits(self, what: str) -> None:
         """Require that the program returns logits.
@@ -145,7 +156,7 @@ class Decoder:
     def prefill(
         self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
     ) -> dict[int, Array]:
-        """Run prompt tokens, at most `prefill_seq_len` per batch slot.
+        """Run prompt tokens, at most `prefill_seq_len` per batch slot, or a span or a last token beyond them.
 
         Args:
             pieces: Tokens by batch slot; other slots stay unchanged.
@@ -398,7 +409,7 @@ class Decoder:
             self.hidden |= {
                 row: hidden[place, : len(pieces[row].tokens)] for place, row in enumerate(rows)
             }
-        logits = outputs["logits"].astype(np.float32, copy=False)
+        logits = outputs[self._output].astype(np.float32, copy=False)
         found = {
             row: logits[place, : min(kept, len(pieces[row].tokens))]
             for place, row in enumerate(rows)

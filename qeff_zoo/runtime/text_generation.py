@@ -95,6 +95,8 @@ class TextGenerationSession(PromptReader):
     """
 
     task: ClassVar[str] = TEXT_GENERATION
+    #: Output of its programs.
+    output: ClassVar[str] = "logits"
     #: Whether the model takes one image that is not part of a prompt, and whether it takes languages.
     describes_images: ClassVar[bool] = False
     translates: ClassVar[bool] = False
@@ -116,10 +118,10 @@ class TextGenerationSession(PromptReader):
         *,
         prefixes: PrefixCacheOptions = _USUAL,
     ) -> None:
-        require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
+        require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {self.output})
         #: LoRA adapters for requests.
         self.adapters = Adapters(program, folder)
-        self.decoder = Decoder(program, self.adapters)
+        self.decoder = self._decoder(folder, program)
         super().__init__(folder, self.decoder.sizes.ctx_len)
         #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
@@ -140,6 +142,10 @@ class TextGenerationSession(PromptReader):
         self.speculation: Speculation | None = None
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
+
+    def _decoder(self, folder: Path, program: Program) -> Decoder:
+        """Return the calls of the program."""
+        return Decoder(program, self.adapters)
 
     def _end_at(self, tokens: Iterable[int]) -> None:
         """Set the tokens that end generation, with and without a grammar."""

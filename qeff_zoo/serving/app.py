@@ -17,6 +17,7 @@ from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
+from qeff_zoo.serving.page import PAGE_PATHS, Page
 from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.tools import ChatFormats
@@ -26,7 +27,7 @@ from qeff_zoo.tasks import find
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.versions import installed
 
-from . import adapters, errors, tokens
+from . import adapters, errors, ollama, tokens
 
 Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 #: Paths that are counted by name.
@@ -45,8 +46,10 @@ PATHS = (
         "/openapi.json",
     ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
+    *ollama.PATHS,
     "/health",
     "/metrics",
+    *PAGE_PATHS,
 )
 #: Paths that require no key.
 OPEN_PATHS = ("/health", "/metrics")
@@ -87,6 +90,7 @@ def create_app(
     formats: ChatFormats | None = None,
     max_body_bytes: int | None = None,
     request_log: RequestLog = "none",
+    page: bool = True,
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -103,6 +107,7 @@ def create_app(
         formats: Formats of the model's chats; None for those of its chat templates.
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
+        page: Whether the server has a page for people.
     """
     metrics = Metrics(backend.stats)
     offer = Offer(
@@ -123,6 +128,7 @@ def create_app(
         hosts=hosts,
         origins=origins,
         request_log=request_log,
+        page=page,
     )
     return ResponseCount(app, metrics, PATHS)
 
@@ -147,6 +153,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
+    app.include_router(ollama.catalog(model.listed))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
     app.include_router(operations(offer.metrics.text))
@@ -161,10 +168,12 @@ def guarded(
     hosts: Hosts | None,
     origins: Collection[str],
     request_log: RequestLog,
+    page: bool,
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
     app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
+    app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
     return RequestNames(Framing(app), request_log)

@@ -27,6 +27,7 @@ class Model:
         created: Seconds since 1970.
         adapters: Adapters that clients may select by name like a model; None if the package has no slots.
         aliases: Further names of the model.
+        capabilities: Kinds of requests that the model serves, see `qeff_zoo.serving.capabilities`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Model:
     created: int = field(default_factory=lambda: int(time.time()))
     adapters: Adapters | None = None
     aliases: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
     def admit(self, body: "Named") -> str | None:
         """Check the model of a request, as `check` does; a body without a model gets this one."""
@@ -76,4 +78,5 @@ class Model:
             "owned_by": "qeff-zoo",
             **({"max_model_len": self.max_tokens} if self.max_tokens else {}),
             **({"parent": self.name} if adapter else {}),
+            "capabilities": [*self.capabilities],
         }

@@ -34,6 +34,7 @@ class ServerOptions:
         memory_budget: Memory of all models of a server in bytes; None for the available memory.
         idle_timeout: Seconds without requests after which one of several models is unloaded; None for never.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
+        page: Whether the server has a page for people at `/`.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
@@ -58,6 +59,7 @@ class ServerOptions:
     request_log: RequestLog = "text"
     memory_budget: int | None = None
     idle_timeout: float | None = None
+    page: bool = True
     tls: tuple[str, str] | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None

@@ -192,6 +192,7 @@ def serve(
             hosts=Hosts.of(_address(listener), choices.allowed_hosts),
             origins=choices.allowed_origins,
             request_log=choices.request_log,
+            page=choices.page,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
         )
         server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
@@ -240,6 +241,7 @@ def serve_several(
         hosts=Hosts.of(_address(listener), choices.allowed_hosts),
         origins=choices.allowed_origins,
         request_log=choices.request_log,
+        page=choices.page,
     )
     server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
     server.run([listener])

@@ -12,10 +12,12 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
 from qeff_zoo.serving import (
     adapters,
+    capabilities,
     embeddings,
     generation,
     matching,
     messages,
+    ollama,
     responses,
     scores,
     transcriptions,
@@ -119,7 +121,11 @@ class Generation:
                 "a package that was built with --max-loras. Leave the flag out, or build the model with that."
             )
         sizes = session.decoder.sizes
-        model = offer.model(sizes.encoder_ctx_len or sizes.ctx_len, adapters=taken)
+        model = offer.model(
+            sizes.encoder_ctx_len or sizes.ctx_len,
+            adapters=taken,
+            capabilities=capabilities.of_generation(session, offer.formats),
+        )
         runs = ChatRuns(
             engine=backend,
             model=model,
@@ -131,6 +137,7 @@ class Generation:
             generation.routes(API, runs),
             responses.routes(API, runs),
             messages.routes(API, runs),
+            ollama.routes(runs),
         ]
         if taken is not None and sources is not None:
             routers.append(adapters.routes(API, offer.name, taken, sources))
@@ -152,10 +159,13 @@ class TextEncoding:
 
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
-        model = offer.model(backend.session.max_length)
+        model = offer.model(
+            backend.session.max_length, capabilities=capabilities.of_texts(backend.session)
+        )
         routers = [scores.routes(API, backend, model.admit)]
         if backend.session.task == FEATURE_EXTRACTION:
             routers.append(embeddings.routes(API, backend, model.admit))
+            routers.append(ollama.embedding(backend, model))
         return model, routers
 
 
@@ -172,7 +182,10 @@ class ImageEmbeddings:
 
     def mount(self, backend: PictureQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
-        model = offer.model(getattr(backend.session, "max_length", 0))
+        session = backend.session
+        model = offer.model(
+            getattr(session, "max_length", 0), capabilities=capabilities.of_images(session)
+        )
         return model, [matching.routes(API, backend, model.admit, offer.image_hosts)]
 
 
@@ -189,5 +202,5 @@ class Transcriptions:
 
     def mount(self, backend: SpeechQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
-        model = offer.model(0)
+        model = offer.model(0, capabilities=("transcription",))
         return model, [transcriptions.routes(API, backend, model.check)]

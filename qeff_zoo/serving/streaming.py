@@ -26,14 +26,20 @@ class EventStream(StreamingResponse):
     Args:
         events: Events from `events`.
         handles: Handles of the running requests.
+        media_type: Media type of the events.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], handles: Sequence[Handle]) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        handles: Sequence[Handle],
+        media_type: str = "text/event-stream",
+    ) -> None:
         headers = {
             "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
         }  # no buffering by proxies
-        super().__init__(events, headers=headers, media_type="text/event-stream")
+        super().__init__(events, headers=headers, media_type=media_type)
         self._handles = handles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,9 +11,11 @@ locks: each process works in a folder of its own, and finishing is one rename.
     companions/             small files of packages, configurations made of GGUF files, and cut checkpoints
     partials/               unfinished downloads
     remotes/                what remotes said last
+    outcomes/               last outcome of the builds and validations of each key
 """
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.regular import read_regular
@@ -268,6 +271,29 @@ class Store:
             return None
         return place if place.exists() else None
 
+    def note_outcome(self, build_key: str, outcome: Mapping[str, Any]) -> None:
+        """Record the last outcome of a build or a validation; fields of the earlier one stay.
+
+        Args:
+            build_key: Build key of the package, which need not exist.
+            outcome: JSON values.
+        """
+        note = self._layout.outcomes / _checked(build_key)
+        content = json.dumps({**self.outcome(build_key), **outcome}, sort_keys=True)
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(note, content.encode())
+        except OSError as error:
+            raise refused("note an outcome in", note, error) from error
+
+    def outcome(self, build_key: str) -> dict[str, Any]:
+        """Return the last outcome of the builds and validations of a key; empty without one."""
+        try:
+            found = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def origin(self, build_key: str) -> Provenance | None:
         """Return the origin of a package; None if it is unknown."""
         return read_origin(self._layout.packages / _checked(build_key))
@@ -347,6 +373,12 @@ class Store:
     def entries(self) -> list[Entry]:
         """List everything the store holds, by kind and key."""
         return housekeeping.entries(self._layout)
+
+    def packages(self) -> Iterator[Package]:
+        """Yield the complete packages, sorted by key."""
+        for entry in self.entries():
+            if (entry.kind, entry.state) == ("package", "complete"):
+                yield Package.open(entry.path)
 
     def gc(
         self,

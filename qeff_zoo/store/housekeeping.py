@@ -73,6 +73,10 @@ class Layout:
         return self.root / "staging"
 
     @property
+    def outcomes(self) -> Path:
+        return self.root / "outcomes"
+
+    @property
     def failed(self) -> Path:
         return self.root / "failed"
 

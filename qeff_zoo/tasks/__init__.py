@@ -27,6 +27,7 @@ IMAGE_CLASSIFICATION = "image-classification"
 ZERO_SHOT = "zero-shot-image-classification"
 IMAGE_FEATURE_EXTRACTION = "image-feature-extraction"
 IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+IMAGE_TEXT_EMBEDDING = "image-text-embedding"
 AUDIO_TEXT_TO_TEXT = "audio-text-to-text"
 ANY_TO_ANY = "any-to-any"
 SPEECH_RECOGNITION = "automatic-speech-recognition"
@@ -43,6 +44,7 @@ _MODULES: Mapping[str, str] = {
     ZERO_SHOT: "images.zero_shot_image_classification",
     IMAGE_FEATURE_EXTRACTION: "images.image_feature_extraction",
     IMAGE_TEXT_TO_TEXT: "multimodal.image_text_to_text",
+    IMAGE_TEXT_EMBEDDING: "multimodal.image_text_embedding",
     AUDIO_TEXT_TO_TEXT: "multimodal.audio_text_to_text",
     ANY_TO_ANY: "multimodal.any_to_any",
     SPEECH_RECOGNITION: "speech.ctc",
@@ -228,7 +230,8 @@ def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     if recipe.images and recipe.audio:
         return recipe.task, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
-    return tuple(dict.fromkeys([recipe.task, *made_for]))
+    embeds = [IMAGE_TEXT_EMBEDDING] if recipe.embeds else []
+    return tuple(dict.fromkeys([recipe.task, *made_for, *embeds]))
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:

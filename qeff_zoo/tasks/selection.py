@@ -109,9 +109,11 @@ def _first(
     if requested is not None:
         return requested, "user"
     classifies = [task for task in made_for if find(task).answers == "scores"]
-    for task in map(find, NAMES) if not classifies else ():
-        if task.companion in companions:
-            return task.name, f"checkpoint: {task.companion}"
+    marked = [task for task in map(find, NAMES) if task.companion in companions]
+    if marked and not classifies:
+        served = tasks_of(recipe)
+        task = next((one for one in marked if one.name in served), marked[0])
+        return task.name, f"checkpoint: {task.companion}"
     if made_for:
         return (classifies or made_for)[0], "checkpoint: architectures"
     return recipe.task, "recipe"

@@ -47,3 +47,40 @@ class Bars:
 def reporter(*, quiet: bool = False) -> Reporter:
     """Show progress bars to a person, and nothing to a pipe."""
     return Silent() if quiet or not sys.stderr.isatty() else Bars()
+
+
+class Board:
+    """Bars of many builds: one in all, and one for each build under way.
+
+    Args:
+        total: Number of builds.
+    """
+
+    def __init__(self, total: int) -> None:
+        layout = "{desc:<60} {n_fmt:>5}/{total_fmt} |{bar}| {elapsed}"
+        self._options: dict[str, Any] = {"file": as_is(sys.stderr), "bar_format": layout}
+        self._all = tqdm(total=total, desc="all", **self._options)
+        self._bars: dict[str, Any] = {}
+        self._red = 0
+
+    def begin(self, name: str, step: str, total: int) -> None:
+        """Show a step of a build."""
+        if name not in self._bars:
+            self._bars[name] = tqdm(total=total, leave=False, **self._options)
+        self._bars[name].set_description_str(f"{step:<8} {name}"[:60])
+
+    def advance(self, name: str) -> None:
+        """Count a step of a build."""
+        self._bars[name].update(1)
+
+    def end(self, name: str, failure: str) -> None:
+        """Remove a build, and count it."""
+        self._bars.pop(name).close()
+        self._red += bool(failure)
+        self._all.set_description_str(f"all ({self._red} red)" if self._red else "all")
+        self._all.update(1)
+
+
+def board(total: int, *, quiet: bool = False) -> Board | None:
+    """Show bars of many builds to a person, and nothing to a pipe."""
+    return None if quiet or not sys.stderr.isatty() else Board(total)

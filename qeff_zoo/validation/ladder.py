@@ -45,6 +45,7 @@ from qeff_zoo.validation.parity import (
 )
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
+from qeff_zoo.validation.reference.preloaded import Server
 
 from . import image_arrays, sound_arrays, text
 
@@ -63,6 +64,7 @@ def validate(
     progress: Progress | None = None,
     opening: Opening | None = None,
     exact: Opening | None = None,
+    server: Server | None = None,
 ) -> Record:
     """Compare a package with Hugging Face's model.
 
@@ -75,6 +77,7 @@ def validate(
         opening: Opens what predicts the package's programs on this machine, in the device's numerics, for a device
             that is not here.
         exact: Opens the same programs without the device's rounding of activations and states.
+        server: Server that forks the reference; None for a new Python.
 
     Raises:
         ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
@@ -85,7 +88,7 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    with Reference(threads) as process:  # it starts while the package runs
+    with Reference(threads, server=server) as process:  # it starts while the package runs
         exact = exact or unrounded(package)
         trial = try_package(package, threads, step, exact or opening)
         shipped = try_package(package, threads, step, opening) if exact else None

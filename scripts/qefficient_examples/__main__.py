@@ -16,7 +16,7 @@ from typing import Any
 from qefficient_examples import inside
 from qefficient_examples.checkpoints import CHECKPOINTS, provide
 from qefficient_examples.rewriting import rewrite
-from qefficient_examples.scripts import ARGUMENTS, NEEDED, NOT_SCRIPTS, TOOLS
+from qefficient_examples.scripts import ARGUMENTS, NEEDED, NOT_SCRIPTS, OWN_FAULTS, TOOLS
 from qefficient_examples.table import RECORD
 
 _TAIL = 40
@@ -57,6 +57,8 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
         work: Folder of the rewritten scripts and the checkpoints.
         seconds: Time limit.
     """
+    if name in OWN_FAULTS:
+        return {"script": name, "result": "own code", "reason": OWN_FAULTS[name], "seconds": 0.0}
     script = work / "checkout" / name
     text = script.read_text(encoding="utf-8")
     beside = "".join(one.read_text(encoding="utf-8") for one in script.parent.glob("*.py"))
@@ -147,7 +149,7 @@ def main() -> int:
     parser.add_argument(
         "--result",
         metavar="R",
-        help="again those with this result alone: refused, fails or 'too slow'",
+        help="again those with this result alone: refused, 'own code', fails or 'too slow'",
     )
     parser.add_argument("--again", action="store_true", help="also those that are recorded")
     parser.add_argument(
@@ -191,7 +193,7 @@ def main() -> int:
         arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     counts = {
         result: sum(row["result"] == result for row in rows.values())
-        for result in ("runs", "refused", "fails", "too slow")
+        for result in ("runs", "refused", "own code", "fails", "too slow")
     }
     print(", ".join(f"{count} {result}" for result, count in counts.items()), file=sys.stderr)
     return 0

@@ -107,6 +107,19 @@ def _deep_vision(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def _reranker(folder: Path) -> None:
+    """Write a checkpoint of Qwen3-VL whose vocabulary has a reranker's two answers."""
+
+    def wider(config: dict[str, Any]) -> dict[str, Any]:
+        config["text_config"]["vocab_size"] += 2
+        return _deep_vision(config)
+
+    _seeing("qwen3_vl", wider)(folder)
+    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words.add_tokens(["yes", "no"])
+    words.save(str(folder / "tokenizer.json"))
+
+
 def _experts(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config of Qwen3-VL as one with experts."""
     more = {
@@ -224,12 +237,45 @@ def _gguf(folder: Path) -> None:
     gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
 
 
+#: Code of InternVL's checkpoint that scripts read the configuration of; the model has no weights.
+_INTERNVL = {
+    "configuration": """from transformers import PreTrainedConfig, Qwen2Config
+
+class InternVisionConfig(PreTrainedConfig):
+    model_type = "intern_vit_6b"
+
+class InternVLChatConfig(PreTrainedConfig):
+    model_type = "internvl_chat"
+
+    def __init__(self, llm_config=None, vision_config=None, **fields):
+        self.llm_config = Qwen2Config(**(llm_config or {}))
+        self.vision_config = InternVisionConfig(**(vision_config or {}))
+        super().__init__(**fields)
+""",
+    "modeling": """from torch import nn
+from transformers import PreTrainedModel
+from .configuration_internvl_chat import InternVLChatConfig
+
+class InternVLChatModel(PreTrainedModel):
+    config_class = InternVLChatConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = nn.Linear(1, 1)
+        self.post_init()
+""",
+}
+
+
 def _internvl(folder: Path) -> None:
     import internvl_checkpoint
 
     internvl_checkpoint.write(folder, 448, 112, **_LONG)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= {"template": "internvl2_5", "max_dynamic_patch": 12}
+    config["auto_map"]["AutoModelForCausalLM"] = "modeling_internvl_chat.InternVLChatModel"
+    for name, code in _INTERNVL.items():
+        (folder / f"{name}_internvl_chat.py").write_text(code, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
@@ -295,7 +341,8 @@ CHECKPOINTS: Mapping[str, Make] = {
                      "tiny-random/gemma-4-dense"), _GEMMA4),
     **dict.fromkeys(("Qwen/Qwen2.5-VL-32B-Instruct", "Qwen/Qwen2.5-VL-3B-Instruct"), _QWEN2_5_VL),
     **dict.fromkeys(("Qwen/Qwen3-VL-32B-Instruct", "Qwen/Qwen3-VL-2B-Instruct", "yujiepan/qwen3-vl-tiny-random",
-                     "Qwen/Qwen3-VL-Reranker-2B", "Qwen/Qwen3-VL-Embedding-8B"), _QWEN3_VL),
+                     "Qwen/Qwen3-VL-Embedding-8B"), _QWEN3_VL),
+    "Qwen/Qwen3-VL-Reranker-2B": _reranker,
     **dict.fromkeys(("Qwen/Qwen3-VL-30B-A3B-Instruct", "tiny-random/qwen3-vl-moe"), _QWEN3_VL_MOE),
     "Qwen/Qwen3.5-0.8B": _QWEN3_5,
     **dict.fromkeys(("Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.5-35B-A3B",

@@ -21,6 +21,7 @@ from PIL import Image
 REFUSED, CRASHED = 3, 1
 UNVALIDATED = "QEFF_EXAMPLES_UNVALIDATED"
 _SIDES = (536, 354)
+_FEW = 12
 
 
 def _picture() -> bytes:
@@ -75,6 +76,18 @@ def warm_up() -> None:
     assert loading
 
 
+def generate_little() -> None:
+    """Generate few tokens in calls that would fill the context."""
+    from qeff_zoo.qefficient import QEFFAutoModelForCausalLM as Model
+
+    generate = Model.generate
+
+    def few(self: Any, *args: Any, generation_len: int | None = None, **named: Any) -> Any:
+        return generate(self, *args, generation_len=generation_len or _FEW, **named)
+
+    Model.generate = few  # type: ignore[method-assign]
+
+
 def leave_out_validation() -> None:
     """Build packages without a comparison with transformers."""
     from functools import partial
@@ -95,6 +108,7 @@ def main() -> int:
     sys.argv[0] = script
     sys.path.insert(0, str(Path(script).parent))
     stay_here()
+    generate_little()
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:

@@ -11,6 +11,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "qefficient_exam
 _MEANING = {
     "runs": "run",
     "refused": "are refused by name",
+    "own code": "stop in their own code",
     "fails": "fail",
     "too slow": "take too long",
 }

@@ -18,7 +18,8 @@ from remote_builder import make
 from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, ZooError
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.index_files import decode, encode
 from qeff_zoo.hub.publish.card import card
 from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide

@@ -16,8 +16,10 @@ from signing_keys import KeyPair, make_pair
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PublishError, RemoteError, TrustError
-from qeff_zoo.hub import index as index_module
-from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Notice, decode, encode
+from qeff_zoo.hub import index_files
+from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Notice
+from qeff_zoo.hub.index_files import decode, encode
+from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.pull import pull
 from qeff_zoo.hub.remotes import open_remote
@@ -25,6 +27,7 @@ from qeff_zoo.hub.remotes.protocol import changed
 from qeff_zoo.hub.trust import index_signer, sign
 from qeff_zoo.hub.urls import canonical, is_named
 from qeff_zoo.package import Package
+from qeff_zoo.package.schemas import violations
 from qeff_zoo.store import Store
 
 
@@ -61,7 +64,7 @@ def ask(zoo: Path, ending: str = "") -> Index:
 def test_another_index_of_the_same_serial_is_refused(zoo: Path) -> None:
     known = ask(zoo)
     (entry,) = known.entries
-    put(zoo, replace(known, entries=(replace(entry, manifest="f" * 64),)))
+    put(zoo, replace(known, tree=Leaf((replace(entry, manifest="f" * 64),))))
     with pytest.raises(TrustError, match="another one of the same serial was seen before"):
         ask(zoo)
     # The same, packed otherwise, is the same.
@@ -270,7 +273,7 @@ def test_an_index_by_somebody_else_is_never_used_without_a_word(
     key = make_pair(tmp_path, signed_by).private if signed_by else None
     genuine = shown(zoo)
     shutil.rmtree(Store().root / "remotes")  # of a user who asks for the first time
-    put(zoo, replace(genuine, serial=99, notices={}), key)
+    put(zoo, replace(genuine, serial=99, tree=Leaf(genuine.entries)), key)
     said = "is signed by a key that is not pinned" if signed_by else "It is not signed"
     for argv in (["resolve", zoo.as_uri()], ["ls", zoo.as_uri()], ["pull", zoo.as_uri()]):
         cli.main(argv)
@@ -280,7 +283,7 @@ def test_an_index_by_somebody_else_is_never_used_without_a_word(
     # And after one by the key that is pinned, it is not used at all.
     put(zoo, replace(genuine, serial=100), pair.private)
     assert ask(zoo).notices.keys() == {bad}
-    put(zoo, replace(genuine, serial=101, notices={}), key)
+    put(zoo, replace(genuine, serial=101, tree=Leaf(genuine.entries)), key)
     with pytest.raises(TrustError, match="is not signed as the one that was seen before is"):
         ask(zoo)
 
@@ -289,7 +292,7 @@ def test_an_index_by_somebody_else_is_never_used_without_a_word(
 
 
 def bodies() -> dict[str, bytes]:
-    head = b'{"schema":"qeff-index/2","serial":1,"notices":{},"packages":['
+    head = b'{"schema":"qeff-index/3","prefix":"","serial":1,"files":{},"notices":{},"packages":['
     return {
         "lists": head + b"[]," * 10_000_000 + b"1]}",
         "few enough lists": head + b"[]," * 450_000 + b"1]}",
@@ -316,17 +319,16 @@ def test_a_small_file_takes_no_gigabyte(what: str) -> None:
 
 def test_only_the_first_problem_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
-    validator = index_module.validator(index_module._SCHEMA)
 
-    class Counting:
-        def iter_errors(self, found: Any) -> Any:
-            nonlocal count
-            for error in validator.iter_errors(found):
-                count += 1
-                yield error
+    def counted(*given: Any) -> Any:
+        nonlocal count
+        for error in violations(*given):
+            count += 1
+            yield error
 
-    monkeypatch.setattr(index_module, "validator", lambda _: Counting())
-    content = {"schema": "qeff-index/2", "serial": 1, "notices": {}, "packages": [{}] * 10_000}
+    monkeypatch.setattr(index_files, "violations", counted)
+    root = {"schema": "qeff-index/3", "prefix": "", "serial": 1, "files": {}, "notices": {}}
+    content = {**root, "packages": [{}] * 10_000}
     with pytest.raises(RemoteError, match=r"\$\.packages\[0\]"):
         decode(gzip.compress(json.dumps(content).encode()))
     assert count == 1
@@ -366,7 +368,7 @@ def test_what_an_index_lets_pass_is_printed(
     """By every command that takes a package of it: an index that nobody pinned signed, and what it knows."""
     index = shown(zoo)
     (entry,) = index.entries
-    put(zoo, replace(index, notices={entry.path: Notice(state="superseded", reason="slow")}))
+    put(zoo, index.with_notice(entry.path, Notice(state="superseded", reason="slow")))
     trusted = {"mode": "warn", "keys": [str(pair.public)]}
     monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(trusted))
     url = zoo.as_uri()

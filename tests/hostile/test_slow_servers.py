@@ -12,7 +12,8 @@ import pytest
 from local_hub import LocalHub
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, Index, encode
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.remotes import http, open_remote
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 

@@ -20,7 +20,9 @@ from qeff_zoo import cli, pipeline
 from qeff_zoo.api import find_package, find_usable
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import INDEX_NAME, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode, encode
+from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull.bundle import export_bundle
@@ -330,7 +332,7 @@ def test_what_an_index_says_of_a_package_is_what_the_package_says(
     if here:
         pull(url)
     index = decode((tmp_path / "zoo" / INDEX_NAME).read_bytes())
-    lying = replace(index, serial=9, entries=(replace(index.entries[0], **lie),))
+    lying = replace(index, serial=9, tree=Leaf((replace(index.entries[0], **lie),)))
     (tmp_path / "zoo" / INDEX_NAME).write_bytes(encode(lying))
     with pytest.raises(RemoteError, match=f"that its {next(iter(lie))} is|Cannot read .*sigstore"):
         pull(url)

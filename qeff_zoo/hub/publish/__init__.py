@@ -50,7 +50,12 @@ def publish(
         if other := other_at(entry, index):
             raise refusal(publication.package.name, remote.url, [other])
         index = index.with_entry(merged(entry, index))
-        return index if notice is None else index.with_notice(entry.path, _there(notice, index))
+        if notice is None:
+            return index
+        known = notice.instead is None or index.has(notice.instead, entry.model)
+        # The remote need not have the better package that a notice names.
+        said = notice if known else replace(notice, instead=None)
+        return index.with_notice(entry.path, said, entry.model)
 
     upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
     with _bars(shown=not isinstance(reporter or Silent(), Silent)):
@@ -61,12 +66,6 @@ def publish(
             create_pr=publication.create_pr,
             sign=sign,
         )
-
-
-def _there(notice: Notice, index: Index) -> Notice:
-    """Leave out the better package that a notice names where the remote does not have it."""
-    known = {entry.path for entry in index.entries}
-    return notice if notice.instead in known else replace(notice, instead=None)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote
 from qeff_zoo.package.manifest import MANIFEST_NAME
@@ -22,6 +23,8 @@ from qeff_zoo.terminal.printing import human_size
 
 CARD_NAME = "README.md"
 _LIMIT = 1 << 20
+#: The most packages that a card lists; of more, nobody reads the table, and a publication would read the whole index.
+_MOST_PACKAGES = 1000
 _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
 #: It ends with a digest of what was written around it, which shows whether somebody else wrote there.
 _END = "<!-- /packages {} -->"
@@ -65,6 +68,7 @@ def card(index: Index, where: str, present: str | None = None) -> str:
         where: Its URL.
         present: The card that is there; None if there is none.
     """
+    count, index = index.packages, _listed(index)
     ours = _around(index)
     around, digest = ours, _digest(*ours)
     found = _SECTION.search(present or "")
@@ -74,8 +78,15 @@ def card(index: Index, where: str, present: str | None = None) -> str:
             around, digest = there, found[1]
     elif present:
         around, digest = (f"{present.rstrip()}\n\n", "\n"), _NOT_OURS
-    section = _section(index, where)
+    section = _section(index, count, where)
     return f"{around[0]}{_BEGIN}\n\n{section}\n\n{_END.format(digest)}{around[1]}"
+
+
+def _listed(index: Index) -> Index:
+    """Return what the card lists, in memory: all packages of an index, or none of a large one."""
+    if index.packages > _MOST_PACKAGES:
+        return Index()
+    return Index(tree=Leaf(index.entries, index.notices))
 
 
 def _digest(before: str, after: str) -> str:
@@ -122,9 +133,12 @@ def _licence(entries: Iterable[Entry]) -> str | None:
     return one if not stated and one in KNOWN else "other"
 
 
-def _section(index: Index, where: str) -> str:
-    parts = ["## Packages", _table(index), _legend(index), "## Run one", _commands(index, where)]
-    return "\n\n".join(parts)
+def _section(index: Index, count: int, where: str) -> str:
+    packages = [_table(index), _legend(index)]
+    if count > index.packages:
+        url = shlex.quote(where).replace("<", quote("<"))
+        packages = [f"{count:,} packages. `qeff-zoo ls {url} MODEL` lists those of a model."]
+    return "\n\n".join(["## Packages", *packages, "## Run one", _commands(index, where)])
 
 
 def _table(index: Index) -> str:

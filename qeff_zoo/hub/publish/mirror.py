@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qeff_zoo.errors import PublishError, ResolutionError
-from qeff_zoo.hub.index import Entry, Sign
+from qeff_zoo.hub.index import Entry, Notice, Sign
 from qeff_zoo.hub.naming import is_named, said
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import destination, remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
-from qeff_zoo.hub.resolve.lookup import snapshot_of
+from qeff_zoo.hub.resolve.lookup import snapshot_of, some_models
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent
 
@@ -84,17 +84,18 @@ class Mirror:
         """
         destination(where)  # refuses what cannot be written, before anything is read
         snapshot = snapshot_of(remote_at(source))
-        for entry in _chosen(snapshot, models, key):
-            notice = snapshot.index.notices.get(entry.path)
+        for entry, notice in _chosen(snapshot, models, key):
             known = (f"It is {said(notice)}.",) if notice else ()
             url, more = "", snapshot.index.warnings
             if not dry_run:
-                url, more = self._copy(snapshot, entry, where)
+                url, more = self._copy(snapshot, entry, notice, where)
             yield Copied(
                 path=entry.path, model=entry.model, size=entry.size, url=url, warnings=known + more
             )
 
-    def _copy(self, snapshot: Snapshot, entry: Entry, where: str) -> tuple[str, tuple[str, ...]]:
+    def _copy(
+        self, snapshot: Snapshot, entry: Entry, notice: Notice | None, where: str
+    ) -> tuple[str, tuple[str, ...]]:
         """Copy a package; return the URL of the commit, and the warnings of the pull."""
         held = self.store.with_manifest(entry.manifest)
         for folder in (self.store.root / "packages").glob(f"qz1-{entry.key16}*"):
@@ -107,22 +108,27 @@ class Mirror:
         plan = plan_publication(
             pulled.package, where, private=self.private, of_others=True, reporter=self.reporter
         )
-        notice = snapshot.index.notices.get(entry.path)
         url = publish(plan, reporter=self.reporter, sign=self.sign, notice=notice)
         return url, pulled.warnings
 
 
-def _chosen(snapshot: Snapshot, models: Sequence[str], key: str | None) -> list[Entry]:
-    """Pick packages, those that notices lead to first."""
+def _chosen(
+    snapshot: Snapshot, models: Sequence[str], key: str | None
+) -> list[tuple[Entry, Notice | None]]:
+    """Pick packages with the notices about them, those that notices lead to first."""
     index = snapshot.index
-    if unknown := sorted({*models} - {*index.models}):
+    if unknown := [model for model in sorted({*models}) if not index.of_model(model)]:
         raise ResolutionError(
-            f"{snapshot.url} has no package of {unknown[0]!r}; expected one of {', '.join(index.models)}. Correct it."
+            f"{snapshot.url} has no package of {unknown[0]!r}; expected one of {some_models(index)}. Correct it."
         )
-    entries = [entry for entry in index.entries if not models or entry.model in models]
-    chosen = [entry for entry in entries if key is None or is_named(key, entry.path)]
+    chosen = [
+        (entry, leaf.notices.get(entry.path))
+        for leaf in index.leaves()
+        for entry in leaf.entries
+        if (not models or entry.model in models) and (key is None or is_named(key, entry.path))
+    ]
     if not chosen:
         raise ResolutionError(
             f"{snapshot.url} has no such package; expected one to copy. Look with `qeff-zoo ls`."
         )
-    return sorted(chosen, key=lambda entry: entry.path in index.notices)
+    return sorted(chosen, key=lambda pair: pair[1] is not None)

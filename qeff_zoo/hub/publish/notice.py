@@ -8,7 +8,7 @@ as it is.
 from dataclasses import dataclass
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Index, Notice, Sign
+from qeff_zoo.hub.index import Entry, Index, Notice, Sign
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.remotes import destination
@@ -37,6 +37,7 @@ def publish_notice(
     reason: str,
     instead: str | None = None,
     sign: Sign | None = None,
+    model: str | None = None,
 ) -> Published:
     """Publish a notice about a package, or take it back.
 
@@ -47,9 +48,15 @@ def publish_notice(
         reason: Reason for people, one line.
         instead: Name of a better package.
         sign: Signs the index; needed where it is signed already.
+        model: Model of the package, and of the better one; None to search the whole index for them.
 
     Raises:
         PublishError: There is no such package, or the remote cannot be written.
+
+    Example:
+        >>> publish_notice(
+        ...     "acme/zoo", "802246d4", "known_bad", reason="wrong answers"
+        ... )  # doctest: +SKIP
     """
     if state is not None and not reason.strip():
         raise PublishError(
@@ -60,15 +67,16 @@ def publish_notice(
     paths: list[str] = []
 
     def update(index: Index) -> Index:
-        paths.append(_path(index, package, remote_url))
+        entry = _entry(index, package, model, remote_url)
+        paths.append(entry.path)
         if state is None:
-            return index.with_notice(paths[-1], None)
-        better = _path(index, instead, remote_url) if instead else None
-        if better == paths[-1]:
+            return index.with_notice(entry.path, None, entry.model)
+        better = _entry(index, instead, model, remote_url).path if instead else None
+        if better == entry.path:
             raise PublishError(
                 f"{package!r} cannot be superseded by itself. Expected another package. Name that one."
             )
-        return index.with_notice(paths[-1], _notice(state, reason, better))
+        return index.with_notice(entry.path, _notice(state, reason, better), entry.model)
 
     message = f"{state or 'undo'}: {package}"
     url = remote.commit(card_upload(remote), update, message, sign=sign)
@@ -82,10 +90,10 @@ def _notice(state: str, reason: str, instead: str | None) -> Notice:
         raise PublishError(f"{error} Correct --reason.") from error
 
 
-def _path(index: Index, package: str, remote_url: str) -> str:
-    found = [entry for entry in index.entries if is_named(package, entry.path)]
+def _entry(index: Index, package: str, model: str | None, remote_url: str) -> Entry:
+    found = index.find(lambda entry: is_named(package, entry.path), model)
     if len(found) == 1:
-        return found[0].path
+        return found[0]
     if found:
         names = (full_name(entry.model, entry.path) for entry in found)
         raise PublishError(ambiguity(package, names))

@@ -176,7 +176,7 @@ def plan_publication(
     return Publication(
         remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
-        creates=holdings.visibility is None, listed=listed in holdings.index.entries,
+        creates=holdings.visibility is None, listed=listed in holdings.index.of_model(entry.model),
         signed=holdings.index.signature is not None and bool(holdings.index.remotes),
     )  # fmt: skip
 
@@ -290,7 +290,7 @@ def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[
 
 def other_at(entry: Entry, index: Index) -> str | None:
     """Describe another package at this package's place in the index, if there is one."""
-    there = _at(entry.path, index)
+    there = _at(entry, index)
     if there is None or there.manifest == entry.manifest:
         return None
     return (
@@ -299,11 +299,11 @@ def other_at(entry: Entry, index: Index) -> str | None:
     )
 
 
-def _at(path: str, index: Index) -> Entry | None:
-    return next((entry for entry in index.entries if entry.path == path), None)
+def _at(entry: Entry, index: Index) -> Entry | None:
+    return next((each for each in index.of_model(entry.model) if each.path == entry.path), None)
 
 
 def merged(entry: Entry, index: Index) -> Entry:
     """Keep the index's signature fields of an earlier publication."""
-    there = _at(entry.path, index)
+    there = _at(entry, index)
     return replace(entry, signed=entry.signed or (there is not None and there.signed))

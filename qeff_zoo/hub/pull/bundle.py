@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +21,17 @@ from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
-from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.index_files import (
+    INDEX_LIMIT,
+    KEPT,
+    decode,
+    decode_file,
+    file_path,
+    files_of,
+    stale_files,
+)
+from qeff_zoo.hub.index_tree import Node, Reference
 from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_indexed
 from qeff_zoo.hub.pull.repair import Repairer
 from qeff_zoo.hub.trust_check import require_usable
@@ -93,7 +104,8 @@ def _write(tar: tarfile.TarFile, packages: Sequence[Package], advance: Progress)
         for file in package.manifest["files"]:
             with _Checked(package, file, advance) as source:
                 tar.addfile(_member(f"{entry.path}/{file['path']}", file["size"]), source)
-    _add(tar, INDEX_NAME, encode(index))
+    for path, content in files_of(index).items():
+        _add(tar, path, content)
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -247,9 +259,15 @@ def open_bundle(path: Path) -> BundleSnapshot:
     except (OSError, tarfile.TarError, ValueError) as error:
         raise _refused(path, str(error), "an uncompressed tar") from error
     bundle = BundleSnapshot(path.absolute().as_uri(), Index(), path, members)
-    index = decode(bundle.read(INDEX_NAME, limit=INDEX_LIMIT))
+
+    @lru_cache(maxsize=KEPT)
+    def read(prefix: str, reference: Reference) -> Node:
+        content = bundle.read(file_path(prefix, reference), limit=INDEX_LIMIT)
+        return decode_file(content, prefix, reference)
+
+    index = replace(decode(bundle.read(INDEX_NAME, limit=INDEX_LIMIT)), read=read)
     folders = {entry.path for entry in index.entries}
-    for name in members.keys() - {INDEX_NAME}:
+    for name in members.keys() - {INDEX_NAME, *stale_files(index, Index())}:
         if "/".join(name.split("/")[:3]) not in folders:
             raise _refused(path, f"it has {name!r}", "only files of packages that its index lists")
     return BundleSnapshot(bundle.url, index, path, members)

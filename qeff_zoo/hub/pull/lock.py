@@ -22,11 +22,13 @@ from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
+from qeff_zoo.hub.index import model_of
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust_check import notice_of
 from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import parse
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -173,9 +175,8 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
         StoreError: There is no room for it.
     """
     origin = locked.origin
-    known = _known(origin)
     if held := puller.held(origin):
-        return held.warned(known)
+        return held.warned(_known(origin, held.package))
     snapshot = open_remote(origin.url).snapshot(offline=offline())
     if snapshot is None:
         raise RemoteError(
@@ -183,19 +184,20 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
             "the lock again."
         )
     pulled = puller.pull(snapshot, origin)
-    return pulled.warned(known)
+    return pulled.warned(_known(origin, pulled.package))
 
 
-def _known(origin: Origin) -> tuple[str, ...]:
+def _known(origin: Origin, package: Package) -> tuple[str, ...]:
     """Return the current notices against the package; the index of the pinned commit is as old as the lock.
 
     What does not answer says nothing: a package that is here is used without a network.
     """
+    model = model_of(package.manifest)
     with suppress(RemoteError):
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
-        if snapshot and (notice := snapshot.index.notices.get(origin.path)):
+        if snapshot and (notice := snapshot.index.leaf_of(model).notices.get(origin.path)):
             return (f"It is {said(notice)}.",)
-    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin)] if notice)
+    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin, model)] if notice)
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:

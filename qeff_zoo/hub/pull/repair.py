@@ -16,6 +16,7 @@ from pathlib import Path
 from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import PackageError, RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
+from qeff_zoo.hub.index import model_of
 from qeff_zoo.hub.naming import is_at
 from qeff_zoo.hub.pull.fetch import (
     Assembler,
@@ -28,7 +29,7 @@ from qeff_zoo.hub.remotes import open_remote, remotes_for
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
+from qeff_zoo.package.manifest import MANIFEST_NAME
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
@@ -194,12 +195,11 @@ def _candidates(
         yield partial(_at, open_remote(origin.url), origin)
         digest = origin.manifest
     if described is not None:
-        source = source_in(described.manifest)
-        model_id = source.get("model_id") or described.manifest["name"]
+        model_id = model_of(described.manifest)
         digest = _digest(described)
     if digest:
         for remote in remotes_for(model_id):
-            yield partial(_with_manifest, remote, digest)
+            yield partial(_with_manifest, remote, digest, model_id or None)
 
 
 def _at(remote: Remote, origin: Origin) -> _Place | None:
@@ -213,9 +213,9 @@ def _at(remote: Remote, origin: Origin) -> _Place | None:
     return None
 
 
-def _with_manifest(remote: Remote, digest: str) -> _Place | None:
+def _with_manifest(remote: Remote, digest: str, model: str | None) -> _Place | None:
     snapshot = remote.snapshot()
-    for entry in snapshot.index.entries if snapshot else ():
-        if snapshot and entry.manifest == digest:
-            return snapshot, origin_of(snapshot, entry)
-    return None
+    if snapshot is None:
+        return None
+    found = snapshot.index.find(lambda entry: entry.manifest == digest, model)
+    return (snapshot, origin_of(snapshot, found[0])) if found else None

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A remote that is a folder: `file:///path`. Needs no network, so it is there offline too.
 
-    index.json.gz     the index
+    index.json.gz     the root of the index
+    index/…           its other files
     packages/…        what it lists
     .staging/         files on their way
     .lock             held while the index and what follows from it change
 
-A commit puts its files in place first, which nobody sees yet. Then it holds the lock for a moment: the index is read,
-changed, and replaced in one step. A publisher that dies lets go of the lock, and what it left undone the next does.
+A commit puts its files in place first, which nobody sees yet. Then it holds the lock for a moment: the index is read
+and changed, its new files are written beside the old ones, and its root is replaced in one step. A publisher that dies
+lets go of the lock, and what it left undone the next does. Who has read the root goes on reading the old files, which
+stay for a day.
 """
 
 import errno
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,15 +30,19 @@ from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import index_cache
-from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
-from qeff_zoo.hub.index_cache import Seen
+from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
+from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_files import FOLDER_NAME, INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import read_all
 from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
 from qeff_zoo.package.files import walk
 
 _PIECE = 1 << 20
 _STAGING, _LOCK = ".staging", ".lock"
-_PATIENCE = 120.0  # seconds; the lock is held for the time that a small file takes
+_PATIENCE = 120.0  # seconds; the lock is held for the time that a few small files take
+_STALE_SECONDS = (
+    24 * 3600.0
+)  # more than a reader needs who has read the root, or a copy to a web server
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -101,7 +110,10 @@ class FolderRemote:
 
     def snapshot(self, *, offline: bool = False) -> FolderSnapshot | None:
         found = index_cache.newest(self.url, self._fetch)
-        return FolderSnapshot(self.url, found.index, self.folder) if found else None
+        if found is None:
+            return None
+        snapshot = FolderSnapshot(self.url, found.index, self.folder)
+        return replace(snapshot, index=reading(self.url, snapshot))
 
     def _fetch(self, before: Seen | None) -> Seen | None:
         content = self.present(INDEX_NAME, limit=INDEX_LIMIT)
@@ -147,16 +159,31 @@ class FolderRemote:
             _place(self.folder, given)
             with self._locked():
                 before = self._index()
-                after, content = changed(self.url, before, update(before), sign)
-                if content is not None:
-                    write_durably(self.folder / INDEX_NAME, content)
+                after, written = changed(self.url, before, update(before), sign)
+                for path, content in written.items():
+                    (self.folder / path).parent.mkdir(exist_ok=True)
+                    write_durably(self.folder / path, content)
                 _place(self.folder, {path: write(after) for path, write in made.items()})
+                self._retire(stale_files(before, after), {*written})
         except OSError as error:
             raise PublishError(
                 f"Cannot publish to {self.url!r}: {error}. Expected a folder that this user may write, with room. "
                 "Check its permissions and space, then publish again."
             ) from error
         return self.url
+
+    def _retire(self, stale: Collection[str], written: Collection[str]) -> None:
+        """Note when files of the index became stale, and remove those of their prefixes that did a day ago."""
+        for path in stale:
+            with suppress(OSError):  # one of another user's
+                os.utime(self.folder / path)
+        names = {Path(path).name for path in (*stale, *written)}
+        prefixes = {name.partition("-")[0] for name in names}
+        for file in (self.folder / FOLDER_NAME).glob("*-*"):
+            is_old = file.name.partition("-")[0] in prefixes and file.name not in names
+            with suppress(OSError):
+                if is_old and file.stat().st_mtime < time.time() - _STALE_SECONDS:
+                    file.unlink()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from itertools import chain
@@ -21,8 +21,9 @@ from qeff_zoo.checkpoint.hub_access import LOOPBACK, is_open
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import index_cache
-from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode
-from qeff_zoo.hub.index_cache import Seen
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_files import INDEX_LIMIT, decode
 from qeff_zoo.hub.remotes.protocol import require_safe
 from qeff_zoo.settings import offline as is_offline
 
@@ -413,11 +414,14 @@ class WebRemote:
     read_only: bool = True
 
     def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
-        if offline or is_offline():
+        if offline := offline or is_offline():
             found: Seen | None = index_cache.offline_index(self.url)
         else:
             found = index_cache.newest(self.url, self._fetch)
-        return WebSnapshot(self.url, found.index, self.base) if found else None
+        if found is None:
+            return None
+        snapshot = WebSnapshot(self.url, found.index, self.base)
+        return replace(snapshot, index=reading(self.url, snapshot, offline=offline))
 
     def _fetch(self, before: Seen | None) -> Seen | None:
         return retried(lambda: self._ask(before))
@@ -428,7 +432,7 @@ class WebRemote:
 
 
 def read_index(answer: Answer, before: Seen | None, url: str) -> Seen | None:
-    """Parse a server's response to the request for an index.
+    """Parse a server's response to the request for the root of an index.
 
     Args:
         answer: To a request with the etag of `before`.

@@ -9,7 +9,7 @@ or not at all, and where no answer came, the index at the head tells which.
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,8 +18,9 @@ from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import index_cache, trust
-from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
-from qeff_zoo.hub.index_cache import Seen
+from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
+from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_files import INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import (
     WebSnapshot,
     pause_after,
@@ -94,19 +95,27 @@ class HubRemote:
         return _COMMIT.fullmatch(self.revision or "") is not None
 
     def snapshot(self, *, offline: bool = False) -> HubSnapshot | None:
+        offline = offline or is_offline()
         pinned = index_cache.recall(self.url) if self.is_pinned else None
         if pinned:
             found: Seen | None = pinned
-        elif offline or is_offline():
+        elif offline:
             found = index_cache.offline_index(self.url)
         else:
             found = index_cache.newest(self.url, self._fetch)
-        return self.at(found) if found else None
+        return self.at(found.commit, found.index, offline=offline) if found else None
 
-    def at(self, found: Seen) -> HubSnapshot:
-        """Return the commit of a cached index."""
-        url = f"hf://{self.repo}@{found.commit}"
-        return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
+    def at(self, commit: str, index: Index, *, offline: bool = False) -> HubSnapshot:
+        """Return a commit.
+
+        Args:
+            commit: 40 hex digits.
+            index: Root of its index.
+            offline: Whether only the files of the index are read that are cached.
+        """
+        url = f"hf://{self.repo}@{commit}"
+        snapshot = HubSnapshot(url, index, resolve_url(self.repo, commit))
+        return replace(snapshot, index=reading(self.url, snapshot, offline=offline))
 
     def is_there(self) -> bool:
         """Whether the Hub shows the repository to this user.
@@ -206,13 +215,13 @@ class HubRemote:
             wanted = update(before)
             if made and wanted == before:
                 return hub.commit_url(head)  # no answer came, but the commit did
-            after, content = changed(self.url, before, wanted, sign)
-            small = _in_memory(upload, after)
-            if content is not None:
-                made, small[INDEX_NAME] = True, content
+            after, written = changed(self.url, before, wanted, sign)
+            small = {**_in_memory(upload, after), **written}
+            made = made or bool(written)
             if not files and not small:
                 return hub.commit_url(head)
             operations = [*files.values(), *map(hub.addition, small.keys(), small.values())]
+            operations += map(hub.deletion, stale_files(before, after))
             try:
                 return hub.commit(operations, message, head)
             except RemoteError as error:
@@ -245,6 +254,11 @@ class _Repository:
 
         return CommitOperationAdd(path, str(content) if isinstance(content, Path) else content)
 
+    def deletion(self, path: str) -> Any:
+        from huggingface_hub import CommitOperationDelete
+
+        return CommitOperationDelete(path)
+
     def upload(self, additions: list[Any]) -> None:
         self._api.preupload_lfs_files(**self._where, additions=additions, create_pr=self._create_pr)
         if ignored := [
@@ -272,7 +286,7 @@ class _Repository:
             found, url = Seen(content, decode(content)), self._remote.url
             trust.check_index(url, content, found.index)
             index_cache.refuse_older(url, found, index_cache.recall(url))
-            return found.index
+            return self._remote.at(commit, found.index).index
 
         return retried(attempt)
 

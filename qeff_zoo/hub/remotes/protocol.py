@@ -12,7 +12,8 @@ from typing import Protocol, TypeAlias
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
+from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign
+from qeff_zoo.hub.index_files import files_of
 from qeff_zoo.hub.urls import canonical, is_named
 from qeff_zoo.settings import settings
 
@@ -34,7 +35,7 @@ class Snapshot(Protocol):
 
     @property
     def index(self) -> Index:
-        """What it has."""
+        """What it has; of a large index, the files that are needed are read when they are."""
 
     def read(self, path: str, *, limit: int) -> bytes:
         """Read a small file, whole; tried again when the network is in the way.
@@ -75,7 +76,7 @@ class Remote(Protocol):
         """Whether nothing is published here."""
 
     def snapshot(self, *, offline: bool = False) -> Snapshot | None:
-        """Fetch the index: one request, without a body if the cached index is current.
+        """Fetch the root of the index: one request, without a body if the cached one is current.
 
         Args:
             offline: Take the one seen last; no socket is opened.
@@ -199,7 +200,9 @@ def require_safe(path: str, url: str) -> None:
         )
 
 
-def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[Index, bytes | None]:
+def changed(
+    url: str, before: Index, after: Index, sign: Sign | None
+) -> tuple[Index, dict[str, bytes]]:
     """Write a remote's next index.
 
     Args:
@@ -209,14 +212,14 @@ def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[I
         sign: Signs it.
 
     Returns:
-        The next index, and its bytes; None where it is what the remote has.
+        The next index, and its new files by path, the root last; none where it is what the remote has.
 
     Raises:
         PublishError: The present one is signed, and the next one would not be; or it cannot be written.
     """
     remotes = before.remotes if sign is None else _remotes(url, before)
     if after == before and (sign is None or (before.signature and before.remotes == remotes)):
-        return before, None
+        return before, {}
     if before.signature and sign is None:
         raise PublishError(
             f"The index of {url!r} is signed; expected a signature over the next one too. Give the key: --sign-with "
@@ -229,7 +232,7 @@ def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[I
             "remember of it."
         )
     after = replace(after, serial=before.serial + 1, remotes=remotes)
-    return after, encode(after, sign)
+    return after, files_of(after, sign)
 
 
 def _remotes(url: str, before: Index) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from qeff_zoo.checkpoint.files import Place
@@ -16,7 +17,7 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk.regular import is_here, read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.index import Entry, Index, Notice
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.remotes import (
     configured_remotes,
@@ -138,7 +139,7 @@ def look_up(
         candidates=candidates,
         checkpoint=claim.folder or (None if is_url(claim.model) else claim.model),
         snapshot=claim.snapshot,
-        notices=claim.snapshot.index.notices if claim.snapshot else {},
+        notices=claim.snapshot.index.leaf_of(claim.model).notices if claim.snapshot else {},
         notes=notes,
         unanswered=claim.unanswered,
         absent=absent,
@@ -158,18 +159,20 @@ def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candida
     """
     index = snapshot.index
     here = {one.entry.path: one.here for one in _in_store(store, lambda _: True, None)}
-    if model and index.entries and model not in index.models:
+    if model and index.packages and not index.of_model(model):
         raise ResolutionError(f"{_has(snapshot)} Expected one of these, not {model!r}. Correct it.")
-    return [
+    found = (
         Candidate(
             entry=entry,
             remote=snapshot.url,
             here=here.get(entry.path),
-            notice=index.notices.get(entry.path),
+            notice=leaf.notices.get(entry.path),
         )
-        for entry in sorted(index.entries, key=lambda entry: entry.model)
+        for leaf in (index.leaves() if model is None else [index.leaf_of(model)])
+        for entry in leaf.entries
         if model in (None, entry.model)
-    ]
+    )
+    return sorted(found, key=lambda candidate: candidate.entry.model)
 
 
 def snapshot_of(remote: Remote) -> Snapshot:
@@ -228,19 +231,22 @@ def _ask(
     for remote in configured:
         try:
             snapshot = remote.snapshot(offline=offline())
+            entries = snapshot.index.of_model(reference) if snapshot else ()
         except RemoteError as error:
             # The next may have another package of this name, which is not for us to take instead.
             return _Claim(model=reference, notes=(*notes, str(error)), unanswered=error)
         if snapshot is None and not is_optional(remote.url):
             return _Claim(model=reference, notes=tuple(notes), unanswered=_without_index(remote))
         notes += snapshot.index.warnings if snapshot else ()
-        if snapshot and (entries := snapshot.index.of_model(reference)):
+        if entries:
             return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=tuple(notes))
         notes.append(f"{remote.url} has {'no package of it' if snapshot else 'no index'}.")
     if named is None:
         return _Claim(model=reference, notes=tuple(notes))
     try:
         snapshot = named.snapshot(offline=offline())
+        model = _only_model(snapshot, reference, key) if snapshot else reference
+        entries = snapshot.index.of_model(model) if snapshot else ()
     except RemoteError as error:
         # A model on the Hub need not have packages, so this alone is no reason to stop.
         unanswered = error if is_url(reference) else None
@@ -248,8 +254,6 @@ def _ask(
     if snapshot is None:
         return _Claim(model=reference, notes=tuple(notes), silent=named)
     notes += snapshot.index.warnings
-    model = _only_model(snapshot, reference, key)
-    entries = snapshot.index.of_model(model)
     return _Claim(model=model, entries=entries, snapshot=snapshot, notes=tuple(notes))
 
 
@@ -263,11 +267,14 @@ def _without_index(remote: Remote) -> RemoteError:
 
 def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
     """Return the model that is meant where a remote was named: by a key, or because it has no other."""
-    models = snapshot.index.models
-    if reference in models or not models:
+    index = snapshot.index
+    if index.of_model(reference) or not index.packages:
         return reference
+    models = tuple(
+        islice(index.each_model(), 2)
+    )  # more are not needed to know that there are several
     if key is not None:
-        named = [entry for entry in snapshot.index.entries if is_named(key, entry.path)]
+        named = index.find(lambda entry: is_named(key, entry.path))
         if len(named) > 1:
             raise ResolutionError(ambiguity(key, (full_name(one.model, one.path) for one in named)))
         models = tuple(entry.model for entry in named) or models
@@ -282,10 +289,17 @@ def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
 
 def _has(snapshot: Snapshot) -> str:
     """List the models of a remote."""
-    models = snapshot.index.models
-    some = ", ".join(models[:_SHOWN]) + (", …" if len(models) > _SHOWN else "")
-    count = f"{len(models)} models" if len(models) > 1 else "one model"
-    return f"{snapshot.url} has {f'packages of {count}: {some}' if models else 'no packages'}."
+    number = sum(1 for _ in islice(snapshot.index.each_model(), _SHOWN + 1))
+    count = f"{number} models" if number > 1 else "one model"
+    count = f"more than {_SHOWN} models" if number > _SHOWN else count
+    some = f"packages of {count}: {some_models(snapshot.index)}" if number else "no packages"
+    return f"{snapshot.url} has {some}."
+
+
+def some_models(index: Index) -> str:
+    """Name the first models of an index, of which as much is read as they need."""
+    first = sorted(islice(index.each_model(), _SHOWN + 1))
+    return ", ".join(first[:_SHOWN]) + (", …" if len(first) > _SHOWN else "")
 
 
 def _is_of_model(model: str) -> Callable[[Manifest], bool]:

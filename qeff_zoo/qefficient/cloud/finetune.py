@@ -291,5 +291,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     flags.add(parser, "batching_strategy", choices=kinds, default=kinds[0], help=text)
 
 
+flags.sign(main, _parser())
+
 if __name__ == "__main__":
     sys.exit(main())

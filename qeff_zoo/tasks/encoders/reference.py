@@ -37,7 +37,7 @@ class TextReference(Answers):
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         if self._embeds:
-            settings = {**_read_pooling(Path(request["checkpoint"])), **request["told"]}
+            settings = {**read_pooling(Path(request["checkpoint"])), **request["told"]}
             self._pooling, self._normalize = str(settings["pooling"]), bool(settings["normalize"])
             behind = [] if self._pooling == "none" else _read_dense(Path(request["checkpoint"]))
             self._activations = [activation for _, activation in behind]
@@ -82,7 +82,7 @@ class TextReference(Answers):
         return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
 
 
-def _read_pooling(folder: Path) -> dict[str, Any]:
+def read_pooling(folder: Path) -> dict[str, Any]:
     """Return the pooling of sentence-transformers, whose default is the mean."""
     listed = folder / "modules.json"
     if not listed.is_file():

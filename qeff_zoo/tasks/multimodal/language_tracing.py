@@ -213,6 +213,7 @@ def tracing(
     *,
     images: ImageEncoder | None = None,
     audio: AudioEncoder | None = None,
+    step: Callable[..., Step] = Step,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.
@@ -221,6 +222,7 @@ def tracing(
         model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
         images: Image input of the recipe; None for a model of audio alone.
         audio: Audio input of the recipe; None for a model of images alone.
+        step: Class of the traced module.
         **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
@@ -248,7 +250,7 @@ def tracing(
             found[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    step = partial(Step, media=media)
+    step = partial(step, media=media)
     made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
     around = getattr(config, media.around) if media.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]

@@ -82,6 +82,13 @@ class ImageTrial(MediaTrial):
         return (next(source) for source in cycle([images, videos, videos]))
 
 
+class EmbeddingTrial(ImageTrial):
+    """Runs a package that embeds on sample texts and images; nothing is generated."""
+
+    def _greedy(self) -> None:
+        return None
+
+
 class AudioTrial(MediaTrial):
     """Runs a package of audio on sample texts."""
 

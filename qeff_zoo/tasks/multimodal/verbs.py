@@ -3,8 +3,24 @@
 
 from typing import Any
 
+from qeff_zoo.tasks.encoders.verbs import EmbedTexts, print_embeddings
 from qeff_zoo.tasks.images.verbs import fetch_each
 from qeff_zoo.tasks.text_generation.verbs import Generate, require_one_prompt
+
+
+class EmbedWithMedia(EmbedTexts):
+    """Embeds prompts, or one prompt with images, and compares them with one another."""
+
+    def __call__(self, session: Any) -> None:
+        """Embed and print."""
+        given = self.arguments
+        images = fetch_each(given.image) if given.image else []
+        if images:
+            require_one_prompt(self.prompts, "--image belongs")
+        found = session.embed(
+            self.prompts, images=[images] * bool(images), chat=given.chat, adapter=given.adapter
+        )
+        print_embeddings(session, "text", self.prompts, found, as_json=given.json)
 
 
 class GenerateWithMedia(Generate):

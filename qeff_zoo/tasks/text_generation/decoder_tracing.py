@@ -87,12 +87,7 @@ class Step(nn.Module):
         more: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """Return logits of each row's highest positions, then the new states."""
-        names = [state.name for state in self.states]
-        given = dict(zip(names, past, strict=True))
-        expanders = expanders_of(self.model)
-        state = RetainedState(
-            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
-        )
+        state = self.retained(position_ids, past, batch_index, comp_ctx_lengths)
         if num_logits_to_keep is not None:
             count, last = num_logits_to_keep.shape[0], position_ids.shape[1] - 1
             first = (state.needed + 1 - count).clamp(min=0)
@@ -115,6 +110,20 @@ class Step(nn.Module):
         outputs = [self.handed(output, hidden[0])] if self.hidden_states else []
         logits = self.with_heads(output.logits, needed[0]) if self.drafts else output.logits
         return (logits, *outputs, *(state.present[name] for name in written))
+
+    def retained(
+        self,
+        position_ids: Tensor,
+        past: list[Tensor],
+        batch_index: Tensor | None,
+        comp_ctx_lengths: Tensor | None,
+    ) -> RetainedState:
+        """Return the states of a call, see `forward`."""
+        given = dict(zip((state.name for state in self.states), past, strict=True))
+        expanders = expanders_of(self.model)
+        return RetainedState(
+            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
+        )
 
     def with_heads(self, logits: Tensor, needed: Tensor) -> Tensor:
         """Append the logits of draft heads to those of the model.

@@ -155,7 +155,7 @@ class DecoderTrial:
             source=self.source_length(span.row),
         )
 
-    def _greedy(self) -> tuple[list[int], list[int]]:
+    def _greedy(self) -> tuple[list[int], list[int]] | None:
         prompt = self.first_prompt()
         length = _GREEDY_LENGTH if self.session.decoder.sizes.decodes else 1
         return prompt, self.continued(prompt, length)

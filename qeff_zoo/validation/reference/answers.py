@@ -19,6 +19,7 @@ import numpy as np
 from qeff_zoo.errors import ParityError
 from qeff_zoo.validation.package_runner import Key, Progress
 from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.reference.preloaded import Forked, Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +60,14 @@ class Reference:
     Args:
         threads: CPU threads; None for one per physical core.
         module: Module of the process.
+        server: Server that forks the process, which then has imported its libraries; None for a new Python.
     """
 
     def __init__(
-        self, threads: int | None, module: str = "qeff_zoo.validation.reference.process"
+        self,
+        threads: int | None,
+        module: str = "qeff_zoo.validation.reference.process",
+        server: Server | None = None,
     ) -> None:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
         if threads is not None:
@@ -71,16 +76,20 @@ class Reference:
             name = opened.enter_context(tempfile.TemporaryDirectory(prefix="qeff-reference-"))
             self._folder = Path(name)
             log = opened.enter_context((self._folder / "log").open("wb"))
-            self._process = opened.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-W", "ignore", "-m", module, "answer.npz", "arrays.npz"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
-                    cwd=self._folder,
+            self._process: subprocess.Popen[bytes] | Forked
+            if server:
+                self._process = server.start(self._folder, log, environment)
+            else:
+                self._process = opened.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-W", "ignore", "-m", module, "answer.npz", "arrays.npz"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        env=environment,
+                        cwd=self._folder,
+                    )
                 )
-            )
             opened.callback(self._process.kill)
             self._opened = opened.pop_all()
 

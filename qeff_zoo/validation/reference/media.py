@@ -142,7 +142,7 @@ def of_tokens(model: Any) -> Any:
     """
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
     asks = pixels is not None and pixels.default is inspect.Parameter.empty
-    return model.language_model if asks else model
+    return model.get_decoder() if asks else model
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:

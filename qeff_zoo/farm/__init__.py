@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Farm: many builds on one or many machines, from one zoo file, scheduled by Ray (extra `farm`)."""

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run of a farm: a plan in, packages in stores and remotes out, and a report on every cell.
+
+Outcomes of steps are noted in the store, for later plans. No other file records how far a run is: it begins with what
+the store and the remotes have.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from qeff_zoo.errors import PublishError
+from qeff_zoo.farm.cluster import started
+from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
+from qeff_zoo.farm.planning import RED, FarmPlan
+from qeff_zoo.farm.schedule import REVALIDATE, Progress, Result, Schedule, Step, drive
+from qeff_zoo.farm.tasks import Options
+from qeff_zoo.hub.publish.plan import check_destination
+from qeff_zoo.hub.remotes import destination
+from qeff_zoo.hub.remotes.folder import FolderRemote
+from qeff_zoo.store import Store
+from qeff_zoo.validation.freshness import VERSIONS
+
+
+class Board(Protocol):
+    """Shows the progress of many builds."""
+
+    def begin(self, name: str, step: str, total: int) -> None:
+        """Show that a build begins a step; `total` is the number of its steps."""
+
+    def advance(self, name: str) -> None:
+        """Count a step of a build."""
+
+    def end(self, name: str, failure: str) -> None:
+        """Remove a build, and count it; `failure` is empty after success."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Result of a run.
+
+    Args:
+        plan: The plan.
+        cells: Progress of every cell, in the order of the plan.
+    """
+
+    plan: FarmPlan
+    cells: tuple[Progress, ...]
+
+    @property
+    def red(self) -> tuple[Progress, ...]:
+        """Red cells."""
+        return tuple(one for one in self.cells if one.state == RED)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for a program."""
+        return {
+            "zoo": str(self.plan.zoo.path),
+            "states": dict(Counter(one.state for one in self.cells)),
+            "cells": [_described(one) for one in self.cells],
+        }
+
+
+def _described(one: Progress) -> dict[str, Any]:
+    planned = one.cell.as_dict()
+    for name in ("steps", "estimate"):
+        del planned[name]
+    results = one.results
+    warnings = [text for result in results.values() for text in result.warnings]
+    return {
+        **planned,
+        "state": one.state,
+        "why": one.reason,
+        "seconds": {name: result.seconds for name, result in results.items()},
+        "memory": {name: result.memory for name, result in results.items()},
+        "node": one.node,
+        "published": results[PUBLISH].url if PUBLISH in results else "",
+        "warnings": [*dict.fromkeys(warnings)],
+    }
+
+
+def run(
+    plan: FarmPlan,
+    *,
+    address: str | None = None,
+    stale: bool = False,
+    sign_with: Path | None = None,
+    store: Store | None = None,
+    board: Board | None = None,
+) -> Report:
+    """Build, validate and publish what a plan lacks.
+
+    Args:
+        plan: The plan.
+        address: Address of a Ray cluster; None for this machine.
+        stale: Whether packages with stale evidence are validated again, not built.
+        sign_with: PEM file of the key that signs indexes.
+        store: Store for outcomes; None for the one in `QEFF_HOME`.
+        board: Shows progress.
+
+    Raises:
+        FarmError: The plan has conflicts, or the machines are unsuitable. Nothing was built.
+        PublishError: A remote refuses publications. Nothing was built.
+    """
+    plan.require_no_conflicts()
+    _require_rights(plan)
+    schedule = Schedule(plan.cells, revalidate=stale)
+    if not schedule.done:
+        watcher = _Watcher(schedule, store or Store(), board)
+        with started(address, plan.zoo.limits) as cluster:
+            cluster.configure(Options(private=plan.zoo.private, sign_with=sign_with))
+            drive(schedule, cluster, watcher.done, watcher.begun)
+    return Report(plan=plan, cells=tuple(schedule.progress))
+
+
+def _require_rights(plan: FarmPlan) -> None:
+    """Refuse remotes that take no publication."""
+    for url in sorted({str(cell.remote) for cell in plan.cells if PUBLISH in cell.steps}):
+        check_destination(url, private=plan.zoo.private and not url.startswith("file:"))
+        if isinstance(destination(url), FolderRemote):
+            folder = Path(unquote(urlsplit(url).path))
+            there = next(one for one in (folder, *folder.parents) if one.exists())
+            if not os.access(there, os.W_OK):
+                raise PublishError(
+                    f"Cannot publish to {url!r}: {str(there)!r} may not be written. Expected a folder that this user "
+                    "may write. Check its permissions."
+                )
+
+
+@dataclass
+class _Watcher:
+    """Notes outcomes, and shows progress.
+
+    Args:
+        schedule: The schedule.
+        store: Store for outcomes.
+        board: Shows progress.
+    """
+
+    schedule: Schedule
+    store: Store
+    board: Board | None
+
+    def begun(self, step: Step) -> None:
+        if self.board:
+            self.board.begin(str(step.cell.wanted), step.name, len(step.cell.steps) or 1)
+
+    def done(self, step: Step, result: Result) -> None:
+        one = self.schedule.progress[step.number]
+        self._note(step, result)
+        if self.board:
+            self.board.advance(str(step.cell.wanted))
+            if not one.rest:
+                self.board.end(str(step.cell.wanted), one.reason)
+
+    def _note(self, step: Step, result: Result) -> None:
+        key = step.cell.package_key
+        if step.name == REVALIDATE or result.absent:
+            return  # the step noted the outcome of the earlier package
+        before = self.store.outcome(key)
+        outcome: dict[str, Any] = {"failed": result.reason if result.failure else ""}
+        if step.name in (TRACE, BUILD, VALIDATE) and not result.failure and step.cell.needs:
+            for name, value in (("seconds", result.seconds), ("memory", result.memory)):
+                outcome[name] = {**before.get(name, {}), step.name: value}
+            outcome["weights"] = step.cell.needs.weights
+        if result.versions:
+            outcome[VERSIONS] = result.versions
+        self.store.note_outcome(key, outcome)

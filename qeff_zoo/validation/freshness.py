@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness of evidence: a validation holds for the software that it was made with.
+
+In: a package. Out: the versions that its evidence is of, those of this machine, and how they differ.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo import registry, targets
+from qeff_zoo.errors import PackageError
+from qeff_zoo.package import Package
+from qeff_zoo.package.identity import digest
+from qeff_zoo.plan.spec import TRACERS, spec_of
+from qeff_zoo.store import Store
+from qeff_zoo.tasks import for_task
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.versions import installed
+
+if TYPE_CHECKING:
+    from qeff_zoo.validation.records import Record
+    from qeff_zoo.validation.reference.preloaded import Server
+
+#: Field of a store's outcome with the versions of the newest evidence of a package.
+VERSIONS = "versions"
+_REFERENCE = "transformers"
+_DIGITS = 12  # of a recipe's digest
+
+
+def versions_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return what evidence of a package is made from, by name: software, recipe, target's lowering.
+
+    Args:
+        spec: Spec of the package, whose toolchain is that of the first validation.
+    """
+    tools = {name: str(it) for name, it in spec["toolchain"].items() if name not in TRACERS}
+    target = spec["target"]
+    return {
+        _REFERENCE: str(spec["toolchain"].get(_REFERENCE, "")),
+        **tools,
+        "recipe": digest(spec["recipe"], "qz-recipe-1")[:_DIGITS],
+        f"target {target['name']}": f"revision {target['revision']}",
+    }
+
+
+def versions_now(package: Package) -> dict[str, str]:
+    """Return what a validation of a package on this machine would be made from; see `versions_of`.
+
+    Args:
+        package: Package of a model that has a recipe.
+    """
+    target = targets.find(package.target)
+    config = json.loads((package.path / "config.json").read_bytes())
+    recipe = for_task(registry.recipe_for(config), package.task)
+    now: dict[str, Any] = {
+        "recipe": spec_of(recipe),
+        "target": {"name": target.name, "revision": target.revision},
+        "toolchain": {
+            _REFERENCE: installed(_REFERENCE) or "absent",
+            **target.resolve({}, {}).toolchain,
+        },
+    }
+    return versions_of(now)
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Describe how versions differ: "onnxruntime 1.31.1, now 1.32.0".
+
+    Args:
+        before: Versions of the evidence.
+        now: Current versions.
+    """
+    return [
+        f"{name} {before.get(name, 'absent')}, now {now.get(name, 'absent')}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def staleness(package: Package, store: Store) -> list[str]:
+    """Describe why the evidence of a package is stale, a phrase each; empty if it is fresh.
+
+    Args:
+        package: Validated package.
+        store: Store with the outcomes of later validations.
+    """
+    noted = store.outcome(package.build_key).get(VERSIONS)
+    before = noted or versions_of(package.manifest["spec"])
+    return differences(before, versions_now(package))
+
+
+def validate_again(
+    package: Package,
+    store: Store,
+    *,
+    threads: int | None = None,
+    server: "Server | None" = None,
+    reporter: Reporter | None = None,
+) -> "Record":
+    """Validate a package with the software of this machine, and note the outcome in the store; no file changes.
+
+    Args:
+        package: Validated package.
+        store: Store of the outcome.
+        threads: CPU threads; None for one per physical core.
+        server: Server that forks the reference; None for a new Python.
+        reporter: Progress reporter.
+
+    Raises:
+        PackageError: The package is damaged.
+        CheckpointError: Its checkpoint is missing.
+    """
+    from . import checks, ladder
+
+    if damage := package.verify():
+        raise PackageError(
+            f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
+            "or pull it again."
+        )
+    source = checks.source_of(package, None)
+    level = targets.find(package.target).level
+    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
+        record = ladder.validate(
+            package, source, level=level, threads=threads, progress=advance, server=server
+        )
+    outcome = {VERSIONS: versions_now(package), "failed": "; ".join(record.failures)}
+    store.note_outcome(package.build_key, outcome)
+    return record
+
+
+def same_variant(spec: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two packages are of the same model and options, whatever they were made with.
+
+    Args:
+        spec: Spec of a package.
+        other: Spec of another package.
+    """
+    return _chosen(spec) == _chosen(other)
+
+
+def _chosen(spec: Mapping[str, Any]) -> dict[str, Any]:
+    target = {name: value for name, value in spec["target"].items() if name != "revision"}
+    names = ("sources", "task", "shape", "quantization")
+    return {**{name: spec.get(name) for name in names}, "target": target}
