@@ -208,7 +208,7 @@ class Model(Subject):
     @property
     def weights(self) -> tuple[str, ...]:
         """Storage formats of its packages and records, sorted."""
-        found = {one.weights for one in (*self.variants, *self.comparisons)}
+        found = {one.weights for one in self.variants} | {one.weights for one in self.comparisons}
         return tuple(sorted(found - {""}))
 
 
