@@ -176,6 +176,11 @@ class Cluster:
         self._options = options
 
     @property
+    def home(self) -> str:
+        """Machine of this process."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    @property
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in ray.nodes() if node["Alive"]]
 

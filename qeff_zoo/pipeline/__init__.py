@@ -62,7 +62,7 @@ def make_plan(
     return checkpoint, plan
 
 
-def begin(
+def _begin(
     model: str,
     request: Request,
     store: Store | None,
@@ -122,7 +122,7 @@ def build(
     Raises:
         ZooError: See `qeff_zoo.errors`. No later build mistakes an incomplete package for a complete one.
     """
-    assembly = begin(model, request, store, reporter, **place)
+    assembly = _begin(model, request, store, reporter, **place)
     checkpoint, plan, store = assembly.checkpoint, assembly.plan, assembly.store
     if output is not None:
         existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
@@ -187,6 +187,29 @@ def _remember_sources(checkpoint: Checkpoint, plan: Plan, store: Store) -> None:
         store.remember_source(plan.build_key, heads.folder, HEADS)
 
 
+def trace(
+    model: str,
+    request: Request,
+    *,
+    store: Store | None = None,
+    reporter: Reporter | None = None,
+    **place: Unpack[Place],
+) -> None:
+    """Trace the graphs of a package into the store, unless it has them.
+
+    Args:
+        model: Hub id, folder or GGUF file.
+        request: Options of the build.
+        store: Store of the graphs; None for the one in `QEFF_HOME`.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
+    """
+    assembly = _begin(model, request, store, reporter, **place)
+    assembly.require_tools()
+    assembly.require_whole_files()
+    assembly.trace()
+
+
 def prepare(
     model: str,
     output: Path,
@@ -214,7 +237,7 @@ def prepare(
     Raises:
         ZooError: See `qeff_zoo.errors`. An incomplete folder is never taken for a prepared one.
     """
-    assembly = begin(model, request, store, reporter, **place)
+    assembly = _begin(model, request, store, reporter, **place)
     assembly.target.require_offline()
     assembly.require_whole_files()
     with new_folder(output) as assembly.folder:
