@@ -400,7 +400,9 @@ def test_cache_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str
     code, out, err = run(["cache", "ls", "--json"], capsys)
     entries = json.loads(out)
     assert (code, err) == (0, f"Store: {places.home}\n")
-    assert sorted(entry["kind"] for entry in entries) == ["graph", "graph", "package", "package"]
+    assert sorted(entry["kind"] for entry in entries) == sorted(
+        ["companions", "graph", "package"] * 2
+    )
     assert all(list(entry) == ["kind", "key", "name", "path", "size", "state"] for entry in entries)
     assert {entry["name"] for entry in entries} == {"llama", "bert", None}
 

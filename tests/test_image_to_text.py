@@ -33,7 +33,7 @@ from qeff_zoo import bench, pipeline
 from qeff_zoo.bench import case as bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
-from qeff_zoo.pipeline import make_plan
+from qeff_zoo.pipeline import checks, make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
@@ -42,7 +42,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
 from qeff_zoo.tasks.encoder_decoder import tracing
-from qeff_zoo.validation import checks, ladder, tiny_models
+from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.sample_images import draw
 
 __all__ = ["rt"]

@@ -120,8 +120,8 @@ def _package(key: str) -> Package:
 
 
 def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
+    from qeff_zoo.pipeline.checks import source_of
     from qeff_zoo.pipeline.proving import prove
-    from qeff_zoo.validation.checks import source_of
     from qeff_zoo.validation.freshness import versions_of
     from qeff_zoo.validation.reference.preloaded import shared
 

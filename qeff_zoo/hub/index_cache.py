@@ -107,7 +107,7 @@ def _not_seen(url: str, path: str) -> bytes:
 
 
 def last_notices(url: str, model: str) -> Mapping[str, Notice] | None:
-    """Return the notices about a model's packages that were seen last, by path; None if no index was. Nobody is asked.
+    """Return the notices of a model's packages from the newest local index, by path; None without one.
 
     The newest root may refer to a file that was not read since it changed; then what the file had before counts.
 

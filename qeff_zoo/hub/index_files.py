@@ -207,7 +207,7 @@ def decode_part(content: bytes, *, known: bool = False) -> Node:
 
 
 def _found(content: bytes, *, known: bool) -> tuple[dict[str, Any], bytes | None]:
-    """Return what a file says, of the right form, and the signature over it."""
+    """Return the content of a file, of the right form, and the signature over it."""
     try:
         text, signature = parts(content)
         if not known and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:

@@ -8,7 +8,7 @@ from typing import Any
 #: What a cell of model and target can be: compared with success, only named, compared without success, or nothing.
 PROVED, DECLARED, RED, ABSENT = "proved", "declared", "red", "absent"
 #: Levels of proof, from least to most.
-LEVELS = ("none", "tiny", "predicted", "checkpoint", "simulated", "device", "task")
+LEVELS = ("none", "tiny", "emulated", "checkpoint", "simulated", "device", "task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class Model(Subject):
     @property
     def weights(self) -> tuple[str, ...]:
         """Storage formats of its packages and records, sorted."""
-        found = {one.weights for one in (*self.variants, *self.comparisons)}
+        found = {one.weights for one in self.variants} | {one.weights for one in self.comparisons}
         return tuple(sorted(found - {""}))
 
 

@@ -46,7 +46,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
 LEVEL_WORDS: Mapping[str, str] = {
     "none": "Nothing was compared.",
     "tiny": "Models of this architecture with random weights agree with Hugging Face's own code.",
-    "predicted": "The graph agrees with Hugging Face's model where both round as the device does.",
+    "emulated": "The graph agrees with Hugging Face's model where both round as the device does.",
     "checkpoint": "The package agrees with Hugging Face's unpatched model, with the real weights.",
     "simulated": "The compiled program agrees with Hugging Face's model, on a simulator of the device.",
     "device": "The compiled program agrees with Hugging Face's model, on the device.",
