@@ -17,7 +17,8 @@ from test_remotes import Place, no_sockets, place
 
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import index_cache, index_tree
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import FOLDER_NAME, files_of, stale_files
 from qeff_zoo.hub.index_tree import Leaf, Page, divided
 from qeff_zoo.hub.publish.notice import publish_notice

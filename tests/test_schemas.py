@@ -14,7 +14,8 @@ from package_builder import fill
 from test_index import ENTRY
 
 from qeff_zoo.hub import index_files
-from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_tree import Page, Reference
 from qeff_zoo.package import manifest, prepared, schemas
 

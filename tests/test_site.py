@@ -27,7 +27,7 @@ from static_server import served
 import qeff_zoo
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
-from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.entries import Notice
 from qeff_zoo.package import Package
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.entries import Entry, Notice
 
 #: The most packages of a leaf with several models; about 25 KB.
 LEAF_PACKAGES = 256
@@ -47,8 +46,8 @@ class Leaf:
         notices: By a package's path.
     """
 
-    entries: "tuple[Entry, ...]" = ()
-    notices: "Mapping[str, Notice]" = field(default_factory=lambda: MappingProxyType({}))
+    entries: tuple[Entry, ...] = ()
+    notices: Mapping[str, Notice] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def packages(self) -> int:

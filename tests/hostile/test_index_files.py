@@ -15,7 +15,8 @@ from test_index import ENTRY
 
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import index_tree
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import INDEX_LIMIT, SCHEMA_ID, encode, file_path, files_of
 from qeff_zoo.hub.index_tree import Page, Reference, bits_of
 from qeff_zoo.hub.remotes import open_remote
