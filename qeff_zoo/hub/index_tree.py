@@ -147,11 +147,8 @@ def with_leaf(node: Node, model: str, change: Callable[[Leaf], Leaf], read: Read
 def _with_part(
     page: Page, start: int, bits: str, change: Callable[[Leaf], Leaf], read: Read
 ) -> Page:
-    prefix = page.prefix_of(bits)
-    if prefix is None:
-        prefix, node = page.free_prefix(bits), Leaf()
-    else:
-        node = _loaded(prefix, page.parts[prefix], read)
+    prefix = page.prefix_of(bits) or page.free_prefix(bits)
+    node = _loaded(prefix, page.parts.get(prefix, Leaf()), read)
     if isinstance(node, Page):
         changed: Node = _with_part(node, len(prefix), bits, change, read)
         parts = {prefix: changed}
