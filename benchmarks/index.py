@@ -34,7 +34,8 @@ from typing import Any
 
 from measuring import machine
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, variant_name
+from qeff_zoo.hub.entries import Entry, variant_name
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import decode, decode_file, file_path, files_of
 from qeff_zoo.hub.index_tree import PAGE_BITS, Leaf, Page, Reference, bits_of, divided
 from qeff_zoo.hub.resolve import resolve

@@ -25,7 +25,8 @@ from typing import Any
 from index import random_entries
 from measuring import machine
 
-from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_files import files_of
 from qeff_zoo.hub.index_tree import Leaf, divided
 from qeff_zoo.site import folder

@@ -285,7 +285,7 @@ def find_here(reference: str) -> Package | None:
     """
     if reference and os.path.exists(reference):  # noqa: PTH110 -- a name too long for a file is none
         return Package.open(reference)
-    from qeff_zoo.hub.index import package_path
+    from qeff_zoo.hub.entries import package_path
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
     store = Store()

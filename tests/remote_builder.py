@@ -11,7 +11,8 @@ from typing import Any
 
 from package_builder import FILES, SPEC, draft
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Sign
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
 from qeff_zoo.hub.index_files import decode, decode_file, file_path, files_of
 from qeff_zoo.hub.index_tree import Node, Reference
 from qeff_zoo.hub.trust import index_signer

@@ -16,7 +16,7 @@ from qeff_zoo.cli import parser
 from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import PlanError
-from qeff_zoo.hub.index import axes_of, variant_name
+from qeff_zoo.hub.entries import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import OPTIONS, Request

@@ -8,7 +8,8 @@ from typing import Any
 import package_builder
 import pytest
 
-from qeff_zoo.hub.index import Entry, Index, Notice
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.publish import card as card_module
 from qeff_zoo.hub.publish.card import card
 from qeff_zoo.package.identity import build_key

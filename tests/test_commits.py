@@ -14,7 +14,8 @@ from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import PublishError, TrustError, ZooError
 from qeff_zoo.hub import index_tree
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import decode, encode
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.remotes import destination, folder, open_remote

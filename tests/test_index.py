@@ -14,8 +14,9 @@ from package_builder import SOURCE, SPEC, draft, program
 from remote_builder import entry_of, index_in, make
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import index
-from qeff_zoo.hub.index import Entry, Index, Notice, axes_of, package_path, variant_name
+from qeff_zoo.hub import entries
+from qeff_zoo.hub.entries import Entry, Notice, axes_of, package_path, variant_name
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_files import decode, encode, files_of
 from qeff_zoo.hub.index_tree import Leaf, divided
 
@@ -322,8 +323,8 @@ def test_versions_are_those_of_what_runs_and_compiled_it() -> None:
     spec = {**SPEC, "toolchain": {"torch": "2.13.0", "onnxruntime": "1.30.0"}}
     made = program()
     made["compiled_from"]["compiler"] = {"name": "qaic-compile", "version": "1.20.2"}
-    found = index.tested_versions(draft(spec=spec, programs=[made]))
+    found = entries.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.30.0", "qaic-compile": "1.20.2"}
     made["compiled_from"]["compiler"] = {"name": "onnxruntime", "version": "1.31.1"}
-    found = index.tested_versions(draft(spec=spec, programs=[made]))
+    found = entries.tested_versions(draft(spec=spec, programs=[made]))
     assert found == {"onnxruntime": "1.31.1"}

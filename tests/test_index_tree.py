@@ -16,8 +16,9 @@ from test_index import ENTRY
 from test_remotes import Place, no_sockets, place
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import index_cache, index_tree
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice
+from qeff_zoo.hub import index_cache, index_files, index_tree
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import FOLDER_NAME, files_of, stale_files
 from qeff_zoo.hub.index_tree import Leaf, Page, divided
 from qeff_zoo.hub.publish.notice import publish_notice
@@ -131,7 +132,7 @@ def ask(place: Place) -> Index:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give a list of the files of an index that are checked from now on."""
     checked: list[str] = []
-    decode = index_cache.decode_file
+    decode = index_files.decode_file
 
     def decode_file(*given: object, known: bool = False) -> object:
         checked.extend([] if known else [str(given[1])])
@@ -218,6 +219,7 @@ def test_what_is_published_is_one_commit_of_few_files(
         # Who has read the root goes on reading.
         assert before is None or len(before.entries) + 1 == len(snapshot.index.entries)
         before = snapshot.index
+    assert snapshot is not None
     assert files_of(snapshot.index) == {INDEX_NAME: files_of(index_of(ENTRIES))[INDEX_NAME]}
     assert snapshot.read("README.md", limit=99) == card(snapshot.index)
     publish_notice(url, ENTRIES[0].path, "known_bad", reason="wrong", model=ENTRIES[0].model)

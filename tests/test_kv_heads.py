@@ -26,7 +26,7 @@ from qeff_zoo.checkpoint.formats.rows import repeated as repeated_rows
 from qeff_zoo.checkpoint.opening import TensorInfo, open_checkpoint
 from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
 from qeff_zoo.export import loader
-from qeff_zoo.hub.index import package_path
+from qeff_zoo.hub.entries import package_path
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.validation.reference.formats import open_weights

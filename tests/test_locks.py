@@ -13,7 +13,8 @@ from remote_builder import entry_of, make, remote, write_remote
 
 from qeff_zoo import cli
 from qeff_zoo.errors import RemoteError, ResolutionError
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.pull import Puller, lock
 from qeff_zoo.hub.remotes import http

@@ -35,7 +35,8 @@ from qeff_zoo.errors import (
     StoreError,
     TrustError,
 )
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.naming import full_name
 from qeff_zoo.hub.pull import fetch, transfer

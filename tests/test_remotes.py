@@ -13,7 +13,8 @@ from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import index_cache
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.remotes import (

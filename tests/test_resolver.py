@@ -19,7 +19,8 @@ from test_index import ENTRY
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PlanError, RemoteError, ResolutionError, TrustError
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import encode
 from qeff_zoo.hub.naming import short_name
 from qeff_zoo.hub.resolve import axes, require, resolve

@@ -5,7 +5,7 @@ import copy
 import gzip
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from package_builder import fill
 from test_index import ENTRY
 
 from qeff_zoo.hub import index_files
-from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_tree import Page, Reference
 from qeff_zoo.package import manifest, prepared, schemas
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 1.0, 1.5, 10**40, "", "x", "x\n", "\x1b", "é" * 300, "0" * 64, [], [1], ["x"] * 70,
     {}, {"x": 1}, {"x": "y"}, [[]], {"state": "yanked"},
 )  # fmt: skip
@@ -54,14 +55,15 @@ def index_file(index: Index) -> Any:
 @pytest.mark.parametrize("kind", ["manifest", "index", "page"])
 def test_compiled_schema_agrees_with_jsonschema(kind: str, tmp_path: Path) -> None:
     index = Index().with_entry(ENTRY).with_notice(ENTRY.path, Notice("yanked", "x"))
-    path, value = {
+    kinds: dict[str, Callable[[], tuple[Path, Any]]] = {
         "manifest": lambda: (manifest.SCHEMA, dict(fill(tmp_path / "package").manifest)),
         "index": lambda: (index_files._SCHEMA, index_file(index)),
         "page": lambda: (
             index_files._SCHEMA,
             index_file(Index(1, Page({"0": Reference("a" * 64, 3)}))),
         ),
-    }[kind]()
+    }
+    path, value = kinds[kind]()
     draw, refused = random.Random(0), 0
     assert not [*schemas.violations(path, value)]
     for _ in range(150):

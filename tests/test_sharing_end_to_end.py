@@ -18,7 +18,8 @@ from signing_keys import KeyPair, make_pair
 from qeff_zoo import cli
 from qeff_zoo.errors import RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import decode, encode
 from qeff_zoo.hub.naming import full_name
 from qeff_zoo.hub.pull import pull

@@ -28,7 +28,7 @@ from static_server import served
 import qeff_zoo
 from qeff_zoo import bench, cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
-from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, words

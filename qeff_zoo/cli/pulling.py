@@ -92,7 +92,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
 
 
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
-    from qeff_zoo.hub.index import package_path
+    from qeff_zoo.hub.entries import package_path
     from qeff_zoo.hub.naming import full_name
     from qeff_zoo.terminal.printing import human_size
 

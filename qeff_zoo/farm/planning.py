@@ -15,7 +15,8 @@ from qeff_zoo.checkpoint.sources import open_sources
 from qeff_zoo.errors import FarmError, PackageError, PlanError, UnsupportedModelError, ZooError
 from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE, Estimate, History, estimate
 from qeff_zoo.farm.zoo_file import Wanted, Zoo
-from qeff_zoo.hub.index import Entry, Index, axes_of
+from qeff_zoo.hub.entries import Entry, axes_of
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.package import Package

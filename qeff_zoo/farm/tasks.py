@@ -180,7 +180,8 @@ def _publish_outcome(
     options: Options,
 ) -> None:
     """Change an entry of a remote's index: its tested versions, or the notice that the package is known to be bad."""
-    from qeff_zoo.hub.index import Index, Notice, model_of, package_path
+    from qeff_zoo.hub.entries import Notice, model_of, package_path
+    from qeff_zoo.hub.index import Index
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
     from qeff_zoo.hub.trust import index_signer

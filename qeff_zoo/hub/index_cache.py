@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, TrustError
-from qeff_zoo.hub.index import Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_files import INDEX_LIMIT, KEPT, decode, decode_file, decode_part, file_path
 from qeff_zoo.hub.index_tree import MOST_BITS, Leaf, Node, Reference, bits_of
 from qeff_zoo.hub.policy import OFF, policy
@@ -59,7 +60,7 @@ def recall(url: str) -> Seen | None:
             facts["url"] == canonical(url)
             and facts["sha256"] == hashlib.sha256(content).hexdigest()
         ):
-            index = _cached(url, decode(content, known=True), partial(_not_seen, url))
+            index = _cached(url, decode(content, known=True), partial(_uncached, url))
             return Seen(content, index, str(facts["etag"]), str(facts["commit"]))
     except (OSError, ValueError, TypeError, KeyError, RemoteError):
         return None  # absent, of an older version, or damaged: to be asked for again
@@ -74,7 +75,7 @@ def reading(url: str, snapshot: "Snapshot", *, offline: bool = False) -> Index:
         snapshot: The remote, with the root of its index.
         offline: Whether only the cache is read.
     """
-    fetch = partial(_not_seen, url) if offline else partial(snapshot.read, limit=INDEX_LIMIT)
+    fetch = partial(_uncached, url) if offline else partial(snapshot.read, limit=INDEX_LIMIT)
     return _cached(url, snapshot.index, fetch)
 
 
@@ -99,7 +100,7 @@ def _cached(url: str, index: Index, fetch: Callable[[str], bytes]) -> Index:
     return replace(index, read=read)
 
 
-def _not_seen(url: str, path: str) -> bytes:
+def _uncached(url: str, path: str) -> bytes:
     raise RemoteError(
         f"{url!r} cannot be asked offline, and {path!r} of its index was not seen before. Expected a model that was "
         "asked for once. Run the command once with a connection."
@@ -107,7 +108,7 @@ def _not_seen(url: str, path: str) -> bytes:
 
 
 def last_notices(url: str, model: str) -> Mapping[str, Notice] | None:
-    """Return the notices of a model's packages from the newest local index, by path; None without one.
+    """Return the cached notices about a model's packages, by path, without a request; None without a cached index.
 
     The newest root may refer to a file that was not read since it changed; then what the file had before counts.
 
@@ -115,10 +116,10 @@ def last_notices(url: str, model: str) -> Mapping[str, Notice] | None:
         url: The remote's.
         model: Model id.
     """
-    if (seen := recall(url)) is None:
+    if (cached := recall(url)) is None:
         return None
     with suppress(RemoteError):
-        return seen.index.leaf_of(model).notices
+        return cached.index.leaf_of(model).notices
     prefixes = (bits_of(model)[:end] for end in range(1, MOST_BITS + 1))
     files = [file for prefix in prefixes if (file := _files(url) / prefix).is_file()]
     for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):

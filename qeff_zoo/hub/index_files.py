@@ -34,7 +34,8 @@ from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice, Sign
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
 from qeff_zoo.hub.index_tree import (
     PAGE_BITS,
     Leaf,
@@ -207,7 +208,7 @@ def decode_part(content: bytes, *, known: bool = False) -> Node:
 
 
 def _found(content: bytes, *, known: bool) -> tuple[dict[str, Any], bytes | None]:
-    """Return the content of a file, of the right form, and the signature over it."""
+    """Return the content of a file, checked against the schema, and the signature over it."""
     try:
         text, signature = parts(content)
         if not known and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.entries import Entry, Notice
 
 #: The most packages of a leaf with several models; about 25 KB.
 LEAF_PACKAGES = 256
@@ -47,8 +46,8 @@ class Leaf:
         notices: By a package's path.
     """
 
-    entries: "tuple[Entry, ...]" = ()
-    notices: "Mapping[str, Notice]" = field(default_factory=lambda: MappingProxyType({}))
+    entries: tuple[Entry, ...] = ()
+    notices: Mapping[str, Notice] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def packages(self) -> int:
@@ -148,11 +147,8 @@ def with_leaf(node: Node, model: str, change: Callable[[Leaf], Leaf], read: Read
 def _with_part(
     page: Page, start: int, bits: str, change: Callable[[Leaf], Leaf], read: Read
 ) -> Page:
-    prefix = page.prefix_of(bits)
-    if prefix is None:
-        prefix, node = page.free_prefix(bits), Leaf()
-    else:
-        node = _loaded(prefix, page.parts[prefix], read)
+    prefix = page.prefix_of(bits) or page.free_prefix(bits)
+    node = _loaded(prefix, page.parts.get(prefix, Leaf()), read)
     if isinstance(node, Page):
         changed: Node = _with_part(node, len(prefix), bits, change, read)
         parts = {prefix: changed}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qeff_zoo.disk.regular import open_regular
-from qeff_zoo.hub.index import Notice, package_path
+from qeff_zoo.hub.entries import Notice, package_path
 from qeff_zoo.package.identity import is_key
 from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,

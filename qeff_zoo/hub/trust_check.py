@@ -9,7 +9,7 @@ came from said of it last; nobody is asked.
 from dataclasses import replace
 
 from qeff_zoo.errors import TrustError
-from qeff_zoo.hub.index import Notice, model_of
+from qeff_zoo.hub.entries import Notice, model_of
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.policy import REQUIRE
 from qeff_zoo.hub.trust import check, policy_for, read_signed

@@ -9,7 +9,7 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PackageError
-from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.entries import Entry
 from qeff_zoo.package.manifest import holds
 from qeff_zoo.package.proof import sentences
 from qeff_zoo.plan.spec import EXPORTER_REVISION, SPEC_VERSION

@@ -12,7 +12,7 @@ from typing import Any
 
 from qeff_zoo import registry, targets
 from qeff_zoo.errors import PackageError, RemoteError
-from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.remotes import remote_at

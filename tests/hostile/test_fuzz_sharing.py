@@ -18,7 +18,8 @@ from remote_builder import make
 from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, ZooError
-from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import decode, encode
 from qeff_zoo.hub.index_tree import Page, Reference
 from qeff_zoo.hub.publish.card import card

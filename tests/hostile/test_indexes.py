@@ -17,7 +17,8 @@ from signing_keys import KeyPair, make_pair
 from qeff_zoo import cli
 from qeff_zoo.errors import PublishError, RemoteError, TrustError
 from qeff_zoo.hub import index_files
-from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Notice
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index
 from qeff_zoo.hub.index_files import decode, encode
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.notice import publish_notice

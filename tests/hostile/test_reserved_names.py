@@ -10,7 +10,8 @@ from fixtures_pulls import pull
 from remote_builder import make
 
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import encode
 from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, dump

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Index, Notice, Sign
+from qeff_zoo.hub.entries import Notice
+from qeff_zoo.hub.index import Index, Sign
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.publish.plan import Publication, merged, other_at, refusal
 from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
@@ -54,8 +55,8 @@ def publish(
             return index
         known = notice.instead is None or index.has(notice.instead, entry.model)
         # The remote need not have the better package that a notice names.
-        said = notice if known else replace(notice, instead=None)
-        return index.with_notice(entry.path, said, entry.model)
+        notice_there = notice if known else replace(notice, instead=None)
+        return index.with_notice(entry.path, notice_there, entry.model)
 
     upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
     with _bars(shown=not isinstance(reporter or Silent(), Silent)):

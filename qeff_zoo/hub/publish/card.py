@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote

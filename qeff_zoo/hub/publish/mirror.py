@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qeff_zoo.errors import PublishError, ResolutionError
-from qeff_zoo.hub.index import Entry, Notice, Sign
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Sign
 from qeff_zoo.hub.naming import is_named, said
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller

@@ -8,7 +8,8 @@ as it is.
 from dataclasses import dataclass
 
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Entry, Index, Notice, Sign
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Index, Sign
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.remotes import destination
@@ -44,7 +45,7 @@ def publish_notice(
     Args:
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
         package: Its name: key, 8 hex digits or more, variant, both, or path.
-        state: One of `qeff_zoo.hub.index.STATES`; None to take back what was said.
+        state: One of `qeff_zoo.hub.entries.STATES`; None to take back what was said.
         reason: Reason for people, one line.
         instead: Name of a better package.
         sign: Signs the index; needed where it is signed already.

@@ -13,7 +13,8 @@ from typing import Any
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError
-from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote

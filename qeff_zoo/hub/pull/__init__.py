@@ -12,7 +12,7 @@ from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import index_cache, resolve, trust
-from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.naming import short_name
 from qeff_zoo.hub.policy import OFF
 from qeff_zoo.hub.pull.fetch import (
@@ -110,7 +110,7 @@ class Puller:
             hit=hit,
             bytes_transferred=received,
             source=f"{origin.url}/{origin.path}",
-            warnings=(*described.warnings, *snapshot.index.warnings, *_said_once(origin)),
+            warnings=(*described.warnings, *snapshot.index.warnings, *_warned_once(origin)),
         )
 
     def held(self, origin: Origin, snapshot: Snapshot | None = None) -> Pulled | None:
@@ -222,7 +222,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
     return pulled.warned(found.warnings)
 
 
-def _said_once(origin: Origin) -> Iterator[str]:
+def _warned_once(origin: Origin) -> Iterator[str]:
     """Warn at the first pull from a remote without a pinned signer."""
     policy = trust.policy_for(origin)
     if policy.mode != OFF and not policy.pins_somebody and index_cache.is_first_pull(origin.url):

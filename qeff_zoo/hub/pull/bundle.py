@@ -21,7 +21,8 @@ from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index
+from qeff_zoo.hub.entries import Entry
+from qeff_zoo.hub.index import INDEX_NAME, Index
 from qeff_zoo.hub.index_files import (
     INDEX_LIMIT,
     KEPT,

@@ -21,7 +21,7 @@ from qeff_zoo.disk.digests import Progress, sha256_file
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.pull.transfer import Source, Transfer, Wanted
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.package import Package

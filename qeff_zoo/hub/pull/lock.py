@@ -22,7 +22,7 @@ from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
-from qeff_zoo.hub.index import model_of
+from qeff_zoo.hub.entries import model_of
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote

@@ -16,7 +16,7 @@ from pathlib import Path
 from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import PackageError, RemoteError, TrustError, ZooError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import model_of
+from qeff_zoo.hub.entries import model_of
 from qeff_zoo.hub.naming import is_at
 from qeff_zoo.hub.pull.fetch import (
     Assembler,

@@ -24,7 +24,7 @@ from qeff_zoo.errors import (
     TrustError,
     UnsupportedModelError,
 )
-from qeff_zoo.hub.index import Entry
+from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named, short_name
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide

@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.hub.index import Entry, Notice
+from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.naming import is_named, said
 from qeff_zoo.package.manifest import VALIDATED
 

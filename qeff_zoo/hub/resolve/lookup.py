@@ -17,7 +17,8 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk.regular import is_here, read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import Entry, Index, Notice
+from qeff_zoo.hub.entries import Entry, Notice
+from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named
 from qeff_zoo.hub.remotes import (
     configured_remotes,
