@@ -16,7 +16,8 @@ from qeff_zoo.farm import zoo_file
 from qeff_zoo.farm.planning import MISSING, PUBLISHED, STALE, Cell, plan_farm
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.pipeline.proving import prove

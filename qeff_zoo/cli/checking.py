@@ -65,7 +65,11 @@ def _stale(arguments: argparse.Namespace) -> int:
     for package in named:
         if package.validated == "none" or not (why := staleness(package, store)):
             continue
-        one = {"package": package.name, "build_key": package.build_key, "stale": why}
+        one: dict[str, Any] = {
+            "package": package.name,
+            "build_key": package.build_key,
+            "stale": why,
+        }
         try:
             record = validate_again(package, store, reporter=reporter(arguments))
             one |= {"passed": record.passed, "failures": record.failures}
