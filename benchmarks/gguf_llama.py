@@ -59,7 +59,43 @@ def main(checkpoint: Path, target: Path, kind: str = "q4_0") -> None:
     unfinished.rename(target)
 
 
-def write_config(writer: Any, config: Mapping[str, Any]) -> None:
+def write_q4_0(checkpoint: Path, target: Path) -> None:
+    """Write the file with all matrices in q4_0, and the texts of the tokens, without llama.cpp.
+
+    Args:
+        checkpoint: With a tokenizer.json that has a text for every token.
+        target: Path of the file, complete whenever it exists.
+    """
+    import gguf
+
+    unfinished = target.with_suffix(".unfinished")
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    known = json.loads((checkpoint / "tokenizer.json").read_bytes())["model"]["vocab"]
+    writer = gguf.GGUFWriter(unfinished, "llama")
+    write_config(writer, config, tokenizer="gpt2")
+    special = {config["bos_token_id"], config["eos_token_id"]}
+    kinds = (gguf.TokenType.NORMAL, gguf.TokenType.CONTROL)
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(known, key=known.get))
+    writer.add_token_types([kinds[number in special] for number in range(len(known))])
+    writer.add_token_merges(["a b"])  # an empty list cannot be written
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    for name, values in tensors(checkpoint):
+        if values.ndim == 1:
+            writer.add_tensor(renamed(name), _as_float32(values))
+            continue
+        kind = gguf.GGMLQuantizationType.Q4_0
+        matrix = gguf.quantize(_as_float32(_permuted(values, name, config)), kind)
+        writer.add_tensor(renamed(name), matrix, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    unfinished.rename(target)
+
+
+def write_config(writer: Any, config: Mapping[str, Any], *, tokenizer: str = "none") -> None:
     """Write the metadata that say what a config.json does."""
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -71,7 +107,7 @@ def write_config(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
+    writer.add_tokenizer_model(tokenizer)
 
 
 def tensors(checkpoint: Path) -> Iterator[tuple[str, Any]]:

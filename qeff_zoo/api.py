@@ -153,7 +153,7 @@ def load(
     *,
     threads: int | None = None,
     prefix_cache_bytes: int | None = None,
-    prefix_cache_answers: bool = False,
+    prefix_cache_answers: bool | None = None,
     prefix_cache_dir: str | os.PathLike[str] | None = None,
     draft: Package | str | os.PathLike[str] | None = None,
     acceptance: "Acceptance" = "exact",
@@ -167,8 +167,9 @@ def load(
             Progress of a pull is shown on stderr to a person.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Memory of the prefix cache (text generation); 0 for none, None for 128 MiB.
-        prefix_cache_answers: Keep answers there as well, for prompts that go on from them, as the next turn of a chat
-            does. Their tokens were run one by one, so that such a prompt's answer may differ in its last bits.
+        prefix_cache_answers: Whether generated tokens are cached there as well, for prompts that continue them, as the
+            next turn of a chat does: logits after them may differ in their last digits. None for yes if the package
+            computes in float32, which keeps that difference small.
         prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
         draft: Draft for speculative decoding (text generation): a package of a smaller model of the same
             vocabulary, named as `package` is, "lookup" for prompt lookup, or "heads" for the draft heads that the

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import ExportError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
@@ -26,7 +27,7 @@ _BESIDE = "they are those of a language model beside a vision tower"
 
 def list_model_types() -> list[str]:
     """Return the names of all recipes, sorted, without importing any."""
-    return sorted({name for folder in _folders() for name in _names(folder)})
+    return sorted(_places())
 
 
 def list_recipes() -> list[Recipe]:
@@ -35,7 +36,21 @@ def list_recipes() -> list[Recipe]:
     Raises:
         Exception: Whatever a broken recipe raises on import; a broken recipe is loud.
     """
-    return [find_recipe(name) for name in list_model_types()]
+    return [_read(_import(folder, name), name) for name, folder in sorted(_places().items())]
+
+
+def recipes_setting(field: str) -> list[Recipe]:
+    """Return the recipes whose files set a field, sorted by name. The other files are searched, not imported.
+
+    Args:
+        field: Field of `Recipe`. A recipe that takes over the field of another one repeats it.
+    """
+    setting = f"{field}=".encode()
+    return [
+        _read(_import(folder, name), name)
+        for name, folder in sorted(_places().items())
+        if setting in read_regular(folder / f"{name}.py")
+    ]
 
 
 def find_recipe(model_type: str) -> Recipe:
@@ -125,6 +140,11 @@ def _names(folder: Path) -> set[str]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return set()
     return {file[:-3] for file in files if file.endswith(".py") and not file.startswith(("_", "."))}
+
+
+def _places() -> dict[str, Path]:
+    """Return the folder of each recipe, by name."""
+    return {name: folder for folder in reversed(_folders()) for name in _names(folder)}
 
 
 def _folders() -> list[Path]:

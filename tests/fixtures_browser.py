@@ -29,6 +29,8 @@ _INLINE = ("about", "blob", "data")
 class Tab:
     """Page of the browser, with what went wrong in it.
 
+    Playwright's `wait_for_function` evaluates text, which a page with a strict policy forbids: wait for elements.
+
     Args:
         page: Page of Playwright.
         errors: Errors of the console, and uncaught exceptions.

@@ -133,7 +133,7 @@ def running(
     from qeff_zoo import serving
     from qeff_zoo.serving.server import Server
 
-    app = serving.create_app(backend, name=MODEL, fingerprint="qz1-ab", **choices)
+    app = serving.create_app(backend, **{"name": MODEL, "fingerprint": "qz1-ab", **choices})
     urls: list[str] = []
     with serving.bind("127.0.0.1", 0) as listener:
         server = Server(app, close, patience, urls.append)

@@ -33,7 +33,7 @@ COMMANDS = (
     ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",), ("finetune",),
     ("run",), ("serve",), ("serve-args",), ("chat",), ("bench",),
     ("validate",), ("inspect",), ("ls",), ("resolve",), ("yank",), ("pull",), ("lock",), ("repair",),
-    ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("sign",),
+    ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("site",), ("sign",),
     ("trust", "add"), ("trust", "ls"), ("trust", "rm"),
     ("cache", "ls"), ("cache", "rm"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fixtures_builds import Models
 from publications import folder_files
+from qeff_zoo.validation.checks import source_of
 
 from qeff_zoo import cli, pipeline
 from qeff_zoo.farm import zoo_file
@@ -25,7 +26,6 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.targets import ort
 from qeff_zoo.validation import ladder
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.freshness import staleness, versions_now
 from qeff_zoo.validation.reference import preloaded
 

@@ -149,12 +149,12 @@ def test_prompts_wait_for_each_other_only_where_that_pays() -> None:
 def fill(cache: PrefixCache, decoder: ToyDecoder, prompt: list[int]) -> int:
     """Run a prompt as a scheduler does; return how many tokens were found."""
     keys = cache.keys(prompt)
-    found = done = cache.restore(keys, 0, 0)
+    found = done = cache.restore(keys, 0, 0, len(prompt))
     while done < len(prompt):
         tokens = prompt[done : done + decoder.sizes.prefill_seq_len]
         decoder.prefill({0: Piece(tokens, done)})
         done += len(tokens)
-        cache.save(keys, 0, done)
+        cache.save(keys, 0, done, done - len(tokens))
     return found
 
 
@@ -237,7 +237,10 @@ def test_the_next_turn_of_a_chat_goes_on_from_the_answer(
     packages: dict[str, Package], name: str
 ) -> None:
     expected = chat(opened(packages[name], 0), 3)
-    usual = chat(opened(packages[name], 1 << 20), 3)
+    usual = chat(
+        qeff_zoo.load(packages[name], threads=1, prefix_cache_answers=False),  # type: ignore[arg-type]
+        3,
+    )
     assert usual == expected  # as ever: to the last bit
     kept = chat(
         qeff_zoo.load(packages[name], threads=1, prefix_cache_answers=True),  # type: ignore[arg-type]
@@ -251,6 +254,98 @@ def test_the_next_turn_of_a_chat_goes_on_from_the_answer(
     assert [one.reused_tokens for one in usual] == [0, 16, 32]
     # All but the newest tokens, in whole blocks.
     assert [one.reused_tokens for one in kept] == [0, 32, 64]
+
+
+TURNS, NEW, GENERATED = 6, 12, 8
+
+
+def short_turns(session: TextGenerationSession) -> list[Any]:
+    """Return the outputs of a chat in short turns."""
+    random = np.random.default_rng(4)
+    said: list[int] = []
+    found: list[Any] = []
+    for _ in range(TURNS):
+        said += random.integers(3, 250, NEW).tolist()
+        found += session.generate([said], generation_len=GENERATED, sampling=Sampling(logprobs=1))
+        said = [*said, *found[-1].token_ids]
+    return found
+
+
+@pytest.fixture(scope="module")
+def long_calls(
+    models: Models, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, TextGenerationSession]:
+    """Sessions by weights, with calls that are longer than blocks."""
+    home = tmp_path_factory.mktemp("long_calls")
+    found: dict[str, TextGenerationSession] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(home))
+        checkpoint = models.checkpoint("llama", "llama")
+        models.trace(checkpoint, home)
+        for weights in ("fp32", "int4", "w8a8"):
+            sizes: dict[str, Any] = {"batch_size": 2, "ctx_len": 128, "prefill_seq_len": 64}
+            built = package(checkpoint, weights=weights, **sizes)
+            found[weights] = qeff_zoo.load(built, threads=1)  # type: ignore[assignment]
+            found[f"{weights}, none"] = opened(built, 0)
+    return found
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int4", "w8a8"])
+def test_calls_of_other_lengths_have_the_same_bits(
+    long_calls: dict[str, TextGenerationSession], weights: str
+) -> None:
+    """As `Decoder.split` promises, on this machine's kernels, whatever is stored in a product's matrix."""
+    decoder = long_calls[weights].decoder
+    assert decoder.split == BLOCK
+    tokens = np.random.default_rng(0).integers(3, 250, 64).tolist()
+
+    def run(length: int, *stops: int) -> tuple[dict[str, Any], Any]:
+        for start, stop in pairwise([0, *stops, length]):
+            logits = decoder.prefill({0: Piece(tokens[start:stop], start)})[0]
+        return decoder.save(0, 0, length), logits
+
+    for length, stops in [(64, (16, 32, 48)), (63, (48,)), (63, (16, 32, 48)), (50, (48,))]:
+        (states, logits), (expected, after) = run(length, *stops), run(length)
+        np.testing.assert_array_equal(logits, after)
+        for name, state in states.items():
+            np.testing.assert_array_equal(state, expected[name])
+
+
+def test_a_chat_of_short_turns_computes_only_what_is_new(
+    long_calls: dict[str, TextGenerationSession],
+) -> None:
+    """In float32 generated tokens are cached by default: all but the newest tokens are found, in blocks of 16."""
+    expected = short_turns(long_calls["fp32, none"])
+    found = short_turns(long_calls["fp32"])
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    # The newest generated token was not run.
+    known = [0, *(one.prompt_tokens - NEW - 1 for one in found[1:])]
+    assert [one.reused_tokens for one in found] == [count // BLOCK * BLOCK for count in known]
+    assert [one.reused_tokens for one in found] == [0, 16, 32, 48, 64, 96]
+
+
+def test_what_is_rounded_is_not_continued_from_generated_tokens(
+    long_calls: dict[str, TextGenerationSession],
+) -> None:
+    """Rounded activations amplify the last digits, so that only tokens of prompts are reused, to the last bit."""
+    expected, found = short_turns(long_calls["int4, none"]), short_turns(long_calls["int4"])
+    assert found == expected
+    read = [0, *(one.prompt_tokens for one in found[:-1])]  # by the turn before
+    assert [one.reused_tokens for one in found] == [count // BLOCK * BLOCK for count in read]
+
+
+def test_a_last_token_runs_with_those_before_it(
+    long_calls: dict[str, TextGenerationSession],
+) -> None:
+    """A call of one token has other bits, so that neither the end of a call nor the cache leaves one."""
+    for length in (33, 65, 81):
+        prompt = np.random.default_rng(length).integers(3, 250, length).tolist()
+        expected = long_calls["fp32, none"].generate([prompt], generation_len=2)
+        session = long_calls["fp32"]
+        session.generate([prompt], generation_len=1)
+        (found,) = session.generate([prompt], generation_len=2)
+        assert [found] == expected
+        assert found.reused_tokens == length - 1 - BLOCK
 
 
 def test_answers_join_by_themselves_where_prompts_run_token_by_token() -> None:
@@ -273,7 +368,7 @@ def test_blocks_that_a_call_ends_within_are_kept_where_states_only_grow(
     tokens = list(range(3, 40))
     for start, stop in pairwise([0, 8, 16, 24, 30]):
         decoder.prefill({0: Piece(tokens[start:stop], start)})
-        cache.save(cache.keys(tokens), 0, stop)
+        cache.save(cache.keys(tokens), 0, stop, start)
     decoder.prefill({0: Piece(tokens[30:36], 30)})
     cache.save(cache.keys(tokens), 0, 36, since=30)
     found = opened_again(decoder, cache, tokens)
@@ -284,7 +379,7 @@ def opened_again(decoder: Any, cache: PrefixCache, tokens: list[int]) -> int:
     """Restore all that is known of tokens, and check it; return how many those are."""
     kept = decoder.save(0, 0, 32)
     decoder.prefill({0: Piece([5] * 8, 0)})
-    found = cache.restore(cache.keys(tokens), 0, 0)
+    found = cache.restore(cache.keys(tokens), 0, 0, len(tokens))
     for name, state in decoder.save(0, 0, found).items():
         np.testing.assert_array_equal(state, kept[name])
     return found
@@ -308,11 +403,11 @@ def test_where_memory_gets_scarce_the_longest_unused_goes(
     for files in (None, StateFiles(tmp_path, {})):
         kept = KeptStates(1 << 20, files)
         for number in range(4):
-            kept.put(bytes([number] * 32), {"a": np.ones(100)}, [])
+            kept.put({bytes([number] * 32): {"a": np.ones(100)}}, [])
         scarce = state_cache._SPARE - 801  # two of them
         with monkeypatch.context() as patch:
             patch.setattr(state_cache, "available_memory", lambda scarce=scarce: scarce)
-            kept.put(bytes([9] * 32), {"a": np.ones(100)}, [])
+            kept.put({bytes([9] * 32): {"a": np.ones(100)}}, [])
         there = [bytes([number] * 32) in kept for number in (0, 1, 2, 3, 9)]
         assert there == [files is not None] * 2 + [True] * 3
         assert kept.used == 800 * sum(there)
@@ -356,8 +451,8 @@ def test_what_was_computed_outlives_its_process(
     assert answers(again) == first
     assert again.metrics is not None
     assert again.metrics.reused_tokens == 64 + 32
-    # Answers are kept elsewhere: to use them is another choice.
-    assert not on_disk(packages[name], folder, prefix_cache_answers=True).kept_bytes
+    # Generated tokens are cached in another folder: to use them is another option.
+    assert not on_disk(packages[name], folder, prefix_cache_answers=False).kept_bytes
     block = again.decoder.size_of(BLOCK)
     small = on_disk(packages[name], folder, prefix_cache_bytes=3 * block)
     assert small.kept_bytes <= 3 * block

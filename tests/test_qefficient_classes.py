@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from qeff_zoo import pipeline, qefficient
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient import configs, image_sizes, kv_heads, own_form_configs
 from qeff_zoo.registry import find_recipe
@@ -72,6 +72,12 @@ def test_a_cut_model_equals_transformers() -> None:
     ids = torch.arange(100, 116)[None]
     assert torch.equal(ours(ids).logits, theirs(ids).logits)
     assert len(ours.model.layers) == 2
+
+
+def test_a_model_of_another_class_is_refused() -> None:
+    match = r"'tiny-llama' is a 'llama' model for text-generation.*Speech.* is for speech-seq2seq; expected .*Loader"
+    with pytest.raises(UnsupportedModelError, match=match):
+        qefficient.QEFFAutoModelForSpeechSeq2Seq.from_pretrained(LLAMA)
 
 
 def test_a_model_of_the_hub_is_cut(hub: LocalHub, tmp_path: Path) -> None:

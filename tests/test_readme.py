@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README and the guide of text generation: their examples run, their generated parts are up to date."""
 
+import json
+import math
 import os
 import re
 import shlex
@@ -10,8 +12,15 @@ from pathlib import Path
 
 import pytest
 import warm
+from fixtures_builds import Models
+
+from qeff_zoo.graph import numerics
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from documentation import sizes  # noqa: E402
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = README + (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
 SESSIONS = re.findall(r"<!-- session: [^>]*-->\n```(\w+)\n(.*?)```", PAGES, re.DOTALL)
@@ -111,3 +120,31 @@ def test_generated_parts_are_up_to_date() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= LINES, f"Move a part of README.md to docs/: {LINES} lines."
+
+
+@pytest.mark.parametrize("weights", numerics.WEIGHTS)
+def test_documented_sizes_are_those_of_a_build(weights: str, models: Models, home: Path) -> None:
+    config = json.loads((models.llama / "config.json").read_bytes())
+    decoder = sizes.Decoder(
+        model_id="llama",
+        parameters=0,
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        vocabulary=config["vocab_size"],
+    )
+    package = models.build(models.llama, home, weights=weights)
+    file = package.path / "weights.safetensors"
+    assert decoder.weight_bytes(weights) == file.stat().st_size
+    axes = {"batch_size": 1, "ctx_len": 128}
+    states = package.programs[0].states
+    values = sum(math.prod(axes.get(str(axis), axis) for axis in state.axes) for state in states)
+    assert decoder.cache_bytes(axes["ctx_len"]) == 4 * values
+
+
+def test_documented_models_have_their_published_parameters() -> None:
+    for one in sizes.DECODERS.values():
+        assert sum(math.prod(shape) for _, shape in one.tensors()) == one.parameters

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,21 @@ import pytest
 from qeff_zoo import registry
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.registry import RECIPES_ENV, file_name, find_recipe, list_model_types, list_recipes
+from qeff_zoo.registry import (
+    RECIPES_ENV,
+    file_name,
+    find_recipe,
+    list_model_types,
+    list_recipes,
+    recipes_setting,
+)
 
 SHIPPED = [
     *("bert", "falcon", "gemma2", "gemma3_text", "gpt2", "llama", "mistral", "mixtral"),
     *("qwen2", "qwen3"),
 ]
 DERIVED = """
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from {module} import RECIPE as OTHER
 
@@ -64,6 +72,13 @@ def test_recipes_come_in_the_order_of_their_names() -> None:
     recipes = list_recipes()
     assert [file_name(recipe.model_type) for recipe in recipes] == list_model_types()
     assert all(isinstance(recipe, Recipe) for recipe in recipes)
+
+
+def test_recipes_that_set_a_field_are_found_by_their_text() -> None:
+    default = {field.name: field.default for field in fields(Recipe)}
+    for name in ("alias", "detected_by"):
+        expected = [each for each in list_recipes() if getattr(each, name) != default[name]]
+        assert recipes_setting(name) == expected != []
 
 
 @pytest.mark.parametrize(
@@ -223,7 +238,7 @@ BROKEN = {
     "name": ("from .llama import THERE_IS_NONE", ImportError),
     "raises": ("raise ZeroDivisionError('on import')", ZeroDivisionError),
     "misspelt field": (
-        "from dataclasses import replace\nfrom .llama import RECIPE as L\n"
+        "from dataclasses import fields, replace\nfrom .llama import RECIPE as L\n"
         "RECIPE = replace(L, model_type='broken', shape={})",
         TypeError,
     ),

@@ -98,11 +98,12 @@ def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
     length=st.sampled_from([1, 3, 8, 16, 40]),
     blocks=st.sampled_from([0, 1, 3, 1000]),
     answers=st.booleans(),
+    split=st.sampled_from([0, 8]),
 )
 def test_every_request_gets_what_it_gets_alone(
-    asked: list[Client], rows: int, length: int, blocks: int, answers: bool
+    asked: list[Client], rows: int, length: int, blocks: int, answers: bool, split: int
 ) -> None:
-    decoder = ToyDecoder(rows, CTX_LEN, length)
+    decoder = ToyDecoder(rows, CTX_LEN, length, split)
     prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES, answers=answers)
     scheduler = Scheduler(decoder, prefixes)
     for round_ in range(2):  # the second finds what the first has left behind
@@ -142,6 +143,24 @@ def test_a_long_prompt_holds_up_the_others_by_one_chunk_a_step() -> None:
     assert decoder.calls[:2] == [([1], 8), ([0], 1)]  # the shorter one begins
     assert [width for _, width in decoder.calls] == [8, 1] * 3 + [5, 1] + [8, 1] * 3 + [6, 1]
     assert decoder.calls[-1] == ([0, 1, 2], 1)
+
+
+def test_a_prompt_beside_others_runs_as_many_tokens_a_step_as_they_decode() -> None:
+    """Where the length of calls changes no bit: whole calls alone, and short ones as soon as one decodes."""
+    decoder = ToyDecoder(6, CTX_LEN, 40, split=2)
+    scheduler = scheduler_of(decoder)
+    for _ in range(3):
+        submit(scheduler, 4, first=2)
+    scheduler.step()
+    assert decoder.calls == [([0, 1, 2], 4), ([0, 1, 2], 1)]
+    decoder.calls.clear()
+    late = submit(scheduler, 13)
+    while not late.token_ids:
+        scheduler.step()
+    # Three decode, in calls of multiples of two; the last token does not run alone.
+    assert [width for rows, width in decoder.calls if rows == [3]] == [4, 4, 5]
+    assert [rows for rows, _ in decoder.calls if 0 in rows] == [[0, 1, 2]] * 2 + [[0, 1, 2, 3]]
+    assert late.token_ids == greedy_answer([1] * 13, 2, VOCAB)
 
 
 @settings(deadline=None, max_examples=asked(100))

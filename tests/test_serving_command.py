@@ -106,7 +106,8 @@ def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int)
             assert len(list(stream)) > 50
         out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, out) == (0, "")
-    assert err == f"Serving {MODEL}; Ctrl-C ends it.\n"
+    page = announced["url"].removesuffix("v1")
+    assert err == f"Serving {MODEL}, with a page at {page}; Ctrl-C ends it.\n"
 
 
 def test_a_second_signal_waits_for_nobody(trained: Package) -> None:

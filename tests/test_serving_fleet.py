@@ -55,7 +55,9 @@ class Toy:
         return Member(name=self.name, nbytes=self.nbytes, load=self.load)
 
 
-async def ask(fleet: Fleet, name: Any, body: bytes | None = None) -> tuple[int, bytes]:
+async def ask(
+    fleet: Fleet, name: Any, body: bytes | None = None, path: str = "/v1/completions"
+) -> tuple[int, bytes]:
     """Send a request to an app; give the status and the body."""
     sent: list[Any] = []
     content = json.dumps({"model": name}).encode() if body is None else body
@@ -66,9 +68,37 @@ async def ask(fleet: Fleet, name: Any, body: bytes | None = None) -> tuple[int, 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    headers = [(b"content-type", b"application/json")]
+    method = "GET" if body == b"" else "POST"
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": headers,
+        "query_string": b"",
+    }
     await fleet(scope, receive, send)
     return sent[0]["status"], sent[1]["body"]
+
+
+def test_the_lists_of_the_ollama_api_load_no_model() -> None:
+    async def names(fleet: Fleet, path: str) -> list[str]:
+        status, body = await ask(fleet, "", b"", path)
+        assert status == 200
+        return [one["name"] for one in json.loads(body)["models"]]
+
+    async def run() -> None:
+        toys = [Toy(name, 40) for name in ("one", "two")]
+        fleet = Fleet([toy.member for toy in toys])
+        assert await names(fleet, "/api/tags") == ["one", "two"]
+        assert (await ask(fleet, "two", path="/api/show"))[0] == 200
+        assert (await ask(fleet, "three", path="/api/show"))[0] == 404
+        assert await names(fleet, "/api/ps") == []
+        await ask(fleet, "one")
+        assert await names(fleet, "/api/ps") == ["one"]
+        assert [toy.loads for toy in toys] == [1, 0]
+
+    asyncio.run(run())
 
 
 def test_the_least_recently_used_model_makes_room() -> None:

@@ -25,6 +25,7 @@ class ToyProgram:
         rows: Requests at a time.
         ctx_len: Positions.
         prefill_seq_len: Prompt tokens of one call.
+        split: See `qeff_zoo.runtime.program.SplitsPrompts`.
     """
 
     inputs = dict.fromkeys(
@@ -37,7 +38,8 @@ class ToyProgram:
         )
     }
 
-    def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
+    def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int, split: int = 0) -> None:
+        self.split = split
         widths = {"Prefill": (prefill_seq_len, (prefill_seq_len, ctx_len))}
         widths["Decode"] = (1, (3, ctx_len // 2, ctx_len))
         sizes = {"batch_size": rows, "ctx_len": ctx_len}
@@ -102,8 +104,8 @@ class ToyProgram:
 class ToyDecoder(Decoder):
     """Plans the calls of a `ToyProgram`."""
 
-    def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int) -> None:
-        super().__init__(ToyProgram(rows, ctx_len, prefill_seq_len))
+    def __init__(self, rows: int, ctx_len: int, prefill_seq_len: int, split: int = 0) -> None:
+        super().__init__(ToyProgram(rows, ctx_len, prefill_seq_len, split))
 
     @property
     def calls(self) -> list[tuple[list[int], int]]:

@@ -20,7 +20,7 @@ from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.recipe import TokenId
-from qeff_zoo.registry import file_name, find_recipe, list_model_types, list_recipes
+from qeff_zoo.registry import file_name, find_recipe, list_model_types, recipes_setting
 
 #: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
@@ -310,16 +310,14 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
 def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Add the type of a checkpoint with code of its own, and type and class of another package's, which has none."""
     if config.get("auto_map"):
-        for one in list_recipes():
+        for one in recipes_setting("alias"):
             with _naming_fields_of(path):
                 if (added := one.alias(config)) is not None:
                     added = _with_ids(added, path.parent)
                     return {**config, **added, "model_type": one.model_type}
     if "model_type" in config:
         return config
-    known = (
-        one for one in list_recipes() if one.detected_by and config.keys() >= {*one.detected_by}
-    )
+    known = (one for one in recipes_setting("detected_by") if config.keys() >= {*one.detected_by})
     if (recipe := next(known, None)) is None:
         return config
     if "num_classes" in (config.get("model_args") or {}):

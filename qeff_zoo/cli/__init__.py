@@ -35,10 +35,12 @@ from . import (
     resolving,
     running,
     signing,
+    sites,
 )
 
 #: Packages that a command may lack, and the extras that install them.
 _EXTRAS = {
+    "markupsafe": "site",
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
     "ray": "farm",
@@ -150,6 +152,7 @@ _MODULES = (
     resolving,
     pulling,
     publishing,
+    sites,
     signing,
     housekeeping,
 )

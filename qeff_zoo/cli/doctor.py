@@ -123,6 +123,11 @@ def _installed(package: str) -> str | None:
         return None
 
 
+def processor_name() -> str:
+    """Return the processor of this machine, its number of cores and useful instruction sets."""
+    return _processor(Path("/proc")).detail
+
+
 def _processor(proc: Path) -> Finding:
     text = _read(proc / "cpuinfo")
     pairs: list[tuple[str, str]] = re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text, re.MULTILINE)

@@ -90,13 +90,13 @@ def add_prefix_cache(parser: argparse.ArgumentParser, *, chat: bool = False) -> 
         help="memory of the prefix cache in bytes; 0 for none (default: 128 MiB)",
     )
     if chat:
-        parser.set_defaults(prefix_cache_answers=None)
+        parser.set_defaults(prefix_cache_answers="possible")
     else:
         parser.add_argument(
             "--prefix-cache-answers",
-            action="store_true",
+            action=argparse.BooleanOptionalAction,
             help="cache generated tokens too, for the next turn of a chat; the last bits of logits then depend on "
-            "cache hits",
+            "cache hits (default: if the package computes in float32)",
         )
     parser.add_argument(
         "--prefix-cache-dir",

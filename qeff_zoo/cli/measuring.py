@@ -33,10 +33,21 @@ def bench_command(arguments: argparse.Namespace) -> None:
         figures: Any = bench.run(package, cases, repeat=arguments.repeat, progress=advance)
     if arguments.plot is not None:
         plots.draw(figures, arguments.plot, package.name)
+    if arguments.record:
+        _record(package, figures)
     if arguments.json:
         print_json([asdict(one) for one in figures])
     else:
         print(_speech_table(figures) if speech else _prompts_table(figures))
+
+
+def _record(package: Package, figures: Sequence[Any]) -> None:
+    """Add the figures, and the machine of the measurement, to the record of the package."""
+    from qeff_zoo.cli.doctor import processor_name
+    from qeff_zoo.validation.records import add_measured
+
+    cases = [asdict(one) for one in figures]
+    add_measured(package, {"speed": {"where": processor_name(), "cases": cases}})
 
 
 def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
@@ -153,6 +164,11 @@ def _add_bench(commands: Any) -> None:
     add_threads(parser)
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="also add the figures to validated_models/ORG/NAME.json, which `validate --record` wrote",
     )
     parser.add_argument(
         "--plot",

@@ -84,9 +84,9 @@ def serve_command(arguments: argparse.Namespace) -> None:
     if arguments.others:
         _serve_several(arguments)
         return
-    package = _served(arguments.package, build=arguments.build)
+    own, package = _named(arguments.package, build=arguments.build)
     options = refuse_inapplicable("serve", task_of(package), arguments)
-    name, *aliases = arguments.model_name or [package.name]
+    name, *aliases = arguments.model_name or [own]
     choices = _server_options(
         arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
     )
@@ -200,7 +200,9 @@ def _announcer(arguments: argparse.Namespace, name: str) -> Callable[[str], None
         else:
             print(url)
         sys.stdout.flush()
-        print(f"Serving {name}; Ctrl-C ends it.", file=sys.stderr)
+        has_page = url.startswith("http") and not arguments.no_page
+        page = f", with a page at {url.removesuffix('v1')}" if has_page else ""
+        print(f"Serving {name}{page}; Ctrl-C ends it.", file=sys.stderr)
 
     return announce
 

@@ -159,7 +159,9 @@ def write_durably(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -> bool:
+def publish(
+    folder: Path, final: Path, trash: Path, adopt: Callable[[], bool], *, durable: bool = True
+) -> bool:
     """Give a staged folder its final name, unless what has that name is as good.
 
     Args:
@@ -167,11 +169,13 @@ def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -
         final: The name to take.
         trash: Parent of staging folders; receives the replaced folder first.
         adopt: Whether to leave what has the name; asked whenever the name is taken.
+        durable: Whether to wait until the files are on the disk.
 
     Returns:
         True if `folder` took the name; False if another had it and `folder` is removed.
     """
-    settle(folder)
+    if durable:
+        settle(folder)
     final.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_ATTEMPTS):
         try:

@@ -106,8 +106,8 @@ def _not_seen(url: str, path: str) -> bytes:
     )
 
 
-def last_notices(url: str, model: str) -> Mapping[str, Notice]:
-    """Return the notices about a model's packages that were seen last, by path; nobody is asked.
+def last_notices(url: str, model: str) -> Mapping[str, Notice] | None:
+    """Return the notices about a model's packages that were seen last, by path; None if no index was. Nobody is asked.
 
     The newest root may refer to a file that was not read since it changed; then what the file had before counts.
 
@@ -115,9 +115,10 @@ def last_notices(url: str, model: str) -> Mapping[str, Notice]:
         url: The remote's.
         model: Model id.
     """
-    seen = recall(url)
+    if (seen := recall(url)) is None:
+        return None
     with suppress(RemoteError):
-        return seen.index.leaf_of(model).notices if seen else {}
+        return seen.index.leaf_of(model).notices
     prefixes = (bits_of(model)[:end] for end in range(1, MOST_BITS + 1))
     files = [file for prefix in prefixes if (file := _files(url) / prefix).is_file()]
     for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True):

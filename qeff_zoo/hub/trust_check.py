@@ -105,6 +105,7 @@ def notice_of(origin: Origin, model: str) -> Notice | None:
         origin: Origin of the package.
         model: Model that its index lists it under.
     """
-    urls = unpinned(origin.url), origin.url
-    url = next((url for url in urls if index_cache.recall(url)), origin.url)
-    return index_cache.last_notices(url, model).get(origin.path)
+    notices = index_cache.last_notices(unpinned(origin.url), model)
+    if notices is None:
+        notices = index_cache.last_notices(origin.url, model) or {}
+    return notices.get(origin.path)

@@ -2,7 +2,7 @@
 """The programs of a package, read from its manifest, and the entries that a build writes there."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qeff_zoo.graph.numerics import Numerics
@@ -26,6 +26,7 @@ class CompiledProgram:
         flags: Given to its compiler.
         compiler: Name and version.
         vision_size: Rows of features that a picture becomes which it reads itself; 0 where it reads none.
+        ways: How often each kind of operation was lowered in which way.
     """
 
     role: str
@@ -39,6 +40,7 @@ class CompiledProgram:
     flags: Mapping[str, Any]
     compiler: Mapping[str, Any]
     vision_size: int = 0
+    ways: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> "CompiledProgram":
@@ -58,6 +60,7 @@ class CompiledProgram:
             flags=entry["compiled_from"]["flags"],
             compiler=entry["compiled_from"]["compiler"],
             vision_size=entry.get(VISION_SIZE, 0),
+            ways=entry.get("ways", {}),
         )
 
     @property

@@ -3,20 +3,23 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.checkpoint import processors, text
-from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.export import transforms
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
 from qeff_zoo.plan.decisions import Decisions
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 from qeff_zoo.versions import installed
 
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+#: Version of the form of a spec.
+SPEC_VERSION = 2
 #: Raised if the same inputs give another graph or another package.
 EXPORTER_REVISION = 7
 #: Placeholder digest of the weights in a plan that is made from a config alone.
@@ -26,7 +29,7 @@ TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
 def spec_of_build(
-    checkpoint: Checkpoint,
+    checkpoint: "Checkpoint",
     decisions: Decisions,
     programs: Sequence[ProgramPlan],
     resolved: Resolved,
@@ -39,10 +42,12 @@ def spec_of_build(
         programs: Programs of the package.
         resolved: Additions of the target.
     """
+    from qeff_zoo.checkpoint import processors, text  # slow, and of no use to `spec_of`
+
     facts = decisions.facts
     target, shape = facts["target"], facts["shape"]
     return {
-        "spec": 2,
+        "spec": SPEC_VERSION,
         "sources": _sources(checkpoint),
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(facts["recipe"]),
@@ -69,7 +74,7 @@ def _group(decisions: Decisions, group: str) -> dict[str, Any]:
     return {OPTIONS[name].key: decisions.value[name] for name in names}
 
 
-def _sources(checkpoint: Checkpoint) -> dict[str, Any]:
+def _sources(checkpoint: "Checkpoint") -> dict[str, Any]:
     adapters = [adapter.source for adapter in checkpoint.merged]
     heads = checkpoint.speculator
     model = {

@@ -13,7 +13,7 @@ from weakref import finalize
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
-from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import PREPARED
 from qeff_zoo.package.prepared import SCRIPT, manifest_of
@@ -23,6 +23,7 @@ from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store.adoption import package_of
+from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.progress_bars import reporter
 
 from . import configs, exported, modules, sdks, translation
@@ -141,7 +142,13 @@ class Model:
             )
         found = Source(model=os.fspath(name), **of_source)
         checkpoint = open_checkpoint(found.model, **found.beside)
-        recipe_of(checkpoint)  # what has none is refused here
+        recipe = recipe_of(checkpoint)  # what has none is refused here
+        if cls._task not in tasks_of(recipe):
+            raise UnsupportedModelError(
+                f"{checkpoint.name!r} is a {recipe.model_type!r} model for {', '.join(tasks_of(recipe))}, and "
+                f"{cls.__name__} is for {cls._task}; expected a model for that. Use QEFFCommonLoader, which chooses "
+                "the class."
+            )
         cut = configs.selected(checkpoint, *(source.get(name) for name in configs.ARGUMENTS))
         return cls(found if cut is None else Source(model=cut), **loaded)
 

@@ -69,10 +69,12 @@ def place_of_depth(content: Mapping[str, Any], text: Any, field: str) -> str:
         text: Configuration of the language model, as transformers parses it.
         field: Name of the field.
     """
-    parts = (
-        name
-        for name, value in content.items()
-        if isinstance(value, Mapping) and value.get("model_type") == text.model_type
-    )
-    part = None if field in content else next(parts, None)
-    return f"{part}.{field}" if part else field
+    if field in content:
+        return field
+
+    def likeness(name: str) -> int:
+        fields = content[name].items()
+        return sum(getattr(text, field, None) == value for field, value in fields)
+
+    parts = [name for name, value in content.items() if isinstance(value, Mapping)]
+    return f"{max(parts, key=likeness)}.{field}"

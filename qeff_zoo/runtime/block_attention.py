@@ -90,7 +90,7 @@ class Placing:
         key, tokens = self.key, self.next
         assert key is not None
         self._found[key] = self._passages.decoder.save(row, 0, len(tokens))
-        self._passages.kept.put(key, self._found[key], [key])
+        self._passages.kept.put({key: self._found[key]}, [key])
 
     def place(self, row: int) -> int:
         """Write all documents into a batch slot, one after another; return their number of tokens."""

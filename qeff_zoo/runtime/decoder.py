@@ -15,7 +15,7 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
 from qeff_zoo.runtime.grammar import Grammar
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans, Views
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Program, SplitsPrompts
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
@@ -110,6 +110,11 @@ class Decoder:
         #: Whether the newest tokens of a slot can be dropped by overwriting: all states have an entry for each
         #: position.
         self.only_grows = self._growing == self._written
+        #: Number of tokens at whose multiples prompts are split into calls. It is below `prefill_seq_len` if the length
+        #: of calls changes no bit, as long as none has a single token.
+        self.split = sizes.prefill_seq_len
+        if isinstance(program, SplitsPrompts) and program.split and not self.split % program.split:
+            self.split = program.split
         #: Images in the states of each batch slot, in programs with cross-attention to images.
         self._viewed: dict[int, MultimodalSpans] = {}
 
@@ -151,7 +156,7 @@ class Decoder:
     def prefill(
         self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
     ) -> dict[int, Array]:
-        """Run prompt tokens, at most `prefill_seq_len` per batch slot.
+        """Run prompt tokens, at most `prefill_seq_len` per batch slot, or a span or a last token beyond them.
 
         Args:
             pieces: Tokens by batch slot; other slots stay unchanged.

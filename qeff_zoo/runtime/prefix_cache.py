@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefix cache: states of whole blocks of tokens, keyed by all tokens up to their end, for shared prefixes of prompts.
 
-A block is one or several prefill calls long, so that a prompt is split into the same calls with and without the
-cache, and generated text is bit for bit the same. Generated tokens were run one by one, so that blocks with such
-tokens differ from those of a prompt in the last digits: they are cached only if enabled.
+Generated text is bit for bit the same with and without the cache. A block therefore has 16 tokens if the program
+computes the same bits in calls of other lengths (`Decoder.split`) and all states have an entry for each position. Else
+it is one or several prefill calls long, so that a prompt is split into the same calls.
+
+Generated tokens were run one by one, so that blocks with such tokens differ from those of a prompt in the last digits
+of float32. They are cached by default if nothing amplifies that difference: activations rounded to int8 do.
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
@@ -33,13 +38,14 @@ class PrefixCacheOptions:
 
     Args:
         bytes: Maximum size in memory; 0 to disable the cache, None for the default.
-        answers: Whether generated tokens are cached, too, for prompts that continue them: the next turn of a chat. None
-            if they are cached wherever a prefix cache is possible.
+        answers: Whether generated tokens are cached, too, for prompts that continue them: the next turn of a chat.
+            "possible" if they are cached wherever a prefix cache is possible; None for packages that compute in
+            float32.
         folder: Folder for cached blocks that outlive the process; None for none.
     """
 
     bytes: int | None = None
-    answers: bool | None = False
+    answers: bool | Literal["possible"] | None = None
     folder: Path | None = None
 
 
@@ -56,8 +62,12 @@ def open_prefix_cache(
     Raises:
         GenerationError: If options contradict one another, or are not supported by the package or the machine.
     """
-    if choices.answers is None:
-        choices = replace(choices, answers=decoder.movable and choices.bytes != 0)
+    if choices.answers in (None, "possible"):
+        possible = decoder.movable and choices.bytes != 0
+        kept = possible and (
+            choices.answers == "possible" or _computes_in_float32(package, decoder)
+        )
+        choices = replace(choices, answers=kept)
     if not (choices.answers or choices.folder):
         return PrefixCache(decoder, choices.bytes)
     asked = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
@@ -85,6 +95,14 @@ def open_prefix_cache(
     return PrefixCache(decoder, choices.bytes, answers=bool(choices.answers), files=files)
 
 
+def _computes_in_float32(package: Path, decoder: Decoder) -> bool:
+    """Whether neither activations nor states are rounded, so that results of two calls differ in their last digits."""
+    programs = read_json(package / "manifest.json").get("programs", ())
+    numerics = [Numerics.from_dict(program["numerics"]) for program in programs]
+    exact = all(one.activations == "float32" and not one.int8_activations for one in numerics)
+    return exact and all(state.dtype == np.float32 for state in decoder.states.values())
+
+
 class PrefixCache:
     """LRU cache of the states of blocks by prefix, within a memory budget.
 
@@ -109,9 +127,11 @@ class PrefixCache:
     ) -> None:
         if budget is not None:
             check_budget(budget, sum(state.nbytes for state in decoder.states.values()))
-        width = decoder.sizes.prefill_seq_len
+        width = decoder.split if decoder.only_grows else decoder.sizes.prefill_seq_len
         #: Number of tokens in a block.
         self.block = width * -(-_LEAST // width)
+        #: Minimum number of tokens left to compute: see `Decoder.split`.
+        self._rest = 1 if width == decoder.sizes.prefill_seq_len else 2
         self.answers = answers
         self._decoder = decoder
         self.kept = KeptStates(PREFIX_CACHE_BYTES if budget is None else budget, files)
@@ -129,11 +149,9 @@ class PrefixCache:
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Return the keys of the cacheable blocks of tokens, each over all content up to its end.
+        """Return the keys of the whole blocks of tokens, each over all content up to its end.
 
         Images share one placeholder token, so that keys include the digests of images.
-
-        At least one token is left to compute.
 
         Args:
             tokens: Token ids of a prompt, with or without generated tokens.
@@ -144,7 +162,7 @@ class PrefixCache:
         keys = [*known]
         if not self._keeps:
             return keys
-        for start in range(len(keys) * self.block, len(tokens) - self.block, self.block):
+        for start in range(len(keys) * self.block, len(tokens) - self.block + 1, self.block):
             before = keys[-1] if keys else hashlib.blake2b(adapter, digest_size=_KEY).digest()
             digest = hashlib.blake2b(before, digest_size=_KEY)
             digest.update(np.array(tokens[start : start + self.block], np.int64).tobytes())
@@ -157,13 +175,22 @@ class PrefixCache:
         """Return the number of the block with a token."""
         return done // self.block
 
-    def restore(self, keys: Sequence[bytes], row: int, done: int) -> int:
+    def restore(
+        self,
+        keys: Sequence[bytes],
+        row: int,
+        done: int,
+        length: int,
+        insets: MultimodalSpans | None = None,
+    ) -> int:
         """Restore the states of cached blocks of a prompt in a batch slot.
 
         Args:
             keys: Keys of the prompt.
             row: Batch slot of the decoder.
             done: Number of tokens that the slot has run.
+            length: Number of tokens of the prompt: at least one is left to compute.
+            insets: Images or audio of the prompt, if any: spans that must be in one call are restored whole.
 
         Returns:
             Number of tokens that the slot has now.
@@ -172,19 +199,23 @@ class PrefixCache:
             return done
         first = last = done // self.block
         found = []
-        while last < len(keys) and (states := self.kept.get(keys[last])) is not None:
+        most = min(len(keys), (length - self._rest) // self.block)
+        while last < most and (states := self.kept.get(keys[last])) is not None:
             if not self._decoder.fits(states, self.block):
                 self.kept.drop(keys[last])
                 break
             found.append(states)
             last += 1
+        while found and insets and insets.end(done, last * self.block) != last * self.block:
+            found.pop()
+            last -= 1
         for place, states in enumerate(found, first):
             self._decoder.restore(row, place * self.block, states, latest=place == last - 1)
         if found:
             self.kept.touch(keys[:last])
         return last * self.block
 
-    def save(self, keys: Sequence[bytes], row: int, done: int, since: int | None = None) -> None:
+    def save(self, keys: Sequence[bytes], row: int, done: int, since: int) -> None:
         """Cache the blocks that a batch slot has just completed.
 
         Args:
@@ -192,17 +223,16 @@ class PrefixCache:
             row: Batch slot of the decoder.
             done: Number of tokens that the slot has run.
             since: Number of tokens before the call: blocks that ended in between are cached, too, if all states have
-                an entry for each position. None for only the block that ends here.
+                an entry for each position.
         """
-        first = done - 1 if since is None or not self._decoder.only_grows else since
-        for place in range(first // self.block + 1, done // self.block + 1):
-            self._save(keys, row, place)
-
-    def _save(self, keys: Sequence[bytes], row: int, place: int) -> None:
-        if place > len(keys) or keys[place - 1] in self.kept:
-            return
-        if place > 1 and keys[place - 2] not in self.kept:  # dropped: this block is unreachable
-            return
-        start = (place - 1) * self.block
-        states = self._decoder.save(row, start, start + self.block)
-        self.kept.put(keys[place - 1], states, keys[:place])
+        first = since if self._decoder.only_grows else done - 1
+        places = range(first // self.block, min(done // self.block, len(keys)))
+        if places and (
+            not places[0] or keys[places[0] - 1] in self.kept
+        ):  # else dropped: unreachable
+            fresh = {
+                keys[place]: self._decoder.save(row, place * self.block, (place + 1) * self.block)
+                for place in places
+                if keys[place] not in self.kept
+            }
+            self.kept.put(fresh, keys[: places[-1] + 1])

@@ -121,6 +121,15 @@ class HoldsLoraWeights(Protocol):
 
 
 @runtime_checkable
+class SplitsPrompts(Protocol):
+    """Additional property of a program whose results do not depend on how a prompt is split into calls."""
+
+    @property
+    def split(self) -> int:
+        """Number of tokens: calls of two tokens or more that begin at its multiples return the same bits; 0 if none."""
+
+
+@runtime_checkable
 class HasMaxPatches(Protocol):
     """Additional property of a program that takes images up to a largest size."""
 

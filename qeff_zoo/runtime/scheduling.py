@@ -2,7 +2,9 @@
 """Scheduler of requests: any number of them, each of which is served.
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
-step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time.
+step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
+the length of calls changes no bit (`Decoder.split`), a prefill call beside decoding requests runs about as many tokens
+as the decode call: the time between two tokens of a request is that of about two decode calls, whatever the prompts.
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -89,13 +91,19 @@ class _Slot:
         """Number of generated tokens left to run; more than one after an eviction, or after states were restored."""
         return self.left + len(self.answer.token_ids)
 
-    def next_piece(self, length: int) -> Piece:
-        """Return the next tokens to run: at most `length` of a document, of the prompt or of the generated text."""
+    def next_piece(self, length: int, *, no_single: bool = False) -> Piece:
+        """Return the next tokens to run.
+
+        Args:
+            length: Maximum number of tokens of a document, of the prompt or of the generated text.
+            no_single: Whether a last token of the prompt that would run alone is added.
+        """
         if self.placing:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
         if self.prefills:
-            stop, insets = self.done + length, self.answer.request.insets
+            insets = self.answer.request.insets
+            stop = self.done + length + (no_single and self.left == length + 1)
             stop = stop if insets is None else insets.end(self.done, stop)
             tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
         else:
@@ -145,6 +153,8 @@ class Scheduler:
         self._keeps_answers = prefixes.answers or alike
         self._groups: list[_Group] = []  # with waiting requests, in the order of submission
         self._seats: list[_Slot] = []  # in the order of admission
+        #: Whether the length of a call changes no bit unless it is one, see `Decoder.split`.
+        self._splits = decoder.split < decoder.sizes.prefill_seq_len
         self._shortest_next = False
         self._silent: _Slot | None = None  # the slot whose missing draft cancelled all
         self.timings = Timings()
@@ -169,13 +179,14 @@ class Scheduler:
         Returns: Logits after the prompt, (vocab,).
         """
         keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
-        done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
+        done, logits = self._prefixes.restore(keys, 0, 0, len(prompt), insets), np.empty(0)
         while done < len(prompt):
-            stop = done + length if insets is None else insets.end(done, done + length)
+            stop = done + length + (self._splits and len(prompt) == done + length + 1)
+            stop = stop if insets is None else insets.end(done, stop)
             piece = Piece(prompt[done:stop], done, insets)
             logits = self._decoder.prefill({0: piece})[0]
             done += len(piece.tokens)
-            self._prefixes.save(keys, 0, done)
+            self._prefixes.save(keys, 0, done, piece.start)
         return logits
 
     def submit(self, *answers: Answer) -> None:
@@ -288,7 +299,7 @@ class Scheduler:
         does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
         At most half of it is padding.
         """
-        length = self._decoder.sizes.prefill_seq_len
+        length = self._chunk_length()
         prefilling = [seat for seat in self._seats if seat.prefills]
         if prefilling and self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
@@ -299,7 +310,7 @@ class Scheduler:
         widths: list[int] = []
         for seat in prefilling:
             self._reuse(seat)
-            width = len(seat.next_piece(length).tokens)
+            width = len(seat.next_piece(length, no_single=self._splits).tokens)
             together = [*widths, width]
             padded = len(together) * max(together)
             if not chunk or (
@@ -311,13 +322,20 @@ class Scheduler:
                 widths = together
         return chunk
 
+    def _chunk_length(self) -> int:
+        """Return the maximum number of tokens of a prompt in the next prefill call."""
+        length, split = self._decoder.sizes.prefill_seq_len, self._decoder.split
+        decoding = sum(not seat.prefills for seat in self._seats)
+        return min(length, split * -(-decoding // split)) if decoding else length
+
     def _reuse(self, seat: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""
         if seat.placing:
             found = 0 if seat.done else seat.placing.look()
             self._place(seat)
         else:
-            done = self._prefixes.restore(seat.keys, seat.row, seat.done)
+            prompt, insets = seat.answer.request.prompt, seat.answer.request.insets
+            done = self._prefixes.restore(seat.keys, seat.row, seat.done, len(prompt), insets)
             found, seat.done = done - seat.done, done
         seat.answer.reused_tokens += found
         self.timings.reused_tokens += found
@@ -336,8 +354,8 @@ class Scheduler:
         return any(key and key == one.keys[place : place + 1] for one in chunk)
 
     def _prefill(self, chunk: Sequence[_Slot]) -> None:
-        length = self._decoder.sizes.prefill_seq_len
-        pieces = {seat.row: seat.next_piece(length) for seat in chunk}
+        length = self._chunk_length()
+        pieces = {seat.row: seat.next_piece(length, no_single=self._splits) for seat in chunk}
         begun = time.perf_counter()
         logits = self._decoder.prefill(pieces)
         self.timings.prefill_seconds += time.perf_counter() - begun
@@ -353,7 +371,7 @@ class Scheduler:
                 self._place(seat)
         self._extend(chunk, logits)
         for seat in chunk:
-            self._keep(seat)
+            self._keep(seat, pieces[seat.row].start)
 
     def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
@@ -448,13 +466,13 @@ class Scheduler:
         for seat in decoding:
             self._keep(seat, seat.done - 1)
 
-    def _keep(self, seat: _Slot, since: int | None = None) -> None:
-        """Cache the blocks that a call has completed; `since` is the number of tokens before a decode call."""
+    def _keep(self, seat: _Slot, since: int) -> None:
+        """Cache the blocks that a call has completed; `since` is the number of tokens before it."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
         if request.documents:  # what comes after passages depends on where they are
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
-            tokens = [*request.prompt, *answer.token_ids]
+            tokens = [*request.prompt, *answer.token_ids][: seat.done]
             seat.keys = prefixes.keys(tokens, request.insets, answer.adapter.digest, seat.keys)
         prefixes.save(seat.keys, seat.row, seat.done, since)
 

@@ -239,21 +239,21 @@ class KeptStates:
                 self._drop(key)
         return kept.states if kept else None
 
-    def put(self, key: bytes, states: States, used: Sequence[bytes]) -> None:
+    def put(self, fresh: Mapping[bytes, States], used: Sequence[bytes]) -> None:
         """Add states, and drop others beyond the budget; states that exceed the budget alone are not added.
 
         Args:
-            key: Key of a new entry.
-            states: States, which are not modified.
+            fresh: States by new key, which are not modified.
             used: Keys in use, as for `touch`.
         """
-        size = sum(one.nbytes for one in states.values())
-        if size > self.budget:
-            return
-        on_disk = self._files is not None and self._files.write(key, states)
-        self._add(key, _Kept(size, states, on_disk))
-        self.touch(used)
-        self._make_room()
+        sizes = {key: sum(one.nbytes for one in states.values()) for key, states in fresh.items()}
+        for key, size in sizes.items():
+            if size <= self.budget:
+                on_disk = self._files is not None and self._files.write(key, fresh[key])
+                self._add(key, _Kept(size, fresh[key], on_disk))
+        if fresh:
+            self.touch(used)
+            self._make_room()
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Mark keys as used, the first one last: without it the others cannot be found."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server of packages over OpenAI's and Anthropic's APIs (extra `serve`)."""
+"""Server of packages over OpenAI's, Anthropic's and ollama's APIs, with a page for people (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.options import ServerOptions

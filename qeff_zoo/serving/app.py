@@ -27,7 +27,7 @@ from qeff_zoo.tasks import find
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.versions import installed
 
-from . import adapters, errors, tokens
+from . import adapters, errors, ollama, tokens
 
 Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 #: Paths that are counted by name.
@@ -46,6 +46,7 @@ PATHS = (
         "/openapi.json",
     ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
+    *ollama.PATHS,
     "/health",
     "/metrics",
     *PAGE_PATHS,
@@ -152,6 +153,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
+    app.include_router(ollama.catalog(model.listed))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
     app.include_router(operations(offer.metrics.text))

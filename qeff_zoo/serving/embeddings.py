@@ -50,7 +50,7 @@ def _written(vector: Array, encoding: str) -> str | list[float]:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _shortened(vectors: Array, dimensions: int | None) -> Array:
+def shortened(vectors: Array, dimensions: int | None) -> Array:
     """Return the first dimensions of embeddings, scaled to length 1 as those of models that are trained for it."""
     if dimensions is None:
         return vectors
@@ -82,7 +82,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         admit(body)
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, body, "input")
-        vectors = _shortened(np.stack(outputs), body.dimensions)
+        vectors = shortened(np.stack(outputs), body.dimensions)
         content = await asyncio.to_thread(embedding_list, body, read, vectors)
         return Response(content, media_type="application/json")
 

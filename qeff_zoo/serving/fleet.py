@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
-from qeff_zoo.serving import errors
+from qeff_zoo.serving import errors, ollama
 from qeff_zoo.serving.app import operations
 from qeff_zoo.serving.errors import ApiError, brief, internal_error
 from qeff_zoo.serving.metrics import Metrics
@@ -31,7 +31,7 @@ from qeff_zoo.serving.model import Model
 from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
-_OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models")
+_OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models", *ollama.OWN_PATHS)
 _MODEL = "/v1/models/"
 _FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{0,512})\r\n')  # of a form
 
@@ -262,15 +262,18 @@ def _own_endpoints(members: Mapping[str, Member]) -> FastAPI:
 
     app.include_router(operations(metrics))
 
+    def described() -> list[dict[str, Any]]:
+        return [entry for member in members.values() for entry in _described(member)]
+
+    app.include_router(ollama.catalog(described))
+
     @app.get("/v1/models")
     async def models() -> Response:
-        data = [entry for member in members.values() for entry in _described(member)]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": described()})
 
     @app.get(f"{_MODEL}{{name:path}}")
     async def model(name: str) -> Response:
-        every = [entry for member in members.values() for entry in _described(member)]
-        found = next((entry for entry in every if entry["id"] == name), None)
+        found = next((entry for entry in described() if entry["id"] == name), None)
         return JSONResponse(found) if found else _unknown(name, members).response
 
     return app

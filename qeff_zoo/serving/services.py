@@ -17,6 +17,7 @@ from qeff_zoo.serving import (
     generation,
     matching,
     messages,
+    ollama,
     responses,
     scores,
     transcriptions,
@@ -136,6 +137,7 @@ class Generation:
             generation.routes(API, runs),
             responses.routes(API, runs),
             messages.routes(API, runs),
+            ollama.routes(runs),
         ]
         if taken is not None and sources is not None:
             routers.append(adapters.routes(API, offer.name, taken, sources))
@@ -163,6 +165,7 @@ class TextEncoding:
         routers = [scores.routes(API, backend, model.admit)]
         if backend.session.task == FEATURE_EXTRACTION:
             routers.append(embeddings.routes(API, backend, model.admit))
+            routers.append(ollama.embedding(backend, model))
         return model, routers
 
 

@@ -18,6 +18,7 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.objects import Object, Reply, usage_of
 
 _T = TypeVar("_T")
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class EventStream(StreamingResponse):
@@ -26,14 +27,20 @@ class EventStream(StreamingResponse):
     Args:
         events: Events from `events`.
         handles: Handles of the running requests.
+        media_type: Media type of the events.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], handles: Sequence[Handle]) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        handles: Sequence[Handle],
+        media_type: str = "text/event-stream",
+    ) -> None:
         headers = {
             "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
         }  # no buffering by proxies
-        super().__init__(events, headers=headers, media_type="text/event-stream")
+        super().__init__(events, headers=headers, media_type=media_type)
         self._handles = handles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,8 +97,7 @@ def server_sent(content: Object, name: str) -> bytes:
 
 
 def _event(content: Object) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return f"data: {_JSON.encode(content)}\n\n".encode()
 
 
 async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:

@@ -12,7 +12,7 @@ import numpy as np
 
 from qeff_zoo import targets
 from qeff_zoo.disk.staging import write_durably
-from qeff_zoo.errors import CompileError
+from qeff_zoo.errors import CompileError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, base_name, source_in
 from qeff_zoo.package.proof import sentences
@@ -121,10 +121,18 @@ def add_measured(
         package: A package that was recorded.
         figures: Measurements by name.
         folder: Folder of all records.
+
+    Raises:
+        PackageError: The package has no record.
     """
     path = _path_of(package, folder)
-    content = json.loads(path.read_bytes())
-    (entry,) = (one for one in content["records"] if one["build_key"] == package.build_key)
+    content = json.loads(path.read_bytes()) if path.is_file() else {"records": []}
+    entry = next((one for one in content["records"] if one["build_key"] == package.build_key), None)
+    if entry is None:
+        raise PackageError(
+            f"Package {package.name!r} has no record in {str(path)!r}. Expected one, to which measurements are added. "
+            "Run `qeff-zoo validate PACKAGE --record` first, in the same folder."
+        )
     entry["measured"] = {**entry.get("measured", {}), **figures}
     return _write(path, content)
 
@@ -231,6 +239,7 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
         "weights": package.manifest["weights"]["storage"],
         "revision": source_in(package.manifest).get("revision"),
         "build_key": package.build_key,
+        "finished": package.manifest["provenance"]["finished"][:19] + "Z",
         "plan": package.manifest["spec"],
         "level": record.level,
         "verdict": "validated" if record.passed else "failed",

@@ -24,7 +24,7 @@ TASKS = {
     "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
     "audio-classification": ("classify recordings", "speech.md"),
     "feature-extraction": ("embed texts", "embeddings.md"),
-    "image-text-embedding": ("embed texts and images", "embeddings.md#texts-and-images"),
+    "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),
     "image-feature-extraction": ("embed images", "images.md"),

@@ -119,5 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+flags.sign(main, _parser())
+
 if __name__ == "__main__":
     sys.exit(main())

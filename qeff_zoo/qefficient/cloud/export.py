@@ -52,5 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+flags.sign(main, _parser())
+
 if __name__ == "__main__":
     sys.exit(main())

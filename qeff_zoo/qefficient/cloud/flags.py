@@ -2,6 +2,7 @@
 """Flags that QEfficient's commands share, each in both spellings, and options of the compiler alone."""
 
 import argparse
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +155,25 @@ def run(
         command(arguments, options)
         return 0
     return guarded(lambda: command(arguments, options), words)
+
+
+def sign(function: Callable[..., int], parser: argparse.ArgumentParser) -> None:
+    """Give a function of QEfficient the signature that `inspect` shows: a parameter for each flag.
+
+    Args:
+        function: Function of a command.
+        parser: Parser of the command.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = {action.dest: action.default for action in parser._actions if action.dest != "help"}
+    first = [name for name in ("model_name",) if name in names]
+    parameters = [
+        inspect.Parameter(
+            name, kind if name in first else inspect.Parameter.KEYWORD_ONLY, default=names[name]
+        )
+        for name in dict.fromkeys([*first, *names])
+    ]
+    vars(function)["__signature__"] = inspect.Signature(parameters, return_annotation=int)
 
 
 def _words(argv: Sequence[str] | str | None, given: Mapping[str, Any]) -> list[str]:

@@ -110,9 +110,7 @@ function block(lines, at, depth) {
   return ITEM.test(line) ? list(lines, at, depth) : null;
 }
 
-function cells(line) {
-  return line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-}
+const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 
 /** Return a list; lines that are indented more than its marks belong to the item before them. */
 function list(lines, at, depth) {

@@ -29,7 +29,8 @@ async function loadModels() {
 
 function showModel() {
   const types = typesOf(chosen());
-  $("text").placeholder = kindOf(chosen()).hint;
+  const loads = chosen()?.status?.value === "unloaded" ? " (it loads the model first)" : "";
+  $("text").placeholder = kindOf(chosen()).hint + loads;
   $("file").accept = types.join();
   $("attach").hidden = !types.length;
   files = files.filter(fits);
@@ -39,10 +40,7 @@ function showModel() {
 function failed(error) {
   if (error.name === "AbortError") return;
   $("status").textContent = error.message;
-  if (error.status === 401) {
-    $("key-reason").textContent = "This server requires a key, and the one of this tab is missing or wrong. It stays in this tab.";
-    if (!$("key-dialog").open) $("key-dialog").showModal();
-  }
+  if (error.status === 401 && !$("key-dialog").open) $("key-dialog").showModal();
 }
 
 /** Return the parameters of a request; an empty field is left out. */
@@ -62,18 +60,15 @@ function options() {
   return found;
 }
 
-/** Sampling parameters in the settings: label, name, and limits of the number. */
-const NUMBERS = [
-  ["Temperature", "temperature", 0, 2, "any"], ["Top p", "top_p", 0, 1, "any"], ["Top k", "top_k", 0, "", 1],
-  ["Min p", "min_p", 0, 1, "any"], ["Repetition penalty", "repetition_penalty", 0.01, 100, "any"],
-  ["Presence penalty", "presence_penalty", -2, 2, "any"], ["Maximum of tokens", "max_tokens", 1, "", 1], ["Seed", "seed", "", "", 1],
-];
+/** Numbers in the settings: parameters of the API with their labels. The server checks their values. */
+const NUMBERS = {
+  temperature: "Temperature", top_p: "Top p", top_k: "Top k", min_p: "Min p", repetition_penalty: "Repetition penalty",
+  presence_penalty: "Presence penalty", max_tokens: "Maximum of tokens", seed: "Seed",
+};
 
 function addNumbers() {
-  const fields = NUMBERS.map(([label, name, min, max, step]) =>
-    element("label", {}, label, element("input", { type: "number", name, min, max, step })),
-  );
-  $("settings").querySelector("label").after(...fields);
+  const field = ([name, label]) => element("label", {}, label, element("input", { type: "number", name, step: "any" }));
+  $("settings").querySelector("label").after(...Object.entries(NUMBERS).map(field));
 }
 
 function applySettings() {
@@ -112,15 +107,13 @@ function showFiles() {
   $("files").replaceChildren(...files.map(entry));
 }
 
-const urlOf = (file) =>
-  new Promise((done, failed) => {
-    const reader = Object.assign(new FileReader(), { onload: () => done(reader.result), onerror: () => failed(reader.error) });
+async function partOf(file) {
+  const reader = new FileReader();
+  await new Promise((done) => {
+    reader.onloadend = done; // a file that cannot be read has no result
     reader.readAsDataURL(file);
   });
-
-async function partOf(file) {
-  const url = await urlOf(file);
-  const [kind, format] = file.type.split("/");
+  const [url, [kind, format]] = [reader.result ?? "", file.type.split("/")];
   if (kind === "audio") return { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } };
   return kind === "image" ? { type: "image_url", image_url: { url } } : { type: "video_url", video_url: { url } };
 }
@@ -175,7 +168,8 @@ function showActions(message) {
   const retry = element("button", { type: "button" }, "Retry");
   retry.onclick = () => {
     if (running) return;
-    chat.messages.splice(chat.messages.indexOf(message));
+    const at = chat.messages.indexOf(message); // -1 for an answer that failed
+    if (at > 0) chat.messages.splice(at);
     showChat();
     answer();
   };
@@ -188,7 +182,8 @@ function showActions(message) {
 function showChat() {
   $("log").replaceChildren();
   for (const message of chat.messages) show(message)();
-  if (!chat.messages.length) $("log").append(element("p", { className: "hint" }, "Write below. Enter sends, Shift+Enter adds a line, Escape stops."));
+  const hint = "Write below. Enter sends, Shift+Enter adds a line, Escape stops.";
+  if (!chat.messages.length) $("log").append(element("p", { className: "hint" }, hint));
   const titled = chats.filter((one) => one.messages.length || one === chat);
   const title = ({ messages: [first] }) => (first ? `${first.title}`.slice(0, 40) : "New chat");
   $("chats").replaceChildren(
@@ -243,15 +238,14 @@ function showRunning() {
 }
 
 async function send() {
-  const text = $("text").value;
-  if (running || !(text.trim() || files.length)) return;
-  const parts = await Promise.all(files.map(partOf));
-  const content = parts.length ? [...parts, ...(text.trim() ? [{ type: "text", text }] : [])] : text;
-  const message = { role: "user", content, files, title: text.trim() || files[0].name };
+  const [text, added] = [$("text").value, files];
+  if (running || !(text.trim() || added.length)) return;
   $("text").value = "";
   files = [];
   showFiles();
-  chat.messages.push(message);
+  const parts = await Promise.all(added.map(partOf));
+  const content = parts.length ? [...parts, ...(text.trim() ? [{ type: "text", text }] : [])] : text;
+  chat.messages.push({ role: "user", content, files: added, title: text.trim() || added[0].name });
   showChat();
   await answer();
 }
@@ -273,7 +267,10 @@ $("text").onpaste = (event) => {
 document.onkeydown = (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) running?.abort();
 };
-$("stop").onclick = () => running?.abort();
+$("stop").onclick = () => {
+  running?.abort();
+  $("text").focus();
+};
 $("attach").onclick = () => $("file").click();
 $("file").onchange = () => {
   addFiles($("file").files);

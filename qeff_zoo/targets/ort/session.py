@@ -24,6 +24,8 @@ from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from . import processor
 
 _ONLY_ERRORS = 3
+#: Rows of a product that kernels compute at once; they compute fewer rows, the last ones of a call, in another order.
+_SPLIT = 16
 #: What ONNX Runtime raises for a graph that it cannot read, and for values that do not fit it.
 _REFUSALS = (
     RuntimeError,
@@ -71,7 +73,9 @@ def open_program(
     session = open_graph(
         path, threads=threads, prepack=not smoke_test and _prepacks(package), graph=graph
     )
-    return OrtProgram(session, program.states, program.specializations)
+    # Experts get other numbers of tokens in other calls, and products of integers sum each number in its own order.
+    varies = bool(program.ways.get("experts") and program.numerics.matrices)
+    return OrtProgram(session, program.states, program.specializations, 0 if varies else _SPLIT)
 
 
 def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
@@ -179,6 +183,7 @@ class OrtProgram:
         session: Session of a graph.
         states: Retained states among its inputs.
         specializations: Sizes of the states.
+        split: See `qeff_zoo.runtime.program.SplitsPrompts`.
 
     Raises:
         GenerationError: The KV cache does not fit into memory.
@@ -189,6 +194,7 @@ class OrtProgram:
         session: onnxruntime.InferenceSession,
         states: Iterable[State],
         specializations: Specializations,
+        split: int = 0,
     ) -> None:
         self._session, self.specializations, self.states = session, specializations, [*states]
         given = {value.name: _tensor(value) for value in session.get_inputs()}
@@ -204,6 +210,7 @@ class OrtProgram:
             specializations,
         )
         self._has_windows = any(state.kind == "window" for state in self.states)
+        self.split = split
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         self._bound: dict[tuple[int, int], dict[str, Array]] = {}
         self._sized = {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multimodal text generation tasks: prompts with images, videos or audio among their text."""
+"""Multimodal tasks, text generation and embeddings: prompts with images, videos or audio among their text."""

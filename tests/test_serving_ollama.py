@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ollama's API, by ollama's client: chats, generated texts, tools, images, embeddings, the list of models, refusals."""
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import ollama
+import pytest
+from chat_templates import TEMPLATES
+from fixtures_serving import (
+    EXAMPLE,
+    KEY,
+    MODEL,
+    PROMPT,
+    QUESTION,
+    TIMEOUT,
+    active,
+    chat,
+    complete,
+    connect,
+    post,
+    running,
+    wait_until,
+)
+from test_serving_tools import CITY
+
+import qeff_zoo
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Text
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.ollama import _Builder
+from qeff_zoo.serving.ollama_schemas import ChatBody
+
+OPTIONS = {"temperature": 0, "num_predict": 16}
+SCHEMA = {"type": "object", "properties": {"city": CITY}, "required": ["city"]}
+FUNCTION = {"name": "get_weather", "description": "Weather.", "parameters": SCHEMA}
+
+
+def connected(url: str, key: str = KEY) -> ollama.Client:
+    return ollama.Client(
+        url.removesuffix("/v1"), headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT
+    )
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[ollama.Client]:
+    with connected(url) as opened:
+        yield opened
+
+
+def test_a_chat_is_the_one_of_the_other_api(client: ollama.Client, url: str) -> None:
+    with connect(url) as other:
+        expected = chat(other)
+        seeded = chat(other, temperature=0.9, seed=3, top_p=0.8, stop=["a"]).choices[0].message
+        (continued,) = complete(other).choices
+    found = client.chat(MODEL, QUESTION, options=OPTIONS)
+    assert (found.message.role, found.done) == ("assistant", True)
+    assert found.message.content == expected.choices[0].message.content
+    usage = expected.usage
+    assert (found.prompt_eval_count, found.eval_count) == (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+    )
+    assert found.done_reason == expected.choices[0].finish_reason
+    assert found.total_duration >= found.eval_duration >= 0
+    parts = [
+        *client.chat(MODEL, QUESTION, options=OPTIONS, stream=True, keep_alive="5m", think=False)
+    ]
+    assert "".join(part.message.content for part in parts) == found.message.content
+    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert len(parts) > 2
+    more = {
+        "temperature": 0.9,
+        "seed": 3,
+        "top_p": 0.8,
+        "stop": ["a"],
+        "num_predict": 16,
+        "num_ctx": 9,
+    }
+    assert client.chat(MODEL, QUESTION, options=more).message.content == seeded.content
+    asked = QUESTION[0]["content"]
+    assert client.generate(MODEL, asked, options=OPTIONS).response == found.message.content
+    raw = client.generate(
+        MODEL, PROMPT, raw=True, stream=True, options={**OPTIONS, "num_predict": 12}
+    )
+    assert "".join(part.response for part in raw) == continued.text
+    loaded = client.generate(MODEL, "")
+    assert (loaded.done_reason, loaded.response) == ("load", "")
+
+
+def test_functions_are_called_and_answered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", "")
+    template = ChatTemplate(source, {"bos_token": "<|begin|>"})
+    monkeypatch.setattr(engine.session, "chat_template", template)
+    tool = {"type": "function", "function": FUNCTION}
+    call = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "get_weather", "content": "12"},
+    ]
+    with running(engine) as url, connected(url) as client:
+        assert "tools" in client.show(MODEL).capabilities
+        found = client.chat(MODEL, turns, tools=[tool], options=OPTIONS)
+        assert found.message.content is not None
+    body = ChatBody.model_validate({"model": MODEL, "messages": turns}).as_chat()["messages"]
+    assert body[1]["tool_calls"][0]["function"] == {
+        "name": "get_weather",
+        "arguments": '{"city": "Rome"}',
+    }
+    assert body[2]["tool_call_id"] == body[1]["tool_calls"][0]["id"]
+
+
+def test_thinking_text_and_calls_have_lines_in_their_order() -> None:
+    events = [
+        Reasoning("hm"), Text("So"), Call(0, "c", "f"), Arguments(0, '{"x"'), Arguments(0, ": 1}"), Call(1, "d", "g"),
+        Arguments(1, '{"cut'),
+    ]  # fmt: skip
+    builder = _Builder(MODEL, is_chat=True)
+    lines = [line for event in events for line in builder.grow(event)]
+    lines += builder.close()
+    messages = [ollama.ChatResponse(**json.loads(line)).message for line in lines]
+    assert [(one.content, one.thinking) for one in messages[:2]] == [("", "hm"), ("So", None)]
+    calls = [call.function for one in messages[2:] for call in one.tool_calls or ()]
+    assert [(one.name, one.arguments) for one in calls] == [("f", {"x": 1}), ("g", {})]
+    whole = ollama.ChatResponse(**builder.body(Output.of(events))).message
+    assert (whole.content, whole.thinking) == ("So", "hm")
+    assert [call.function for call in whole.tool_calls or ()] == calls
+
+
+def test_the_example_of_the_guide(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    code = page.partition("<!-- ollama: ")[2].partition("```python\n")[2].partition("```")[0]
+    code = code.replace("http://127.0.0.1:8000", url.removesuffix("/v1"))
+    names: dict[str, Any] = {}
+    exec(code.replace("tiny-llama", MODEL), names)
+    assert capsys.readouterr().out.endswith("['chat', 'completion']\n")
+
+
+def test_an_output_has_the_form_of_its_schema(client: ollama.Client) -> None:
+    schema = {**SCHEMA, "additionalProperties": False}
+    options = {**OPTIONS, "num_predict": 40}
+    found = client.chat(MODEL, QUESTION, format=schema, options=options)
+    assert json.loads(found.message.content or "")["city"] in ("Rome", "Oslo")
+    assert client.generate(MODEL, "A", format="json", options=OPTIONS).response.startswith("{")
+
+
+def test_a_client_that_leaves_frees_its_slot(client: ollama.Client, engine: Engine) -> None:
+    for _ in client.chat(MODEL, QUESTION, stream=True, options={"num_predict": 100}):
+        break
+    wait_until(lambda: active(engine) == (0, 0))
+
+
+def test_models_are_listed(client: ollama.Client) -> None:
+    (listed,) = client.list().models
+    assert listed.model == MODEL
+    assert [one.model for one in client.ps().models] == [MODEL]
+    shown = client.show(MODEL)
+    assert {"chat", "completion"} <= {*shown.capabilities}
+    assert shown.modelinfo["qeff-zoo.context_length"] == 128
+    with pytest.raises(ollama.ResponseError, match="no model 'other'"):
+        client.show("other")
+
+
+def test_embeddings_have_length_1(encoder_package: Package) -> None:
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    with (
+        closing(EncoderQueue(session, max_waiting=8)) as queue,
+        running(queue) as url,
+        connected(url) as client,
+    ):
+        found = client.embed(MODEL, ["a cat sat", "two dogs"])
+        (short,) = client.embed(MODEL, "a cat sat", dimensions=4).embeddings
+        assert client.show(MODEL).capabilities == ["embedding", "rerank"]
+        with pytest.raises(ollama.ResponseError, match="dimensions"):
+            client.embed(MODEL, "a", dimensions=10**6)
+        expected = np.array(session.embed(["a cat sat", "two dogs"]))
+    vectors = np.array(found.embeddings)
+    assert np.allclose(
+        vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5
+    )
+    assert np.allclose(short, vectors[0, :4] / np.linalg.norm(vectors[0, :4]), atol=1e-5)
+    assert found.prompt_eval_count
+
+
+def test_images_are_read(seeing: Package) -> None:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("RGB", (24, 24), "red").save(stream, "PNG")
+    session: Any = qeff_zoo.load(seeing, threads=1)
+    with Engine(session) as engine, running(engine) as url, connected(url) as client:
+        image = {"url": f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"}
+        parts = [{"type": "image_url", "image_url": image}, {"type": "text", "text": "What is it?"}]
+        with connect(url) as other:
+            expected = chat(other, messages=[{"role": "user", "content": parts}], max_tokens=8)
+        options = {**OPTIONS, "num_predict": 8}
+        found = client.generate(MODEL, "What is it?", images=[stream.getvalue()], options=options)
+    assert found.response == expected.choices[0].message.content
+
+
+def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, url: str) -> None:
+    with (
+        running(engine, api_keys=["other"]) as guarded,
+        connected(guarded) as stranger,
+        pytest.raises(ollama.ResponseError) as caught,
+    ):
+        stranger.list()
+    assert caught.value.status_code == 401
+    with pytest.raises(ollama.ResponseError, match="no model 'other'"):
+        client.chat("other", QUESTION)
+    root = url.removesuffix("/v1")
+    hi = {"messages": QUESTION}
+    for path, body, said in (
+        ("chat", {**hi, "options": {"mirostat": 1}}, "mirostat"),
+        ("chat", {**hi, "options": {"temperature": 9}}, "temperature"),
+        ("chat", {**hi, "options": {"num_predict": 0}}, "max_completion_tokens"),
+        ("chat", {**hi, "logprobs": True}, "logprobs"),
+        ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no pictures"),
+        ("chat", {"messages": [{"role": "user", "other": 1}]}, "other"),
+        ("generate", {"prompt": "a", "context": [1]}, "context"),
+        ("generate", {"prompt": "a " * 600}, "tokens"),
+        ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
+    ):
+        status, answer = post(root, f"api/{path}", json.dumps({"model": MODEL, **body}).encode())
+        assert status == 400, body
+        assert said in answer["error"], answer
