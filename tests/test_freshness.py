@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fixtures_builds import Models
 from publications import folder_files
-from qeff_zoo.validation.checks import source_of
 
 from qeff_zoo import cli, pipeline
 from qeff_zoo.farm import zoo_file
@@ -21,6 +20,7 @@ from qeff_zoo.hub.index import INDEX_NAME
 from qeff_zoo.hub.index_files import decode
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.pipeline.proving import prove
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store

@@ -34,7 +34,7 @@ from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.errors import FarmError
 from qeff_zoo.hub.remotes import is_repository
 from qeff_zoo.package.identity import canonical
-from qeff_zoo.plan.option import JsonText, Option
+from qeff_zoo.package.option import JsonText, Option
 from qeff_zoo.plan.request import OPTIONS, Request
 
 _TOP = ("version", "remote", "private", "limits", "models", "variants", "include", "exclude")
