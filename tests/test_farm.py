@@ -336,6 +336,15 @@ def test_three_failures_of_one_kind_stop_that_kind() -> None:
     assert schedule.progress[-1].state == PUBLISHED
 
 
+def test_packages_that_are_too_large_stop_no_others() -> None:
+    schedule = Schedule(cells(FAILURES + 1))
+    while step := schedule.next():
+        large = step.number < FAILURES
+        schedule.finish(step, Result(failure="OutOfMemoryError" if large else "", refused=large))
+
+    assert [one.state for one in schedule.progress] == [RED] * FAILURES + [PUBLISHED]
+
+
 def test_a_package_whose_machine_is_gone_is_built_again() -> None:
     schedule = Schedule(cells(1))
     names = []

@@ -75,8 +75,9 @@ def _stale(arguments: argparse.Namespace) -> int:
     """Validate packages with stale evidence again; return 1 if one disagrees or cannot be validated."""
     from qeff_zoo.api import find_package
     from qeff_zoo.errors import ZooError
+    from qeff_zoo.pipeline.proving import validate_again
     from qeff_zoo.store import Store
-    from qeff_zoo.validation.freshness import staleness, validate_again
+    from qeff_zoo.validation.freshness import staleness
 
     store = Store()
     named = [find_package(arguments.package)] if arguments.package else store.packages()
@@ -84,7 +85,11 @@ def _stale(arguments: argparse.Namespace) -> int:
     for package in named:
         if package.validated == "none" or not (why := staleness(package, store)):
             continue
-        one = {"package": package.name, "build_key": package.build_key, "stale": why}
+        one: dict[str, Any] = {
+            "package": package.name,
+            "build_key": package.build_key,
+            "stale": why,
+        }
         try:
             record = validate_again(package, store, reporter=reporter(arguments))
             one |= {"passed": record.passed, "failures": record.failures}

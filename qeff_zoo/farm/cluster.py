@@ -229,13 +229,13 @@ class Cluster:
 
     def submit(self, step: Step) -> Result | None:
         """Start a step; return a result if no machine is large enough."""
-        memory = _coarse(step.memory)
         nodes = [node["Resources"] for node in self._nodes]
         most = int(max((node.get("memory", 0) for node in nodes), default=0))
-        if memory > most:
+        if step.memory > most:
             return Result(
                 failure="OutOfMemoryError",
-                reason=f"It requires {memory / 1e9:.1f} GB of memory; expected a machine with that much, and the "
+                refused=True,
+                reason=f"It requires {step.memory / 1e9:.1f} GB of memory; expected a machine with that much, and the "
                 f"largest has {most / 1e9:.1f} GB. Add a larger machine, or state a smaller `memory` in the zoo file.",
             )
         resources = {}
@@ -244,18 +244,17 @@ class Cluster:
             if resources[DISK] > max(disks):
                 return Result(
                     failure="StoreError",
+                    refused=True,
                     reason=f"It requires {resources[DISK]:,} MB of disk; expected a machine with that much, and the "
                     f"largest has {int(max(disks)):,} MB. Free space there, or add a larger machine.",
                 )
-        node = step.node and NodeAffinitySchedulingStrategy(step.node, soft=True)
-        task = ray.remote(
-            num_cpus=0 if step.name == PUBLISH else 1,
-            memory=memory,
-            resources=resources,
-            max_retries=_RETRIES,
-            **({"scheduling_strategy": node} if node else {}),
-        )(_run)
-        self._running[task.remote(step, self._options, offline=offline())] = step
+        memory = min(_coarse(step.memory), most)
+        options: dict[str, Any] = {"memory": memory, "resources": resources}
+        if step.node:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(step.node, soft=True)
+        task: Any = ray.remote(max_retries=_RETRIES)(_run)
+        task = task.options(num_cpus=0 if step.name == PUBLISH else 1, **options)
+        self._running[task.remote(step, self._options, offline())] = step
         return None
 
     def wait(self) -> Sequence[tuple[Step, Result]]:
@@ -275,7 +274,7 @@ class Cluster:
         return found
 
 
-def _run(step: Step, options: Options, *, offline: bool) -> Result:
+def _run(step: Step, options: Options, offline: bool) -> Result:
     """Run a step in a worker of Ray."""
     from qeff_zoo.settings import go_offline
 

@@ -287,11 +287,12 @@ class _Planner:
         outcome = self.store.outcome(cell.build_key)
         if package and (disagrees := outcome.get(DISAGREES)):
             return replace(cell, state=RED, why=f"Validated again, it disagrees: {disagrees}")
-        last = {"why": f"Last time: {outcome['failed']}"} if outcome.get("failed") else {}
+        if outcome.get("failed"):
+            cell = replace(cell, why=f"Last time: {outcome['failed']}")
         for state, validate in ((BUILT, True), (UNPROVED, False)):
             if package and saves_a_build(package, self.store, validate=validate):
-                return replace(cell, state=state, **last)
-        return replace(self._older(cell, plan, checkpoint, {*notices}, entries), **last)
+                return replace(cell, state=state)
+        return self._older(cell, plan, checkpoint, {*notices}, entries)
 
     def _stored(self, key: str) -> Package | None:
         """Return the store's package of a key; a damaged one counts as none.

@@ -82,6 +82,7 @@ class Result:
         seconds: Wall time.
         memory: Peak of the process's memory in bytes.
         absent: Whether the machine lacks the package that the step is of.
+        refused: Whether no machine is large enough; other packages of its kind may be smaller.
         versions: Versions of the evidence, after a validation.
         url: URL of the commit, after a publication.
         warnings: Warnings, a text each.
@@ -93,6 +94,7 @@ class Result:
     seconds: float = 0.0
     memory: int = 0
     absent: bool = False
+    refused: bool = False
     versions: dict[str, str] = field(default_factory=dict)
     url: str = ""
     warnings: tuple[str, ...] = ()
@@ -224,7 +226,7 @@ class Schedule:
         one.state, one.reason = RED, result.reason
         one.rest.clear()
         kind = (step.kind, result.failure)
-        self._failures[kind] += 1
+        self._failures[kind] += not result.refused
         if self._failures[kind] < FAILURES:
             return
         for number, other in enumerate(self.progress):

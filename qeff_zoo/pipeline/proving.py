@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of a package apart from its build, which may run elsewhere.
+"""Validation of a package apart from its build: the first, and later ones with other software.
 
-In: a package of the store that was built without validation. Out: the same package with evidence, in its place.
+In: a package and its checkpoint. Out: the package with evidence, in its place; or an outcome noted in the store.
 """
 
 import warnings
@@ -14,8 +14,10 @@ from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.package import Package, proof, write_manifest
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.validation.freshness import DISAGREES, VERSIONS, versions_now
 
 if TYPE_CHECKING:
+    from qeff_zoo.validation.records import Record
     from qeff_zoo.validation.reference.preloaded import Server
 
 
@@ -76,3 +78,43 @@ def prove(
         f"The package of {package.name!r} disagrees with Hugging Face: {'; '.join(record.failures)}. The evidence is "
         f"in {str(kept)!r}. Check the recipe."
     )
+
+
+def validate_again(
+    package: Package,
+    store: Store,
+    *,
+    threads: int | None = None,
+    server: "Server | None" = None,
+    reporter: Reporter | None = None,
+) -> "Record":
+    """Validate a package with the software of this machine, and note the outcome in the store; no file changes.
+
+    Args:
+        package: Validated package.
+        store: Store of the outcome.
+        threads: CPU threads; None for one per physical core.
+        server: Server that forks the reference; None for a new Python.
+        reporter: Progress reporter.
+
+    Raises:
+        PackageError: The package is damaged.
+        CheckpointError: Its checkpoint is missing.
+    """
+    from qeff_zoo.pipeline import checks
+    from qeff_zoo.validation import ladder
+
+    if damage := package.verify():
+        raise PackageError(
+            f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
+            "or pull it again."
+        )
+    source = checks.source_of(package, None)
+    level = targets.find(package.target).level
+    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
+        record = ladder.validate(
+            package, source, level=level, threads=threads, progress=advance, server=server
+        )
+    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
+    store.note_outcome(package.build_key, outcome)
+    return record

@@ -115,8 +115,8 @@ def _serve(where: str) -> None:
         listening.listen()
         os.write(1, b"ready\n")
         while True:
-            ready, _, _ = select.select([0, listening], [], [])
-            if 0 in ready:
+            ready, _, _ = select.select([sys.stdin.fileno(), listening.fileno()], [], [])
+            if sys.stdin.fileno() in ready:
                 return
             client, _ = listening.accept()
             message, files, *_ = socket.recv_fds(client, _LARGEST, 3)
@@ -152,7 +152,7 @@ def _become(
         code = 0
     finally:
         if code:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
         sys.stdout.flush()
         sys.stderr.flush()
         client.send(str(code).encode())
