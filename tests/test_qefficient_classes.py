@@ -74,6 +74,16 @@ def test_a_cut_model_equals_transformers() -> None:
     assert len(ours.model.layers) == 2
 
 
+def test_a_model_of_transformers_gets_the_tokenizer_of_a_name() -> None:
+    config = AutoConfig.from_pretrained(LLAMA)
+    config.num_hidden_layers = 1
+    config.name_or_path = ""
+    made = AutoModelForCausalLM.from_config(config)
+    model = Causal(made, pretrained_model_name_or_path=LLAMA)
+    assert (Path(model._source.model) / "tokenizer.json").is_file()
+    assert model.config.num_hidden_layers == 1
+
+
 def test_a_model_of_another_class_is_refused() -> None:
     match = r"'tiny-llama' is a 'llama' model for text-generation.*Speech.* is for speech-seq2seq; expected .*Loader"
     with pytest.raises(UnsupportedModelError, match=match):

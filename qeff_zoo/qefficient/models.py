@@ -54,7 +54,7 @@ class Model:
 
     def __init__(self, source: Source, **loaded: Any) -> None:
         if not isinstance(source, Source):
-            folder = modules.saved(source)
+            folder = modules.saved(source, loaded.pop("pretrained_model_name_or_path", None))
             finalize(self, rmtree, folder, ignore_errors=True)
             vars(self).update(vars(type(self).from_pretrained(folder, **loaded)))
             return

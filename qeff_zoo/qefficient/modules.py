@@ -7,11 +7,12 @@ from typing import Any
 from qeff_zoo.errors import PlanError
 
 
-def saved(model: Any) -> str:
+def saved(model: Any, tokenizer: Any = None) -> str:
     """Save a model of transformers in a folder of its own, and return that.
 
     Args:
         model: The model.
+        tokenizer: Hub id or folder of the tokenizer, for a model without the name of its checkpoint.
 
     Raises:
         PlanError: The object is no model of transformers.
@@ -20,10 +21,10 @@ def saved(model: Any) -> str:
         raise refusal(model)
     folder = mkdtemp(prefix="qeff-model-")
     model.save_pretrained(folder)
-    if model.name_or_path:
+    if name := model.name_or_path or tokenizer:
         from transformers import AutoTokenizer
 
-        AutoTokenizer.from_pretrained(model.name_or_path).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(name).save_pretrained(folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+_IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _MARKER = "<image>"
 
 
@@ -47,11 +47,13 @@ class InternProcessor:
         """
         from transformers import GotOcr2ImageProcessor
 
+        mean, std = _IMAGENET
         processor = GotOcr2ImageProcessor(
             size={"height": input_size, "width": input_size},
             crop_to_patches=True,
             max_patches=max_num,
-            **_IMAGENET,
+            image_mean=mean,
+            image_std=std,
         )
         found: torch.Tensor = processor(image, return_tensors="pt")["pixel_values"]
         return found

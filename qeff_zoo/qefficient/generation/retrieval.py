@@ -144,8 +144,8 @@ def format_mm_instruction(
     """
     content = [_text(f"<Instruct>: {instruction}")]
     for prefix, one in (("<Query>:", query), ("\n<Document>:", document)):
-        given = (one.get(name) for name in ("text", "image", "video"))
-        content += format_mm_content(*given, prefix=prefix, **limits)
+        text, image, video = one.get("text"), one.get("image"), one.get("video")
+        content += format_mm_content(text, image, video, prefix, **limits)
     return [
         {"role": "system", "content": [_text(_JUDGE)]},
         {"role": "user", "content": content},
