@@ -2,7 +2,9 @@
 """Claim: `qeff-zoo serve` costs no more than llama-server on the same CPU: throughput, delays, CPU time of a token.
 
 Both serve a Llama of random weights in 4 bits, on one thread each, with 8 slots, and take turns. Clients send prompts
-of 64 random token ids and stream 64 tokens; nothing is reused, and nothing is drafted. Prints JSON.
+of 64 random token ids and stream 64 tokens; nothing is reused, and nothing is drafted. Delays are measured by two
+clocks: the wall's, and the server's CPU time, which counts what it did between two tokens on a machine with other work.
+Prints JSON.
 
     python benchmarks/serving.py [--llama-server FILE] [--sizes 33m 160m] [--clients 1 8 64] [--turns 2]
 
@@ -12,7 +14,6 @@ Without FILE, llama.cpp's server of the package `xllamacpp` is measured, which i
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -23,7 +24,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import gguf_llama
@@ -39,7 +40,6 @@ SIZES = {
 }
 _SLOTS, _CONTEXT, _PROMPT, _TOKENS = 8, 1024, 64, 64
 _START = 120.0  # seconds until a server must answer
-_HERTZ = os.sysconf("SC_CLK_TCK")
 #: llama.cpp's server in a process of its own, from the Python package `xllamacpp`.
 _XLLAMACPP = """
 import sys, time, xllamacpp
@@ -65,6 +65,11 @@ def main() -> None:
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--no-peer", action="store_true", help="measure this server alone")
     parser.add_argument("--regex", help="regular expression that every output matches")
+    parser.add_argument(
+        "--spread",
+        action="store_true",
+        help="stream 32 to 96 tokens, so that clients are not in step",
+    )
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
@@ -81,13 +86,19 @@ def measure(arguments: argparse.Namespace, size: str) -> dict[str, Any]:
     with _ours(checkpoint, arguments.weights) as ours, _peer(arguments, checkpoint) as theirs:
         servers = {"qeff-zoo": ours, **({"llama-server": theirs} if theirs else {})}
         for server in servers.values():
-            asyncio.run(_load(server, 2, 1, None))  # the first calls take longest
+            asyncio.run(_load(server, 2, 1))  # the first calls take longest
         for clients in arguments.clients:
             runs: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
             for turn in range(arguments.turns):
                 order = [*servers] if turn % 2 == 0 else [*servers][::-1]
                 for name in order:
-                    load = _load(servers[name], clients, arguments.requests, arguments.regex)
+                    load = _load(
+                        servers[name],
+                        clients,
+                        arguments.requests,
+                        arguments.regex,
+                        spread=arguments.spread,
+                    )
                     runs[name].append(asyncio.run(load))
             figures = {name: _medians(every) for name, every in runs.items()}
             if theirs:
@@ -136,9 +147,8 @@ class Server:
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _HERTZ
+        """CPU time of the process so far: Linux has a clock for each process."""
+        return time.clock_gettime(~self._process.pid << 3 | 2)
 
     def wait(self) -> None:
         """Wait until the server answers, and read the name of its model."""
@@ -213,18 +223,22 @@ def _free_port() -> int:
 
 
 # --- clients -------------------------------------------------------------------------------------
+Times: TypeAlias = tuple[float, float]  # by the wall's clock, and by the server's CPU time
 
 
-async def _load(server: Server, clients: int, requests: int, regex: str | None) -> dict[str, float]:
+async def _load(
+    server: Server, clients: int, requests: int, regex: str | None = None, *, spread: bool = False
+) -> dict[str, float]:
     """Return the figures of one run."""
-    first, next_ = list[float](), list[float]()
+    first, next_ = list[Times](), list[Times]()
     begun, cpu = time.perf_counter(), server.cpu_seconds
 
     async def client(number: int) -> None:
         chance = random.Random(number)
         for _ in range(requests):
             prompt = [chance.randrange(300, 8000) for _ in range(_PROMPT)]
-            times = await _ask(server, prompt, regex)
+            tokens = chance.randint(_TOKENS // 2, 3 * _TOKENS // 2) if spread else _TOKENS
+            times = await _ask(server, prompt, tokens, regex)
             first.append(times[0])
             next_.extend(times[1:])
 
@@ -233,23 +247,29 @@ async def _load(server: Server, clients: int, requests: int, regex: str | None) 
     return {
         "tokens_per_s": round(tokens / wall, 2),
         "cpu_ms_per_token": round(1e3 * (server.cpu_seconds - cpu) / tokens, 3),
-        "first_ms_p50": _percentile(first, 0.5),
-        "first_ms_p99": _percentile(first, 0.99),
-        "next_ms_p50": _percentile(next_, 0.5),
-        "next_ms_p99": _percentile(next_, 0.99),
+        **_percentiles("first", first),
+        **_percentiles("next", next_),
     }
 
 
-def _percentile(seconds: Sequence[float], share: float) -> float:
-    return round(1e3 * sorted(seconds)[round(share * (len(seconds) - 1))], 3)
+def _percentiles(name: str, times: Sequence[Times]) -> dict[str, float]:
+    """Return percentiles in milliseconds, by both clocks."""
+    found = {}
+    for clock, every in zip(("ms", "cpu_ms"), zip(*times, strict=True), strict=True):
+        for share in (50, 99):
+            value = sorted(every)[round(share / 100 * (len(every) - 1))]
+            found[f"{name}_{clock}_p{share}"] = round(1e3 * value, 3)
+    return found
 
 
-async def _ask(server: Server, prompt: Sequence[int], regex: str | None) -> list[float]:
+async def _ask(
+    server: Server, prompt: Sequence[int], tokens: int, regex: str | None
+) -> list[Times]:
     """Return the seconds from a request to its first token, and from each token to the next."""
     body = {
         "model": server.model,
         "prompt": prompt,
-        "max_tokens": _TOKENS,
+        "max_tokens": tokens,
         "temperature": 0,
         "stream": True,
     }
@@ -259,17 +279,17 @@ async def _ask(server: Server, prompt: Sequence[int], regex: str | None) -> list
     try:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.place.netloc}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-        newest, times = time.perf_counter(), []
+        newest, times = (time.perf_counter(), server.cpu_seconds), list[Times]()
         writer.write(f"{head}Connection: close\r\n\r\n".encode() + content)
         while line := await reader.readline():
             if line.startswith(b"data: {") and _has_text(line):
-                now = time.perf_counter()
-                times.append(now - newest)
+                now = (time.perf_counter(), server.cpu_seconds)
+                times.append((now[0] - newest[0], now[1] - newest[1]))
                 newest = now
     finally:
         writer.close()
-    if len(times) < _TOKENS // 2:
-        raise RuntimeError(f"{server.url} answered {len(times)} tokens; expected {_TOKENS}.")
+    if len(times) < tokens // 2:
+        raise RuntimeError(f"{server.url} answered {len(times)} tokens; expected {tokens}.")
     return times
 
 

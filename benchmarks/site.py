@@ -117,7 +117,7 @@ def manifest(entry: Entry, draw: random.Random) -> bytes:
 def write_remote(root: Path, packages: int, models: int) -> str:
     """Write a folder remote; give its URL."""
     draw, entries = random.Random(0), []
-    for entry in random_entries(range(models), packages, models, draw):
+    for entry in random_entries(packages, models):
         content = manifest(entry, draw)
         place = root / entry.path
         place.mkdir(parents=True, exist_ok=True)

@@ -93,9 +93,14 @@ class Only:
 
     def __init__(self, tokens: list[int], vocab: int) -> None:
         self._allowed = np.isin(np.arange(vocab), tokens)
+        self.masks = 0
 
     def allowed(self) -> np.ndarray:
+        self.masks += 1
         return self._allowed
+
+    def allows(self, token: int) -> bool:
+        return bool(self._allowed[token])
 
     def take(self, token: int) -> bool:
         return not self._allowed[token]
@@ -125,6 +130,33 @@ def test_what_is_drawn_is_the_share_among_what_is_allowed(choices: dict[str, Any
     # However a random number rounds, it is of an allowed token.
     sampler._random = type("", (), {"random": lambda _: 1 - 2**-53})()  # type: ignore[assignment]
     assert sampler.next(logits) == 30
+
+
+def test_no_mask_is_computed_where_the_best_token_is_allowed() -> None:
+    """It takes as long as all else of a small model's token; and the token is that of the masked logits."""
+    logits = np.linspace(-2, 3, 40, dtype=np.float32)
+    for allowed, choices, best, masks in (
+        ([1, 39], {}, 39, 0),
+        ([1, 20], {}, 20, 1),
+        ([1, 38, 39], {"logit_bias": {39: -5.0}}, 38, 0),
+        ([1, 38, 39], {"bad_words": ((39,),)}, 38, 0),
+        ([20, 39], {"bad_words": ((39,),)}, 20, 1),
+    ):
+        guide: Any = Only(allowed, len(logits))
+        assert Sampler(Sampling(**choices), [], guide).next(logits) == best
+        assert guide.masks == masks
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_token_is_allowed_where_the_mask_allows_it(
+    form: str, alone: TextGenerationSession
+) -> None:
+    guide, random = alone.guides.guide(FORMS[form][0]()), np.random.default_rng(0)
+    for _ in range(6):
+        mask = guide.allowed()
+        assert [guide.allows(token) for token in range(len(mask))] == mask.tolist()
+        if guide.take(int(random.choice(np.flatnonzero(mask)))):
+            break
 
 
 @pytest.mark.parametrize(

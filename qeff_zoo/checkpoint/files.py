@@ -317,9 +317,7 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
                     return {**config, **added, "model_type": one.model_type}
     if "model_type" in config:
         return config
-    known = (
-        one for one in recipes_setting("detected_by") if config.keys() >= {*one.detected_by}
-    )
+    known = (one for one in recipes_setting("detected_by") if config.keys() >= {*one.detected_by})
     if (recipe := next(known, None)) is None:
         return config
     if "num_classes" in (config.get("model_args") or {}):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.answers import Delta, Request
     from qeff_zoo.runtime.chat_template import ChatOptions
     from qeff_zoo.runtime.disaggregated import Prefills, PrefillServer
-    from qeff_zoo.runtime.engine import Engine, Handle, Stats
+    from qeff_zoo.runtime.engine import Engine, Handle, Stats, stream_deltas
     from qeff_zoo.runtime.grammar import Grammar
     from qeff_zoo.runtime.labels import Score
     from qeff_zoo.runtime.metrics import Metrics
@@ -76,13 +76,14 @@ __all__ = [
     "TranscriptionOptions",
     "ZeroShotSession",
     "open_session",
+    "stream_deltas",
 ]
 
 _RUNTIME, _TASKS = "qeff_zoo.runtime", "qeff_zoo.tasks"
 _PLACES = {
     f"{_RUNTIME}.answers": ("Delta", "Request"),
     f"{_RUNTIME}.chat_template": ("ChatOptions",),
-    f"{_RUNTIME}.engine": ("Engine", "Handle", "Stats"),
+    f"{_RUNTIME}.engine": ("Engine", "Handle", "Stats", "stream_deltas"),
     f"{_RUNTIME}.grammar": ("Grammar",),
     f"{_RUNTIME}.disaggregated": ("Prefills", "PrefillServer"),
     f"{_RUNTIME}.labels": ("Score",),

@@ -5,7 +5,7 @@ import asyncio
 import atexit
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Handle:
         self._deltas: list[Delta] = []
         self._ended = False
         self._changed = threading.Condition()
-        self._wake: set[Callable[[], object]] = set()  # callbacks of waiting coroutines
+        self._readers: tuple[_Reader, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -62,34 +62,16 @@ class Handle:
     def __iter__(self) -> Iterator[Delta]:
         at, ended = 0, False
         while not ended:
-            fresh, ended = self._since(at, wait=True)
+            with self._changed:
+                self._changed.wait_for(lambda at=at: len(self._deltas) > at or self._ended)
+            fresh, ended = self._since(at)
             at += len(fresh)
             yield from fresh
         self._raise()
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(woken.set)
-
-        with self._changed:
-            self._wake.add(wake)
-        try:
-            at, ended = 0, False
-            while not ended:
-                woken.clear()
-                fresh, ended = self._since(at)
-                at += len(fresh)
-                for delta in fresh:
-                    yield delta
-                if not ended:
-                    await woken.wait()
-        finally:
-            with self._changed:
-                self._wake.discard(wake)
-        self._raise()
+        async for _, delta in stream_deltas([self]):
+            yield delta
 
     def __await__(self) -> Generator[Any, None, Generation]:
         return self._finished().__await__()
@@ -105,25 +87,64 @@ class Handle:
             pass
         return self._engine.session.generation(self._answer)
 
-    def _since(self, at: int, *, wait: bool = False) -> tuple[list[Delta], bool]:
+    def _since(self, at: int) -> tuple[list[Delta], bool]:
         """Return the deltas from a number on, and whether they are the last."""
-        with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: len(self._deltas) > at or self._ended)
-            return self._deltas[at:], self._ended
+        ended = self._ended  # read first: if it is set, all deltas are there
+        return self._deltas[at:], ended
 
     def _put(self, delta: Delta | None) -> None:
-        """Append a delta of the engine's thread; None for a failure."""
+        """Append a delta in the engine's thread; None for a failure.
+
+        Readers take deltas without a lock: a thread that waited for one held by the engine's would delay it.
+        """
+        first = not self._deltas
+        if delta:
+            self._deltas.append(delta)
+        self._ended = delta is None or delta.finish_reason is not None
         with self._changed:
-            self._deltas += [delta] if delta else []
-            self._ended = delta is None or delta.finish_reason is not None
             self._changed.notify_all()
-            for wake in self._wake:
-                wake()
+        self._engine._wake(self._readers, now=first)
 
     def _raise(self) -> None:
         if self._answer.error:
             raise self._answer.error
+
+
+class _Reader:
+    """Coroutine that waits for deltas, in its event loop."""
+
+    def __init__(self) -> None:
+        self.loop, self.woken = asyncio.get_running_loop(), asyncio.Event()
+
+
+async def stream_deltas(handles: Sequence[Handle]) -> AsyncIterator[tuple[int, Delta]]:
+    """Yield the deltas of several requests, each with the number of its request.
+
+    Raises:
+        GenerationError: If a request failed.
+    """
+    reader, taken = _Reader(), [0] * len(handles)
+    for handle in handles:
+        with handle._changed:
+            handle._readers += (reader,)
+    try:
+        running = [*range(len(handles))]
+        while running:
+            reader.woken.clear()
+            for number in [*running]:
+                fresh, ended = handles[number]._since(taken[number])
+                taken[number] += len(fresh)
+                for delta in fresh:
+                    yield number, delta
+                if ended:
+                    running.remove(number)
+                    handles[number]._raise()
+            if running:
+                await reader.woken.wait()
+    finally:
+        for handle in handles:
+            with handle._changed:
+                handle._readers = tuple(one for one in handle._readers if one is not reader)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +230,7 @@ class Engine:
         self._finished: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         self._closing = False
+        self._woken: set[_Reader] = set()  # readers of new deltas that have not been woken
         self._lease = session.exclusively()
         self._scheduler = self._lease.__enter__()
         self._thread = threading.Thread(target=self._run, name="qeff-zoo engine", daemon=True)
@@ -347,8 +369,10 @@ class Engine:
         try:
             while self._take_in():
                 self._step()
+                self._pass_on()
                 self._count()
         finally:
+            self._pass_on()
             self._lease.__exit__(None, None, None)
 
     def _take_in(self) -> bool:
@@ -374,9 +398,25 @@ class Engine:
         except Exception as error:  # any error is passed to the waiting threads
             self._scheduler.fail(error)
 
+    def _wake(self, readers: Sequence[_Reader], *, now: bool) -> None:
+        """Wake readers at the end of the step, or now: for a first token, after which the step may continue."""
+        self._woken.update(readers)
+        if now:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Wake readers, once for each event loop: whenever one runs, this thread waits to continue."""
+        woken, self._woken = self._woken, set()
+        for loop in {reader.loop for reader in woken}:
+            events = [reader.woken for reader in woken if reader.loop is loop]
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_set, events)
+
     def _count(self) -> None:
         """Add ended requests to the statistics."""
         ended = [answer for answer in self._active if answer.ended]
+        if not ended:
+            return
         with self._changed:
             self._active = [answer for answer in self._active if not answer.ended]
             for answer in ended:
@@ -386,3 +426,8 @@ class Engine:
                 self._tokens["generated"] += len(answer.generated)
                 self._tokens["drafted"] += answer.drafted_tokens
                 self._tokens["accepted"] += answer.accepted_tokens
+
+
+def _set(events: Sequence[asyncio.Event]) -> None:
+    for event in events:
+        event.set()

@@ -195,13 +195,27 @@ class Sampler:
             GenerationError: If a logit is not a number, or no token is allowed.
         """
         token = likeliest(logits)
-        scores = self._scores(logits)
         if self._random is not None:
-            tokens, shares = self._limited(scores)
+            tokens, shares = self._limited(self._scores(logits))
             token = int(tokens[_reach(shares, self._random.random())])
-        elif scores is not logits:
-            token = int(scores.argmax())
+        else:
+            token = self._best(logits, token)
         return self.take(token)
+
+    def _best(self, logits: Array, token: int) -> int:
+        """Return the best allowed token; the guide computes its mask only if it forbids the best token without it.
+
+        Args:
+            logits: Logits (vocab,).
+            token: Token with the largest logit.
+        """
+        if self._guide is not None:
+            scores = self._excluded.mask(self._penalized(logits))
+            best = token if scores is logits else int(scores.argmax())
+            if self._guide.allows(best):
+                return best
+        scores = self._scores(logits)
+        return token if scores is logits else int(scores.argmax())
 
     def draw(self, logits: Array) -> Drawn:
         """Sample a token at random without appending it.
@@ -276,7 +290,9 @@ class Sampler:
         """Return logits after penalties, with -inf for forbidden tokens; a copy if anything changes."""
         scores = self._penalized(logits)
         if self._guide is not None:
-            scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
+            allowed = self._guide.allowed()
+            scores = scores.copy()
+            scores[~allowed] = -np.inf
         return self._excluded.mask(scores)
 
     def _penalized(self, logits: Array) -> Array:

@@ -58,6 +58,12 @@ class BudgetGuide:
             return mask
         return self._inner.allowed() if self._inner else np.ones(self._vocab_size, bool)
 
+    def allows(self, token: int) -> bool:
+        """See `Guide`."""
+        if self._forced:
+            return token == self._forced[0]
+        return self._inner is None or self._inner.allows(token)
+
     def take(self, token: int) -> bool:
         """See `Guide`."""
         if self._forced:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choices of one client's request, generated together: streamed, or returned as a whole."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 
 from qeff_zoo.errors import AdapterError, BusyError, GenerationError
-from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request
+from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request, stream_deltas
 from qeff_zoo.serving.errors import ApiError, internal_error, queue_full, shutting_down
 from qeff_zoo.serving.metrics import Metrics
 
@@ -46,39 +45,20 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     Raises:
         ApiError: A choice failed, or was cancelled because the server shuts down.
     """
-    events: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
-
-    async def read(number: int, handle: Handle, observe: Callable[[Delta], None]) -> None:
-        async for delta in handle:
-            observe(delta)
-            events.put_nowait((number, delta))
-
-    def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            events.put_nowait(task.exception())
-
-    tasks = [
-        asyncio.create_task(read(number, handle, metrics.stopwatch()))
-        for number, handle in enumerate(handles)
-    ]
-    for task in tasks:
-        task.add_done_callback(ended)
-    left = len(tasks)
-    try:
-        while left:
-            event = await events.get()
-            if event is None:
-                left -= 1
-            elif isinstance(event, BaseException):
-                _log.error("A request failed.", exc_info=event)
-                raise internal_error()
-            elif event[1].finish_reason == "cancelled":
+    observers = [metrics.stopwatch() for _ in handles]
+    async with aclosing(stream_deltas(handles)) as deltas:
+        while True:
+            try:
+                number, delta = await anext(deltas)
+            except StopAsyncIteration:
+                return
+            except Exception as error:  # any error of the engine's thread
+                _log.error("A request failed.", exc_info=error)
+                raise internal_error() from error
+            observers[number](delta)
+            if delta.finish_reason == "cancelled":
                 raise shutting_down()
-            else:
-                yield event
-    finally:
-        for task in tasks:
-            task.cancel()
+            yield number, delta
 
 
 async def whole(handles: Sequence[Handle], metrics: Metrics) -> list[Generation]:

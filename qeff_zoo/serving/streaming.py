@@ -18,6 +18,7 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.objects import Object, Reply, usage_of
 
 _T = TypeVar("_T")
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class EventStream(StreamingResponse):
@@ -96,8 +97,7 @@ def server_sent(content: Object, name: str) -> bytes:
 
 
 def _event(content: Object) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return f"data: {_JSON.encode(content)}\n\n".encode()
 
 
 async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
