@@ -10,7 +10,7 @@ from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.graph.numerics import STORED
-from qeff_zoo.plan.option import Option
+from qeff_zoo.package.option import Option
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.site.content import Variant
