@@ -407,7 +407,7 @@ def listed(tab: Tab) -> list[str]:
 
 
 def settle(tab: Tab) -> None:
-    tab.page.wait_for_function("document.getElementById('count').textContent.includes(' of ')")
+    tab.page.locator("#count", has_text=" of ").wait_for()
     tab.page.wait_for_timeout(120)  # the form waits for the next key
 
 

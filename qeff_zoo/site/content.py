@@ -208,7 +208,8 @@ class Model(Subject):
     @property
     def weights(self) -> tuple[str, ...]:
         """Storage formats of its packages and records, sorted."""
-        found = {one.weights for one in self.variants} | {one.weights for one in self.comparisons}
+        found = {variant.weights for variant in self.variants}
+        found |= {comparison.weights for comparison in self.comparisons}
         return tuple(sorted(found - {""}))
 
 
