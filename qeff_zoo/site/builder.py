@@ -84,7 +84,9 @@ def _contexts(
 ) -> dict[str, Any]:
     of_recipe = for_task(recipe, task.name).shapes.values() if recipe and task else ()
     values = [getattr(shape, option.name) for shape in of_recipe]
-    texts = [",".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values if one]
+    texts = [
+        ",".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values if one
+    ]
     texts += [variant.context for variant in variants if variant.context]
     ordered = sorted({*texts}, key=lambda text: [int(part) for part in text.split(",")])
     return {"flag": option.flag, "name": option.name, "values": ordered}

@@ -46,6 +46,7 @@ _CONNECTIONS = 8
 #: Notices that advise against a package.
 _AGAINST = ("known_bad", "yanked")
 
+
 @dataclass
 class _Found:
     """Everything about one model, before it is a `Model`."""
@@ -178,7 +179,11 @@ def _manifests(
                 return entry, None, "its manifest differs from the index"
             manifest = json.loads(content)
             if manifest["schema"] != SCHEMA_ID:
-                return entry, None, f"its manifest has form {str(manifest['schema'])[:40]!r}; expected {SCHEMA_ID!r}"
+                return (
+                    entry,
+                    None,
+                    f"its manifest has form {str(manifest['schema'])[:40]!r}; expected {SCHEMA_ID!r}",
+                )
         except (RemoteError, OSError) as error:
             return entry, None, f"its manifest cannot be read: {str(error)[:200]}"
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -380,5 +385,3 @@ def _how(best: Comparison) -> str:
     )
     found = f" {best.sentences[0]}" if best.sentences else ""
     return f"{words.LEVEL_WORDS[best.level]}{found}{weights}{when}{by}{stale}"
-
-

@@ -35,7 +35,11 @@ class Listing:
     def embedded(self) -> dict[str, Any]:
         """Return what the start page has in itself."""
         small = len(self.rows) <= INLINE
-        return {**self.head, "rows": self.rows if small else [], **({"shards": []} if small else {})}
+        return {
+            **self.head,
+            "rows": self.rows if small else [],
+            **({"shards": []} if small else {}),
+        }
 
 
 def listing(zoo: Zoo) -> Listing:
@@ -44,7 +48,10 @@ def listing(zoo: Zoo) -> Listing:
     architectures = _distinct(model.architecture for model in zoo.models)
     licenses = _distinct(model.license for model in zoo.models)
     weights = _distinct(one for model in zoo.models for one in model.weights)
-    places = [{value: at for at, value in enumerate(values)} for values in (tasks, architectures, licenses, weights)]
+    places = [
+        {value: at for at, value in enumerate(values)}
+        for values in (tasks, architectures, licenses, weights)
+    ]
     rows = [_row(model, *places) for model in zoo.models]
     shards: dict[str, str] = {}
     listed, loaded = [], 0
@@ -53,7 +60,12 @@ def listing(zoo: Zoo) -> Listing:
         name = f"models-{number}.json"
         shards[name] = dump({"schema": SCHEMA_ID, "rows": part})
         listed.append(
-            {"file": name, "first": part[0][0].lower(), "last": part[-1][0].lower(), "count": len(part)}
+            {
+                "file": name,
+                "first": part[0][0].lower(),
+                "last": part[-1][0].lower(),
+                "count": len(part),
+            }
         )
     eager = 0
     for content in shards.values():

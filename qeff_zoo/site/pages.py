@@ -31,7 +31,12 @@ SCHEMA = _HERE / "site.schema.json"
 _ROWS, _VARIANTS, _COMPARISONS, _OF_ORGANIZATION = 100, 100, 30, 2000
 _NEWS = 50
 _LISTED = 1000  # models in llms.txt
-_SIZES = (("0-1", "up to 1 GB"), ("1-5", "1 to 5 GB"), ("5-20", "5 to 20 GB"), ("20-1e9", "over 20 GB"))
+_SIZES = (
+    ("0-1", "up to 1 GB"),
+    ("1-5", "1 to 5 GB"),
+    ("5-20", "5 to 20 GB"),
+    ("20-1e9", "over 20 GB"),
+)
 
 #: Path in the site, and content.
 File = tuple[str, str]
@@ -191,7 +196,10 @@ class _Pages:
             content = {"schema": SCHEMA_ID, "level": model.level, **asdict(model)}
             yield f"{api}/models/{model.page}.json", dump(content)
         architectures = [{"level": one.level, **asdict(one)} for one in self._zoo.architectures]
-        yield f"{api}/architectures.json", dump({"schema": SCHEMA_ID, "architectures": architectures})
+        yield (
+            f"{api}/architectures.json",
+            dump({"schema": SCHEMA_ID, "architectures": architectures}),
+        )
         yield self._feed()
         yield self._page("llms.txt", "llms.txt", "", models=self._zoo.models[:_LISTED])
 

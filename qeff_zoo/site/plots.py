@@ -64,7 +64,9 @@ def _bar(label: str, check: Check, ratio: float, x: Callable[[float], float], y:
     return Markup(
         '{0}<line class="bar {1}" x1="{2}" x2="{3:.1f}" y1="{4}" y2="{4}"/>{5}{6}'
     ).format(
-        _text(_LEFT - 8, y + 4, label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}", "end"),
+        _text(
+            _LEFT - 8, y + 4, label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}", "end"
+        ),
         "good" if check.passed else "bad",
         _LEFT,
         x(ratio),

@@ -24,11 +24,19 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
         "How far an embedding points away from Hugging Face's, at worst; 0 is the same direction.",
         "",
     ),
-    "top1_agreement": ("same first choice", "Outputs whose most likely token or label is the same.", "%"),
+    "top1_agreement": (
+        "same first choice",
+        "Outputs whose most likely token or label is the same.",
+        "%",
+    ),
     "same_token_ids": ("same token ids", "Texts that become the same token ids.", "%"),
     "same_cut_texts": ("same truncated texts", "Texts that are truncated alike.", "%"),
     "same_decoded_texts": ("same decoded texts", "Token ids that become the same text.", "%"),
-    "same_rendered_chats": ("same chats", "Conversations that the chat template renders alike.", "%"),
+    "same_rendered_chats": (
+        "same chats",
+        "Conversations that the chat template renders alike.",
+        "%",
+    ),
     "rounding_over_expected": (
         "loss by rounding over the expected",
         "Loss by rounding activations, divided by that of a simulation of the same rounding.",
