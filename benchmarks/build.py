@@ -152,13 +152,13 @@ def perform(request: Mapping[str, Any]) -> dict[str, Any]:
 def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
     """Trace a Llama with slots from its config, and lower it for Cloud AI 100."""
     from qeff_zoo.export import exporter
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.graph.external_data import is_placeholder
     from qeff_zoo.graph.numerics import FLOAT32
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.registry import find_recipe
     from qeff_zoo.targets.qaic import lowering
+    from qeff_zoo.weights.bound_graph import BoundGraph
 
     stages.begin("trace", None, "")
     facts = json.loads(config.read_bytes())

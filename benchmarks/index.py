@@ -41,7 +41,7 @@ from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.settings import OFFLINE_ENV, STORES_ENV
 
 #: More packages are made and written part by part.
-_AT_ONCE = 200_000
+_AT_ONCE = 50_000
 
 
 def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) -> float:
@@ -56,9 +56,8 @@ def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) 
     Returns:
         The share of the index that was written.
     """
-    draw = random.Random(0)
     if packages <= _AT_ONCE:
-        entries = _entries(range(models), packages, models, draw)
+        entries = random_entries(packages, models)
         _write(folder, files_of(Index(packages, divided(Leaf(entries)))))
         return 1.0
     by_prefix: dict[str, list[int]] = defaultdict(list)
@@ -68,7 +67,7 @@ def write_index(folder: Path, packages: int, models: int, meant: Sequence[str]) 
     parts: dict[str, Leaf | Page | Reference] = {}
     for prefix, there in by_prefix.items():
         if prefix in needed:
-            node = divided(Leaf(_entries(there, packages, models, draw)), prefix)
+            node = divided(Leaf(random_entries(packages, models, there)), prefix)
             files = files_of(Index(tree=Page({prefix: node})))
             parts |= _parts(decode(files.pop(INDEX_NAME)))
             _write(folder, files)
@@ -83,11 +82,20 @@ def _parts(index: Index) -> Mapping[str, Leaf | Page | Reference]:
     return index.tree.parts if isinstance(index.tree, Page) else {}
 
 
-def _entries(
-    which: Iterable[int], packages: int, models: int, draw: random.Random
+def random_entries(
+    packages: int, models: int, which: Iterable[int] | None = None
 ) -> tuple[Entry, ...]:
+    """Make packages as a zoo would have them.
+
+    Args:
+        packages: Number of packages of all models.
+        models: Number of models.
+        which: Numbers of the models whose packages are made; None for all.
+    """
     return tuple(
-        _entry(number, model, draw) for model in which for number in range(model, packages, models)
+        _entry(number, model)
+        for model in (range(models) if which is None else which)
+        for number in range(model, packages, models)
     )
 
 
@@ -101,7 +109,8 @@ def _model_id(model: int) -> str:
     return f"org-{model % 40}/model-{model}"
 
 
-def _entry(number: int, model: int, draw: random.Random) -> Entry:
+def _entry(number: int, model: int) -> Entry:
+    draw = random.Random(number)
     target = "ort" if number == model else draw.choice(("ort", "qaic"))  # one that runs here
     axes: dict[str, Any] = {
         "target": target,
@@ -265,7 +274,7 @@ def _publish(zoo: Path, packages: int, model: str) -> dict[str, Any]:
         return decode_file(content, prefix, reference)
 
     before = replace(decode((zoo / INDEX_NAME).read_bytes()), read=read)
-    entry = replace(_entry(packages, 0, random.Random(2)), model=model)
+    entry = replace(_entry(packages, 0), model=model)
     written: dict[str, bytes] = {}
     spent = milliseconds([lambda: written.update(files_of(before.with_entry(entry)))])
     _write(zoo, written)

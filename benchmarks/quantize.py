@@ -30,6 +30,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.export.loader import build_meta
 from qeff_zoo.graph.numerics import format_of
@@ -37,7 +38,7 @@ from qeff_zoo.quantizer import texts
 from qeff_zoo.quantizer.options import QuantizeOptions
 from qeff_zoo.quantizer.quantize import quantize
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.weights.quantization import round_trip, to_float32
+from qeff_zoo.weights.quantization import round_trip
 
 _LLAMA = Path("examples/tiny-llama")
 _WINDOW = 512

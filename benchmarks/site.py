@@ -22,10 +22,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from index import random_index
+from index import random_entries
 from measuring import machine
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
+from qeff_zoo.hub.index import Entry, Index
+from qeff_zoo.hub.index_files import files_of
+from qeff_zoo.hub.index_tree import Leaf, divided
 from qeff_zoo.site import folder
 from qeff_zoo.site.gather import gather
 
@@ -114,13 +116,15 @@ def manifest(entry: Entry, draw: random.Random) -> bytes:
 def write_remote(root: Path, packages: int, models: int) -> str:
     """Write a folder remote; give its URL."""
     draw, entries = random.Random(0), []
-    for entry in random_index(packages, models).entries:
+    for entry in random_entries(packages, models):
         content = manifest(entry, draw)
         place = root / entry.path
         place.mkdir(parents=True, exist_ok=True)
         (place / "manifest.json").write_bytes(content)
         entries.append(replace(entry, manifest=hashlib.sha256(content).hexdigest()))
-    (root / INDEX_NAME).write_bytes(encode(Index(packages, tuple(entries))))
+    for name, content in files_of(Index(packages, divided(Leaf(tuple(entries))))).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
     return root.as_uri()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import ExportError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
@@ -48,7 +49,7 @@ def recipes_setting(field: str) -> list[Recipe]:
     return [
         _read(_import(folder, name), name)
         for name, folder in sorted(_places().items())
-        if setting in (folder / f"{name}.py").read_bytes()
+        if setting in read_regular(folder / f"{name}.py")
     ]
 
 

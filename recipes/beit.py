@@ -2,7 +2,7 @@
 """BEiT, `transformers.models.beit`: microsoft/beit-base-patch16-224 and others.
 
 Unusual: relative positions as biases of the scores, of each layer or shared by all; keys without a bias; layer scale;
-the mean of the patches stands for the picture.
+the mean of the patches stands for the image.
 """
 
 from dataclasses import replace

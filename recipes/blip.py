@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLIP, `transformers.models.blip`: captions of pictures, and how a caption that was begun goes on.
+"""BLIP, `transformers.models.blip`: captions of images, and how a caption that was begun goes on.
 
 Unusual: its forward is that of a tower and a decoder in turn, and `generate` is the decoder's: what begins and ends an
 answer stands in the decoder's configuration alone.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CLIP, `transformers.models.clip`: openai/clip-vit-base-patch32 and others: pictures, and texts of them.
+"""CLIP, `transformers.models.clip`: openai/clip-vit-base-patch32 and others: images, and texts of them.
 
 Unusual: a ViT with a norm before the layers, projected into the space that texts share.
 """

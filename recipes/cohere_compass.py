@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""North Micro Vision, `transformers.models.cohere_compass`: Qwen3-VL's pictures, and Cohere's parallel layers."""
+"""North Micro Vision, `transformers.models.cohere_compass`: Qwen3-VL's images, and Cohere's parallel layers."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cosmos 3 Edge, `transformers.models.cosmos3_edge`: SigLIP 2 over patches of any picture, and a plain Llama."""
+"""Cosmos 3 Edge, `transformers.models.cosmos3_edge`: SigLIP 2 over patches of any image, and a plain Llama."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-VL 7 B, `transformers.models.deepseek_vl_hybrid`: SigLIP and SAM read a picture in two sizes, and Llama."""
+"""DeepSeek-VL 7 B, `transformers.models.deepseek_vl_hybrid`: SigLIP and SAM read an image in two sizes, and Llama."""
 
 from dataclasses import replace
 

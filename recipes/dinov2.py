@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DINOv2, `transformers.models.dinov2`: facebook/dinov2-small to giant.
 
-Unusual: layer scale, perhaps a gated MLP, and positions that are interpolated to the size of the picture: checkpoints
+Unusual: layer scale, perhaps a gated MLP, and positions that are interpolated to the size of the image: checkpoints
 were trained on 518 pixels, and their processor makes 224.
 """
 

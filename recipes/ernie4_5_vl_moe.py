@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ERNIE 4.5 VL, `transformers.models.ernie4_5_vl_moe`: Qwen2-VL's seam, and experts of pictures beside those of text.
+"""ERNIE 4.5 VL, `transformers.models.ernie4_5_vl_moe`: Qwen2-VL's seam, and experts of images beside those of text.
 
-A token that begins or ends a picture is the pictures' wherever it stands; in an answer transformers takes it for text.
+A token that begins or ends an image is the images' wherever it stands; in an answer transformers takes it for text.
 """
 
 from dataclasses import replace

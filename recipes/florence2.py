@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Florence-2, `transformers.models.florence2`: captions, objects with their places, and text in pictures, by prompts.
+"""Florence-2, `transformers.models.florence2`: captions, objects with their places, and text in images, by prompts.
 
 Unusual: an encoder reads what a DaViT saw before a prompt, which is a task's token; a BART writes the answer.
 """

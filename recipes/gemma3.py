@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3 with pictures, `transformers.models.gemma3`: the tokens of a picture see one another."""
+"""Gemma 3 with images, `transformers.models.gemma3`: the tokens of an image see one another."""
 
 from dataclasses import replace
 

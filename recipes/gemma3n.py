@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3n, `transformers.models.gemma3n`: pictures by a tower of the package timm, MobileNet V5; sounds in chunks."""
+"""Gemma 3n, `transformers.models.gemma3n`: images by a tower of the package timm, MobileNet V5; sounds in chunks."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GIT, `transformers.models.git`: captions of pictures, and answers to questions that a caption begins with.
+"""GIT, `transformers.models.git`: captions of images, and answers to questions that a caption begins with.
 
 Unusual: what a tower saw stands before the text in every layer, sees itself alone, and has no tokens in its places;
 positions of tokens begin behind it at 0.

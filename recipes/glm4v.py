@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.1V, `transformers.models.glm4v`: patches of any picture, their learned positions interpolated, and GLM-4."""
+"""GLM-4.1V, `transformers.models.glm4v`: patches of any image, their learned positions interpolated, and GLM-4."""
 
 from dataclasses import replace
 

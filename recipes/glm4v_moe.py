@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.5V, `transformers.models.glm4v_moe`: GLM-4.1V's pictures, and GLM 4.5."""
+"""GLM-4.5V, `transformers.models.glm4v_moe`: GLM-4.1V's images, and GLM 4.5."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-GA, `transformers.models.glmga`: GLM-4.6V, whose processors take pictures and videos of other sizes."""
+"""GLM-GA, `transformers.models.glmga`: GLM-4.6V, whose processors take images and videos of other sizes."""
 
 from dataclasses import replace
 

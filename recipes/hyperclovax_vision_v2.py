@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HyperCLOVA X SEED Think with pictures, `transformers.models.hyperclovax_vision_v2`: Qwen2.5-VL's tower."""
+"""HyperCLOVA X SEED Think with images, `transformers.models.hyperclovax_vision_v2`: Qwen2.5-VL's tower."""
 
 from dataclasses import replace
 

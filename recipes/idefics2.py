@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idefics 2, `transformers.models.idefics2`: pictures of any size, and parts of them, each summed up by queries."""
+"""Idefics 2, `transformers.models.idefics2`: images of any size, and parts of them, each summed up by queries."""
 
 from dataclasses import replace
 

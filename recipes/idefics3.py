@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idefics 3, `transformers.models.idefics3`: tiles that the prompt names by row and column, and the whole picture."""
+"""Idefics 3, `transformers.models.idefics3`: tiles that the prompt names by row and column, and the whole image."""
 
 from dataclasses import replace
 

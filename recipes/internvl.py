@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InternVL 2.5 and 3, `transformers.models.internvl`: tiles of the nearest grid, and the whole picture."""
+"""InternVL 2.5 and 3, `transformers.models.internvl`: tiles of the nearest grid, and the whole image."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Janus-Pro, `transformers.models.janus`: it reads pictures as LLaVA does; what draws them is left out."""
+"""Janus-Pro, `transformers.models.janus`: it reads images as LLaVA does; what draws them is left out."""
 
 from dataclasses import replace
 

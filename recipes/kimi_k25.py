@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kimi K2.5 and K2.6, `transformers.models.kimi_k25`: MoonViT-3d's patches of any picture, and DeepSeek-V3."""
+"""Kimi K2.5 and K2.6, `transformers.models.kimi_k25`: MoonViT-3d's patches of any image, and DeepSeek-V3."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LightOnOCR, `transformers.models.lighton_ocr`: Mistral 3's pictures, and Qwen 3."""
+"""LightOnOCR, `transformers.models.lighton_ocr`: Mistral 3's images, and Qwen 3."""
 
 from dataclasses import replace
 

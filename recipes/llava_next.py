@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA-NeXT, `transformers.models.llava_next`: the whole picture, and tiles of it in more detail."""
+"""LLaVA-NeXT, `transformers.models.llava_next`: the whole image, and tiles of it in more detail."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA-OneVision, `transformers.models.llava_onevision`: LLaVA-NeXT with SigLIP, and fewer rows of large pictures."""
+"""LLaVA-OneVision, `transformers.models.llava_onevision`: LLaVA-NeXT with SigLIP, and fewer rows of large images."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMax M3, `transformers.models.minimax_m3_vl`: patches of any picture with RoPE over time, row and column."""
+"""MiniMax M3, `transformers.models.minimax_m3_vl`: patches of any image with RoPE over time, row and column."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistral Small 3.1 and its relatives, `transformers.models.mistral3`: Pixtral's pictures of any size."""
+"""Mistral Small 3.1 and its relatives, `transformers.models.mistral3`: Pixtral's images of any size."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama 3.2 Vision, `transformers.models.mllama`: layers between those of Llama read a picture by cross-attention."""
+"""Llama 3.2 Vision, `transformers.models.mllama`: layers between those of Llama read an image by cross-attention."""
 
 from dataclasses import replace
 

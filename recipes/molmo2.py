@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Molmo 2, `transformers.models.molmo2`: overlapping crops of a picture, and Qwen 3 or OLMo 3 as one class."""
+"""Molmo 2, `transformers.models.molmo2`: overlapping crops of an image, and Qwen 3 or OLMo 3 as one class."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ovis 2, `transformers.models.ovis2`: AIMv2's tiles become shares of a vocabulary of pictures, and Qwen 2.5 reads."""
+"""Ovis 2, `transformers.models.ovis2`: AIMv2's tiles become shares of a vocabulary of images, and Qwen 2.5 reads."""
 
 from dataclasses import replace
 

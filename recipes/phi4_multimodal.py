@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phi-4 multimodal, `transformers.models.phi4_multimodal`: Phi-4-mini, SigLIP on tiles of a picture, and a Conformer.
+"""Phi-4 multimodal, `transformers.models.phi4_multimodal`: Phi-4-mini, SigLIP on tiles of an image, and a Conformer.
 
-Unusual: the decoder puts features among its embeddings itself. Adapters lie beside a checkpoint, one for pictures and
+Unusual: the decoder puts features among its embeddings itself. Adapters lie beside a checkpoint, one for images and
 one for sounds, which transformers leaves to its users: a package has that of its task merged.
 """
 

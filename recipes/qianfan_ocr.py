@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qianfan-OCR, `transformers.models.qianfan_ocr`: InternVL's pictures."""
+"""Qianfan-OCR, `transformers.models.qianfan_ocr`: InternVL's images."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen2.5-Omni, `transformers.models.qwen2_5_omni`: Qwen2.5-VL that hears, too.
+"""Qwen2.5-Omni, `transformers.models.qwen2_5_omni`: Qwen2.5-VL that encodes audio, too.
 
 Unusual: a checkpoint of several models, of which the thinker alone is built; what makes speech is left out.
 """

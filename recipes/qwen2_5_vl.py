@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen2.5-VL, `transformers.models.qwen2_5_vl`: patches of any picture, most vision layers in windows, 3-axis RoPE."""
+"""Qwen2.5-VL, `transformers.models.qwen2_5_vl`: patches of any image, most vision layers in windows, 3-axis RoPE."""
 
 from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen2-VL, `transformers.models.qwen2_vl`: Qwen2.5-VL whose vision layers all see the whole picture."""
+"""Qwen2-VL, `transformers.models.qwen2_vl`: Qwen2.5-VL whose vision layers all attend to the whole image."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen3.5, `transformers.models.qwen3_5`: Qwen3-VL's pictures, and layers of gated delta rules."""
+"""Qwen3.5, `transformers.models.qwen3_5`: Qwen3-VL's images, and layers of gated delta rules."""
 
 from dataclasses import replace
 

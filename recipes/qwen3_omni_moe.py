@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen3-Omni with experts, `transformers.models.qwen3_omni_moe`: Qwen3-VL with experts that hears, too.
+"""Qwen3-Omni with experts, `transformers.models.qwen3_omni_moe`: Qwen3-VL with experts that encodes audio, too.
 
 Unusual: as of Qwen2.5-Omni, whose checkpoints have other models beside the thinker.
 """

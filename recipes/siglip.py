@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SigLIP, `transformers.models.siglip`: google/siglip-base-patch16-224 and others: pictures, and texts of them.
+"""SigLIP, `transformers.models.siglip`: google/siglip-base-patch16-224 and others: images, and texts of them.
 
 Unusual: no class token and no projection; what a learned query finds among the patches is in the space of texts.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image encoders of SigLIP, `transformers.models.siglip`.
 
-Unusual: no class token; a learned query attends to all patches, and what it finds stands for the picture.
+Unusual: no class token; a learned query attends to all patches, and what it finds stands for the image.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolVLM, `transformers.models.smolvlm`: Idefics 3, small; frames of a video are pictures, behind their times."""
+"""SmolVLM, `transformers.models.smolvlm`: Idefics 3, small; frames of a video are images, behind their times."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step 3.7 Flash, `transformers.models.step3p7`: parts of a picture in another size, and experts with clamped gates."""
+"""Step 3.7 Flash, `transformers.models.step3p7`: parts of an image in another size, and experts with clamped gates."""
 
 from dataclasses import replace
 

@@ -2,7 +2,7 @@
 """Swin, `transformers.models.swin`: microsoft/swin-tiny-patch4-window7-224 and others.
 
 Unusual: attention within windows that are shifted in every other layer, and patches that are merged from stage to
-stage; the mean of the last ones stands for the picture.
+stage; the mean of the last ones stands for the image.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UniSpeech-SAT fine-tuned by CTC, `transformers.models.unispeech_sat`: trained to tell speakers apart."""
+"""UniSpeech-SAT fine-tuned by CTC, `transformers.models.unispeech_sat`: trained to separate speakers."""
 
 from dataclasses import replace
 

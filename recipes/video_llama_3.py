@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VideoLLaMA 3, `transformers.models.video_llama_3`: patches of pictures and of frames, whose rows may repeat."""
+"""VideoLLaMA 3, `transformers.models.video_llama_3`: patches of images and of frames, whose rows may repeat."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Video-LLaVA, `transformers.models.video_llava`: LLaVA with one tower for pictures and one for videos."""
+"""Video-LLaVA, `transformers.models.video_llava`: LLaVA with one tower for images and one for videos."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TrOCR, Donut, Nougat, ViT-GPT2, `transformers.models.vision_encoder_decoder`: pictures in, text out.
+"""TrOCR, Donut, Nougat, ViT-GPT2, `transformers.models.vision_encoder_decoder`: images in, text out.
 
 Unusual: two models of other architectures, with a projection between them where their widths differ.
 """

@@ -27,9 +27,9 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.validation import ladder
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.package_runner import try_package
 from qeff_zoo.validation.reference.answers import Answers, Reference
 

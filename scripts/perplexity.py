@@ -20,6 +20,7 @@ from typing import Any
 import qeff_zoo
 from qeff_zoo.errors import PlanError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import comparison
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.validation import perplexity
@@ -46,7 +47,7 @@ def main() -> int:
             scoring = replace(scoring, tokens=scoring.tokens[:kept])
         graph = arguments.graph or arguments.model_type == "onnx"
         with on_devices(next(iter(packages.values())), arguments.qpc_device_id):
-            found = perplexity.compare(packages, scoring, graph=graph)
+            found = comparison.compare(packages, scoring, graph=graph)
     except ZooError as error:
         print(f"perplexity: {error}", file=sys.stderr)
         return 1

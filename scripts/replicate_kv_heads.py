@@ -26,6 +26,7 @@ import numpy as np
 import qeff_zoo
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.expressions import blocks, rows, shape_of, sources_of
 from qeff_zoo.checkpoint.formats.rows import Repeated, repeated
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
@@ -35,7 +36,6 @@ from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import new_folder
 from qeff_zoo.weights import bindings, kv_heads
-from qeff_zoo.weights.expressions import blocks, rows, shape_of, sources_of
 
 _PIECE = 1 << 22  # elements that are read at once
 _CONTEXT = 128  # tokens of the packages that --prompt builds

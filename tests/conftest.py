@@ -214,7 +214,7 @@ def _trace_once(_shared_cache: None) -> None:
     """Trace what builds ask for once a session, by whichever process comes first: stores of tests begin empty."""
     import onnx_ir
 
-    from qeff_zoo.export import graphs
+    from qeff_zoo.pipeline import graphs
 
     traced = graphs.trace
 

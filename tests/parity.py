@@ -52,6 +52,7 @@ from qeff_zoo.tasks.encoders.pooling import Embed
 from qeff_zoo.tasks.text_generation import decoder_tracing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.reference.numerics import compute_in_float64, round_weights
+from qeff_zoo.weights import placement
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.quantization import round_trip
 from qeff_zoo.weights.storage import Storage
@@ -349,7 +350,7 @@ class Subject:
         folder.mkdir()
         write(layout, self.checkpoint, folder / external_data.WEIGHTS)
         model = lowered.model.clone()
-        external_data.place(model, layout)
+        placement.place(model, layout)
         for node in model.graph if accuracy_level is not None else ():
             if node.op_type in ("MatMulNBits", "QMoE"):
                 node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", accuracy_level)

@@ -22,6 +22,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qnn_htp import lowering, static
 from qeff_zoo.targets.qnn_htp.session import HtpProgram
+from qeff_zoo.weights import placement
 from qeff_zoo.weights.layout import plan_file
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import write
@@ -62,7 +63,7 @@ def write_graphs(
     """Write the graph of each specialization, and the weights of all."""
     layout = plan_file(lowered.slots, subject.checkpoint.tensors)
     write(layout, subject.checkpoint, folder / external_data.WEIGHTS)
-    external_data.place(lowered.model, layout)
+    placement.place(lowered.model, layout)
     ir.save(lowered.model, folder / "lowered.onnx")
     for one in specializations:
         model = ir.load(folder / "lowered.onnx")

@@ -34,9 +34,9 @@ from qeff_zoo.errors import (
     UnsupportedModelError,
     ZooError,
 )
-from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
 from qeff_zoo.package.identity import tree_digest
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.targets.ort import session
 from qeff_zoo.weights import writing as weights
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
+from qeff_zoo.checkpoint import expressions as ex
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights import expressions as ex
 from qeff_zoo.weights.bindings import Binding, bind, broken_ties, problems_of
 from qeff_zoo.weights.writing import evaluate
 

@@ -8,10 +8,11 @@ import pytest
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.graph.numerics import STORED
+from qeff_zoo.pipeline import checks
 from qeff_zoo.registry import find_recipe, list_model_types, require_packages
 from qeff_zoo.store import Store
 from qeff_zoo.targets import NAMES, find
-from qeff_zoo.validation import checks, ladder
+from qeff_zoo.validation import ladder
 
 STORAGES = [one for one in find(NAMES[0]).weights if one != STORED]  # that is for quantized models
 SEEDS = range(3)

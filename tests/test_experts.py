@@ -10,11 +10,11 @@ import onnxruntime
 import parity
 import pytest
 
+from qeff_zoo.checkpoint.expressions import sources_of
 from qeff_zoo.graph import semantic
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.ort import experts, routing
-from qeff_zoo.weights.expressions import sources_of
 
 ROUTED = "own_tokens:"
 

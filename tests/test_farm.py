@@ -350,6 +350,19 @@ def test_a_package_whose_machine_is_gone_is_built_again() -> None:
     assert names == ["trace", "build", "validate", "build", "validate", "publish"]
 
 
+def test_a_package_of_an_earlier_run_is_looked_for_where_that_ran() -> None:
+    schedule = Schedule(cells(1, state=UNPROVED))
+    schedule.home = "here"
+    (first,) = started(schedule)
+    schedule.finish(first, Result(failure="AbsentPackage", absent=True, node="there"))
+
+    (second,) = started(schedule)
+
+    assert [(step.name, step.node) for step in (first, second)] == [
+        ("validate", ""), ("validate", "here"),
+    ]  # fmt: skip
+
+
 def test_stale_cells_are_validated_again_and_built_if_they_fail() -> None:
     older = cells(2, state=STALE, older="qz1-old")
     schedule = Schedule(older, revalidate=True)

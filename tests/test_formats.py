@@ -18,9 +18,9 @@ from quantized import GENUINE, GOLDENS, MATRIX, Array, bfloat16, pack, spread, s
 from safetensors.numpy import load_file
 
 from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.encoded import Encodings
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.weights.expressions import rows
 
 CASES = settings(
     max_examples=asked(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]

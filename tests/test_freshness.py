@@ -2,6 +2,7 @@
 """Evidence ends with what it was made from: stale packages are validated again, and bad ones get a notice."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,22 @@ from typing import Any
 import pytest
 from fixtures_builds import Models
 from publications import folder_files
+from qeff_zoo.validation.checks import source_of
 
 from qeff_zoo import cli, pipeline
 from qeff_zoo.farm import zoo_file
 from qeff_zoo.farm.planning import MISSING, PUBLISHED, STALE, Cell, plan_farm
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index_files import decode
 from qeff_zoo.package import Package
-from qeff_zoo.pipeline import manifest_entries, steps
+from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline.proving import prove
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.targets import ort
 from qeff_zoo.validation import ladder
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.freshness import staleness, versions_now
 from qeff_zoo.validation.reference import preloaded
 
@@ -45,15 +48,13 @@ def proved(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(type(ort.TARGET), "resolve", lambda _, *arguments: older(*arguments))
         models.trace(models.llama, home)
         built = pipeline.build(str(models.llama), Request(ctx_len=40), validate=False).package
-        steps.prove(built, source_of(built, None), Store(), threads=1)
+        prove(built, source_of(built, None), Store(), threads=1)
     return home
 
 
 @pytest.fixture
 def package(proved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Package:
     """Give a copy of that package, in the store of the test."""
-    import shutil
-
     home = shutil.copytree(proved, tmp_path / "home")
     monkeypatch.setenv("QEFF_HOME", str(home))
     (found,) = Store().packages()
@@ -121,6 +122,14 @@ def test_a_stale_package_that_agrees_is_fresh_without_a_build(
     cell = cell_of(tmp_path, models)
     assert (cell.state, cell.why, cell.older) == (STALE, WHY, package.build_key)
 
+    home = tmp_path / "home"
+    home.rename(tmp_path / "aside")  # a machine that has the index alone
+    there = cell_of(tmp_path, models)
+    assert (there.state, there.why) == (STALE, WHY)
+    assert there.older.startswith("packages/")
+    shutil.rmtree(home)
+    (tmp_path / "aside").rename(home)
+
     result = revalidated(cell)
 
     assert result.failure == ""
@@ -128,6 +137,8 @@ def test_a_stale_package_that_agrees_is_fresh_without_a_build(
     assert cell_of(tmp_path, models).state == PUBLISHED
     (entry,) = decode((tmp_path / "remote" / INDEX_NAME).read_bytes()).entries
     assert entry.tested["onnxruntime"] == "1.31.1"
+    shutil.rmtree(tmp_path / "home")  # another machine sees it in the index
+    assert cell_of(tmp_path, models).state == PUBLISHED
 
 
 def test_a_stale_package_that_fails_becomes_known_bad_and_is_built_again(

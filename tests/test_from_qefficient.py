@@ -462,9 +462,9 @@ def test_images_are_resized_before_the_processor(tmp_path: Path) -> None:
     image.save(tmp_path / "image.png")
     found = vision._resized(tmp_path / "image.png", 10, 4)
     np.testing.assert_array_equal(found, image.resize((4, 10)))
-    assert vision._fetched(image) is image
+    assert vision.fetched(image) is image
     with pytest.raises(MediaError, match="Cannot fetch the picture at 'https://'"):
-        vision._fetched("https://")
+        vision.fetched("https://")
 
 
 def test_images_that_a_package_cannot_process_go_through_the_processor() -> None:

@@ -13,6 +13,7 @@ from fixtures_builds import Models
 from gguf_files import Array, dequantize, original, quantize, stored, write
 
 import qeff_zoo
+from qeff_zoo.checkpoint.expressions import rows, shape_of
 from qeff_zoo.checkpoint.formats import gguf as decoders
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Stored
 from qeff_zoo.checkpoint.formats.gguf_names import layouts
@@ -24,7 +25,6 @@ from qeff_zoo.graph.external_data import WEIGHTS
 from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
-from qeff_zoo.weights.expressions import rows, shape_of
 
 PLAIN = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64")
 BLOCKS = [name for name, _, _ in TYPES.values() if name not in PLAIN]

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.gguf_config import _known
 from qeff_zoo.checkpoint.formats.gguf_names import layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
@@ -24,7 +25,6 @@ from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import ZooError
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
-from qeff_zoo.weights.expressions import rows
 
 VOCABULARY = 260
 #: Smaller than any published model; every size differs from every other.

@@ -17,12 +17,12 @@ from transformers import (
     UMT5ForConditionalGeneration,
 )
 
+from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 from qeff_zoo.validation.reference.loading import load_model
-from qeff_zoo.weights.expressions import rows
 
 KINDS = ("t5", "umt5")
 _WORDS = 257

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts with images are embedded as by transformers' processor and base model; the files choose the task."""
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -22,6 +23,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING, find, for_task, selection
+from qeff_zoo.tasks.multimodal.verbs import EmbedWithMedia
 
 RECIPE = for_task(find_recipe("qwen3_vl"), IMAGE_TEXT_EMBEDDING)
 TASK = find(IMAGE_TEXT_EMBEDDING)
@@ -92,6 +94,38 @@ def test_images_belong_to_prompts(session: Any) -> None:
         session.embed([[3, 4]], images=[[], []])
     with pytest.raises(GenerationError, match="Token id 999 is not of this model"):
         session.embed([[999]])
+
+
+def test_run_and_qefficients_class_return_the_same(
+    subject: parity.Subject,
+    session: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    photo(0).save(tmp_path / "dog.png")
+    right = session.embed("a dog", images=[photo(0)])[0]
+    given = argparse.Namespace(
+        image=[str(tmp_path / "dog.png")], chat=True, adapter=None, json=True
+    )
+    EmbedWithMedia(IMAGE_TEXT_EMBEDDING, ["a dog"], given)(session)
+    (printed,) = json.loads(capsys.readouterr().out)["outputs"]
+    np.testing.assert_allclose(printed["embedding"], right, atol=1e-6)
+    with pytest.raises(GenerationError, match="2 prompts, and --image belongs to one"):
+        EmbedWithMedia(IMAGE_TEXT_EMBEDDING, ["a", "b"], given)(session)
+
+    folder = str(subject.folder / "checkpoint")
+    config = {"export_embedding": True}
+    model = qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(folder, qaic_config=config)
+    assert model._loaded["task"] == IMAGE_TEXT_EMBEDDING
+    monkeypatch.setattr(model, "_opened", lambda *_: session)
+    content = [{"type": "image", "image": photo(0)}, {"type": "text", "text": "a dog"}]
+    inputs = processors.load(subject.folder / "checkpoint").apply_chat_template(
+        [{"role": "user", "content": content}],
+        tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt",
+    )  # fmt: skip
+    found = model.generate(inputs=inputs)
+    np.testing.assert_allclose(found["embedding_output"], right[None], atol=1e-5)
 
 
 def test_the_task_is_that_of_the_checkpoints_files() -> None:

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, FineGrainedFP8Config
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.encoded import Encoded
 from qeff_zoo.checkpoint.formats.rows import repeated as repeated_rows
 from qeff_zoo.checkpoint.opening import TensorInfo, open_checkpoint
@@ -31,7 +32,6 @@ from qeff_zoo.registry import find_recipe
 from qeff_zoo.validation.reference.formats import open_weights
 from qeff_zoo.weights import kv_heads
 from qeff_zoo.weights.bindings import Binding
-from qeff_zoo.weights.expressions import rows
 
 DECODERS = parity.names_of("text-generation")
 #: What configs do not tell: these weights show that heads cannot be repeated.

@@ -20,22 +20,24 @@ from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
+from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.adapters.merged import open_merged
 from qeff_zoo.checkpoint.adapters.merging import changes, values_of
+from qeff_zoo.checkpoint.expressions import substitute
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.sources import with_adapters
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
-from qeff_zoo.export import graphs, loader
+from qeff_zoo.export import loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
+from qeff_zoo.pipeline import graphs
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.ladder import validate
 from qeff_zoo.validation.reference import adapters
-from qeff_zoo.weights import bindings, expressions
-from qeff_zoo.weights.expressions import substitute
+from qeff_zoo.weights import bindings
 from qeff_zoo.weights.writing import evaluate
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}

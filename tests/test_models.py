@@ -19,11 +19,12 @@ from qeff_zoo.export import architectures
 from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.package.identity import canonical
+from qeff_zoo.pipeline import checks
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Tiny, experts
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
-from qeff_zoo.validation import checks, known_models
+from qeff_zoo.validation import known_models
 from qeff_zoo.validation.known_models import Model
 
 ROOT = Path(__file__).parent.parent
@@ -184,7 +185,7 @@ def test_what_validate_records_is_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = checks.check("clip_text_model", record=True)
+    found = checks.check_recipe("clip_text_model", record=True)
     folder = tmp_path / "validated_models"
     recipe = registry.find_recipe("clip_text_model")
     assert found.recorded == known_models.tiny_evidence("clip_text_model", folder).relative_to(

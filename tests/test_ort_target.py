@@ -23,6 +23,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from parity import CONTINUOUS, PLAIN, Subject
 from safetensors import safe_open
 
+from qeff_zoo.checkpoint.expressions import sources_of
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import folding
 from qeff_zoo.graph import external_data
@@ -30,7 +31,6 @@ from qeff_zoo.graph.numerics import FLOAT32, WEIGHTS
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.ort import lowering, trial
-from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import evaluate

@@ -25,6 +25,7 @@ from qeff_zoo.graph.numerics import Format, format_of
 from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.ort import lowering, processor
 from qeff_zoo.targets.ort.session import open_graph
+from qeff_zoo.weights import placement
 from qeff_zoo.weights.quantization import dequantize, quantize, round_trip
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
@@ -58,7 +59,7 @@ def lowered(
     source = Source(**matrices)
     layout = plan_file(found.slots, source.tensors)
     write(layout, source, folder / external_data.WEIGHTS)
-    external_data.place(model, layout)
+    placement.place(model, layout)
     ir.save(model, folder / "graph.onnx")
     return folder / "graph.onnx"
 

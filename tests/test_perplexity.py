@@ -24,6 +24,7 @@ import qeff_zoo
 from qeff_zoo import cli, targets
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import comparison
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.validation import perplexity
 from qeff_zoo.validation.perplexity import Comparison, Scoring, Window
@@ -56,7 +57,7 @@ def packages(home: Path) -> dict[str, Package]:
 def compared(packages: dict[str, Package]) -> Comparison:
     """Compare all of them, and the graph."""
     scoring = perplexity.prepare(packages["fp32"], TEXT, window=WINDOW, stride=STRIDE, batch_size=2)
-    return perplexity.compare(packages, scoring, graph=True)
+    return comparison.compare(packages, scoring, graph=True)
 
 
 def decoder(found: Package) -> Any:
@@ -253,7 +254,7 @@ def test_validate_refuses_before_it_scores(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(perplexity, "compare", lambda *_, **__: pytest.fail("scored"))
+    monkeypatch.setattr(comparison, "compare", lambda *_, **__: pytest.fail("scored"))
     (tmp_path / "text.txt").write_text(TEXT)
     given = [option.format(text=tmp_path / "text.txt") for option in options]
 

@@ -25,9 +25,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.errors import PackageError, ParityError, StoreError
-from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
-from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.store import Store
@@ -249,16 +248,16 @@ def test_a_second_build_is_a_hit_that_imports_nothing_heavy(
 def test_a_fine_tune_reuses_the_graph_without_a_trace(
     models: Models, home: Path, tmp_path: Path, probe: Callable[..., Probed]
 ) -> None:
-    models.trace(models.llama, home)
+    models.build(models.llama, home)
     tuned = scaled(models.llama, tmp_path / "tuned")
 
     made = probe("build", tuned, "--no-validate", "--json")
 
     answer = json.loads(made.stdout)
     assert not answer["hit"]
-    assert len(kept(home, "graph")) == 1
+    assert len(kept(home, "graph")) == len(kept(home, "companions")) == 1
     assert_generates(Package.open(answer["path"]), tuned, PROMPTS[:1])
-    assert made.imported(("onnxscript",)) == set()  # transformers makes the tokenizer
+    assert made.imported(("onnxscript", "torch", "transformers")) == set()
 
 
 def test_two_builds_at_once_make_one_package(models: Models, home: Path) -> None:

@@ -18,8 +18,8 @@ from qeff_zoo.errors import CompileError, StoreError
 from qeff_zoo.graph import microscaling, semantic, states
 from qeff_zoo.graph.numerics import MXFP6 as MX
 from qeff_zoo.graph.numerics import DeviceNumerics
-from qeff_zoo.prediction import device
-from qeff_zoo.prediction.rounded_weights import RoundedWeights
+from qeff_zoo.targets.emulation import device
+from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.qnn_htp import processes
 from qeff_zoo.weights.quantization import round_trip
 

@@ -41,6 +41,7 @@ from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
 from qeff_zoo.targets.qaic.lowering_report import WAYS
+from qeff_zoo.weights import placement
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write
@@ -92,7 +93,7 @@ def open_host(
     folder = Path(tempfile.mkdtemp(dir=subject.folder))
     layout = plan_file(slots, subject.checkpoint.tensors)
     write(layout, subject.checkpoint, folder / external_data.WEIGHTS)
-    external_data.place(model, layout)
+    placement.place(model, layout)
     ir.save(model, folder / "graph.onnx")
     return parity.open_session(folder / "graph.onnx")
 

@@ -221,6 +221,8 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("base.common", "QEFFCommonLoader"),
         ("base.onnx_transforms", "FP16ClipTransform"),
         ("compile.compile_helper", "compile"),
+        ("finetune.configs.training", "TrainConfig"),
+        ("finetune.utils.logging_utils", "logger"),
         ("generation.cloud_infer", "QAICInferenceSession"),
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
         ("peft.lora", "QEffAutoLoraModelForCausalLM"),
@@ -312,6 +314,25 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
     capsys.readouterr()
     assert execute.main(str(models.llama), **options, json=True) == 0
     assert len(json.loads(capsys.readouterr().out)["generated_texts"]) == 2
+
+
+def test_a_run_has_qefficients_defaults_and_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from qeff_zoo.qefficient.cloud import finetune
+    from qeff_zoo.qefficient.constants import logger
+
+    config = finetune.TrainConfig(lr=1e-3)
+    assert (config.model_name, config.num_epochs, config.lr) == ("meta-llama/Llama-3.2-1B", 1, 1e-3)
+    assert (config.use_peft, config.output_dir) == (True, "training_results")
+    finetune._name_as_qefficient(tmp_path, 2)
+    assert not [*tmp_path.iterdir()]  # all weights were trained
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").touch()
+    finetune._name_as_qefficient(tmp_path, 2)
+    assert (tmp_path / "complete_epoch_2" / "adapter_config.json").exists()
+    logger.log_rank_zero("in one process", 30)
+    assert caplog.messages == ["in one process"]
 
 
 def test_the_function_compile_stays_one_beside_its_module(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from qeff_zoo.cli import parser
 from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import CompileError, PlanError
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.pipeline import manifest_entries
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store

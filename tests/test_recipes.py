@@ -25,6 +25,7 @@ from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import registry
+from qeff_zoo.checkpoint import expressions
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import architectures, layers, loader
 from qeff_zoo.export.transforms import apply
@@ -41,7 +42,6 @@ from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.damage import SWAPPED, damaged
 from qeff_zoo.validation.reference.media import of_tokens
-from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
 RECIPE_FOLDER = Path(inspect.getfile(registry)).parent.parent / "recipes"

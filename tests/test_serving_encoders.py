@@ -103,6 +103,7 @@ def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: 
     with served(encoder_package) as (url, session):
         vectors = session.embed(TEXTS)
         found = ask(url, "score", text_1=TEXTS[0], text_2=TEXTS)[1]["data"]
+        assert ask(url, "score", queries=TEXTS[0], items=TEXTS)[1]["data"] == found
         cosines = session.similarity(vectors[:1], vectors)[0]
         assert [one["score"] for one in found] == pytest.approx(cosines.tolist(), abs=1e-5)
         pooled = ask(url, "pooling", input=TEXTS)[1]["data"]
@@ -125,6 +126,11 @@ def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
         bare = ask(url, "v1/tokenize", prompt=TEXTS[0], add_special_tokens=False)[1]["tokens"]
         assert bare == ids[1:-1]
         assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["prompt"]
+        assert ask(url, "tokenize", content=TEXTS[0])[1]["tokens"] == bare  # as in llama-server
+        pieces = ask(url, "tokenize", content=TEXTS[0], add_special=True, with_pieces=True)[1]
+        assert [one["id"] for one in pieces["tokens"]] == ids
+        assert all(one["piece"] for one in pieces["tokens"])
+        assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["content"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
             assert ask(url, "tokenize", **wrong)[0] == 400
         assert ask(url, "detokenize", tokens=[10**6])[1]["error"]["param"] == "tokens"

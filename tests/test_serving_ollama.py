@@ -51,8 +51,8 @@ def connected(url: str, key: str = KEY) -> ollama.Client:
 
 @pytest.fixture
 def client(url: str) -> Iterator[ollama.Client]:
-    with closing(connected(url)._client):
-        yield connected(url)
+    with connected(url) as opened:
+        yield opened
 
 
 def test_a_chat_is_the_one_of_the_other_api(client: ollama.Client, url: str) -> None:
@@ -106,12 +106,10 @@ def test_functions_are_called_and_answered(engine: Engine, monkeypatch: pytest.M
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_name": "get_weather", "content": "12"},
     ]
-    with running(engine) as url:
-        client = connected(url)
+    with running(engine) as url, connected(url) as client:
         assert "tools" in client.show(MODEL).capabilities
         found = client.chat(MODEL, turns, tools=[tool], options=OPTIONS)
         assert found.message.content is not None
-        client._client.close()
     body = ChatBody.model_validate({"model": MODEL, "messages": turns}).as_chat()["messages"]
     assert body[1]["tool_calls"][0]["function"] == {
         "name": "get_weather",
@@ -143,7 +141,6 @@ def test_the_example_of_the_guide(url: str, capsys: pytest.CaptureFixture[str]) 
     code = code.replace("http://127.0.0.1:8000", url.removesuffix("/v1"))
     names: dict[str, Any] = {}
     exec(code.replace("tiny-llama", MODEL), names)
-    names["client"]._client.close()
     assert capsys.readouterr().out.endswith("['chat', 'completion']\n")
 
 
@@ -174,14 +171,16 @@ def test_models_are_listed(client: ollama.Client) -> None:
 
 def test_embeddings_have_length_1(encoder_package: Package) -> None:
     session: Any = qeff_zoo.load(encoder_package, threads=1)
-    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
-        client = connected(url)
+    with (
+        closing(EncoderQueue(session, max_waiting=8)) as queue,
+        running(queue) as url,
+        connected(url) as client,
+    ):
         found = client.embed(MODEL, ["a cat sat", "two dogs"])
         (short,) = client.embed(MODEL, "a cat sat", dimensions=4).embeddings
         assert client.show(MODEL).capabilities == ["embedding", "rerank"]
         with pytest.raises(ollama.ResponseError, match="dimensions"):
             client.embed(MODEL, "a", dimensions=10**6)
-        client._client.close()
         expected = np.array(session.embed(["a cat sat", "two dogs"]))
     vectors = np.array(found.embeddings)
     assert np.allclose(
@@ -196,24 +195,24 @@ def test_images_are_read(seeing: Package) -> None:
 
     stream = io.BytesIO()
     Image.new("RGB", (24, 24), "red").save(stream, "PNG")
-    with Engine(qeff_zoo.load(seeing, threads=1)) as engine, running(engine) as url:  # type: ignore[arg-type]
-        client = connected(url)
+    session: Any = qeff_zoo.load(seeing, threads=1)
+    with Engine(session) as engine, running(engine) as url, connected(url) as client:
         image = {"url": f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"}
         parts = [{"type": "image_url", "image_url": image}, {"type": "text", "text": "What is it?"}]
         with connect(url) as other:
             expected = chat(other, messages=[{"role": "user", "content": parts}], max_tokens=8)
         options = {**OPTIONS, "num_predict": 8}
         found = client.generate(MODEL, "What is it?", images=[stream.getvalue()], options=options)
-        client._client.close()
     assert found.response == expected.choices[0].message.content
 
 
 def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, url: str) -> None:
     with (
         running(engine, api_keys=["other"]) as guarded,
+        connected(guarded) as stranger,
         pytest.raises(ollama.ResponseError) as caught,
     ):
-        connected(guarded).list()
+        stranger.list()
     assert caught.value.status_code == 401
     with pytest.raises(ollama.ResponseError, match="no model 'other'"):
         client.chat("other", QUESTION)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page at `/`, in a real browser, at servers of tiny packages."""
 
+import base64
 import json
 import threading
 import time
@@ -189,6 +190,35 @@ def test_an_image_is_sent(seeing: Package, tab: Tab, tmp_path: Path) -> None:
     assert page.locator("#files li").count() == 0
 
 
+def test_recordings_are_sent(guarded: str, tab: Tab) -> None:
+    page, speech = tab.page, ROOT / "examples" / "speech.wav"
+
+    def models(*capabilities: str) -> None:
+        body = json.dumps({"data": [{"id": "m", "capabilities": capabilities}]})
+        page.route("**/v1/models", lambda route: route.fulfill(body=body))
+
+    def sent(text: str, path: str, body: str) -> Any:
+        page.route(f"**/v1/{path}", lambda route: route.fulfill(body=body))
+        opened(page, guarded)
+        page.set_input_files("#file", speech)
+        page.wait_for_selector("text=speech.wav")
+        with page.expect_request(f"**/v1/{path}") as request:
+            page.fill("#text", text)
+            page.keyboard.press("Enter")
+        page.wait_for_selector("article.assistant .text >> text=Hello")
+        return request.value
+
+    models("transcription")
+    request = sent("", "audio/transcriptions", json.dumps({"text": "Hello"}))
+    assert b'filename="speech.wav"' in request.post_data_buffer
+    models("chat", "audio")
+    chunk = {"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}
+    request = sent("What is said?", "chat/completions", f"data: {json.dumps(chunk)}\n\n")
+    recording, text = request.post_data_json["messages"][0]["content"]
+    assert base64.b64decode(recording["input_audio"]["data"]) == speech.read_bytes()
+    assert text == {"type": "text", "text": "What is said?"}
+
+
 def test_the_page_is_accessible_at_every_width_and_color(
     engine: Engine, browser: "Browser"
 ) -> None:
@@ -197,7 +227,7 @@ def test_the_page_is_accessible_at_every_width_and_color(
         opened(page, url)
         page.evaluate("sessionStorage.settings = JSON.stringify({max_tokens: 4})")
         opened(page, url)
-        ask(page, "a" * 200)
+        ask(page, "a" * 60)
         for width, colors in ((360, "dark"), (1280, "light")):
             page.set_viewport_size({"width": width, "height": 700})
             page.emulate_media(color_scheme=colors)  # type: ignore[arg-type]

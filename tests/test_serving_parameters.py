@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, text_generation
+from qeff_zoo.runtime import ChatOptions, Engine, Sampling, TextGenerationSession, text_generation
 from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.tasks.text_generation.verbs import sampling_of
 
@@ -57,6 +57,22 @@ def test_tokens_are_biased_allowed_and_excluded(
     for wrong in ({"allowed_token_ids": [10**6]}, {"logit_bias": {"x": 1}}, {"bad_words": [""]}):
         with pytest.raises(openai.BadRequestError):
             more(client, **wrong)
+
+
+def test_a_prompt_is_truncated(client: openai.OpenAI, url: str) -> None:
+    """As in vLLM: the last tokens, or the first; -1 leaves room for the output in the context of 128."""
+    ids = list(range(10, 210))
+    for options, kept in (
+        ({"truncate_prompt_tokens": 4}, ids[-4:]),
+        ({"truncate_prompt_tokens": 4, "truncation_side": "right"}, ids[:4]),
+        ({"truncate_prompt_tokens": -1}, ids[-126:]),
+    ):
+        body = {**options, "return_token_ids": True}
+        answer = complete(client, ids, max_tokens=2, extra_body=body)
+        assert answer.choices[0].prompt_token_ids == kept
+    talk = {"messages": QUESTION, "truncate_prompt_tokens": 3, "max_tokens": 1}
+    status, found = post(url, "chat/completions", json.dumps(talk).encode())
+    assert (status, found["usage"]["prompt_tokens"]) == (200, 3)
 
 
 def test_stop_tokens_and_strings_and_the_least_length(
@@ -233,6 +249,17 @@ def test_token_ids_are_returned_on_request(
 
 def test_a_chat_template_is_applied_alone(url: str, alone: TextGenerationSession) -> None:
     root = url.removesuffix("/v1")
+    begun = [*QUESTION, {"role": "assistant", "content": "A class"}]
+    for messages, options in (
+        (QUESTION, {"add_generation_prompt": False}),
+        (begun, {"add_generation_prompt": False, "continue_final_message": True}),
+    ):
+        body = json.dumps({"messages": messages, **options}).encode()
+        expected = alone.encode_chat(messages, ChatOptions(**options))
+        assert post(root, "tokenize", body)[1]["tokens"] == expected
+    body = json.dumps({"messages": QUESTION, "add_special_tokens": True}).encode()
+    expected = [alone.tokenizer.token_id("<|begin|>"), *alone.encode_chat(QUESTION)]
+    assert post(root, "tokenize", body)[1]["tokens"] == expected
     status, found = post(root, "apply-template", json.dumps({"messages": QUESTION}).encode())
     assert (status, found) == (200, {"prompt": alone.render_chat(QUESTION)})
     body = {"messages": [{"role": "user", "content": {"a": 1}}]}

@@ -110,6 +110,17 @@ def test_a_call_is_guaranteed(templated: Any, engine: Engine, choice: Any) -> No
         assert (call.function.name, arguments) == ("now", {})
 
 
+def test_a_named_function_is_called_once(
+    templated: Any, engine: Engine, alone: TextGenerationSession
+) -> None:
+    templated(TEMPLATES["hermes"].replace("<tools>{{ tools | tojson }}</tools>", ""))
+    more = {alone.tokenizer.token_id("<"): 100}  # begins a further call, if one may follow
+    with running(engine) as url, connect(url) as client:
+        answer = ask(client, tools=TOOLS, tool_choice=NAMED, logit_bias=more).choices[0]
+    assert len(answer.message.tool_calls) == 1
+    assert answer.finish_reason == "tool_calls"
+
+
 def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> None:
     """Reasoning, text and two calls; the same streamed; without parallel calls the first alone."""
     said = f"hm\n</think>\n\nI see.\n{WEATHER}\n{NOW}"

@@ -20,21 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fixtures_browser import Tab, opened_tab
-from package_builder import SPEC, check, fill
-from remote_builder import remote
+from jsonschema import Draft202012Validator
+from package_builder import SPEC, check, draft, fill
+from remote_builder import index_in, remote
 from static_server import served
 
 import qeff_zoo
-from qeff_zoo import cli, registry
+from qeff_zoo import bench, cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
-from qeff_zoo.hub.index import INDEX_NAME, Notice, decode
+from qeff_zoo.hub.index import Entry, Notice
 from qeff_zoo.package import Package
-from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.site import addresses, builder, folder, pages, plots, words
+from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, words
 from qeff_zoo.site import gather as gathering
 from qeff_zoo.site.content import Model, Speed, Zoo
 from qeff_zoo.site.gather import gather
+from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.preview import serve
 from qeff_zoo.validation.known_models import FOLDER
 
@@ -98,7 +99,7 @@ def zoo_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         package(root / f"h{number}", name, license=LICENSE) for number, name in enumerate(HOSTILE)
     ]
     files = remote(*made, bad, *hostile)
-    index = decode(files[INDEX_NAME])
+    index = index_in(files)
     path = next(entry.path for entry in index.entries if entry.model == KNOWN_BAD)
     index = index.with_notice(path, Notice("known_bad", REASON))
     for name, content in remote(*made, bad, *hostile, index=index).items():
@@ -120,6 +121,12 @@ def site(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("web") / "site"
     folder.write(zoo, place)
     return place
+
+
+ENTRY = Entry(
+    path="packages/p/0123456789abcdef", manifest="0" * 64, model="org/tiny", model_type="llama", revision=None, size=1,
+    finished="2026-11-20T10:00:00Z", validated="checkpoint", signed=False, axes={"target": "ort"}, needs={}, tested={},
+)  # fmt: skip
 
 
 def model(zoo: Zoo, name: str) -> Model:
@@ -192,7 +199,7 @@ def test_data_follow_their_schema(site: Path, zoo: Zoo) -> None:
     ]
     documents = [path for path in shown if path.name != "schema.json"]
     assert len(documents) > len(HOSTILE) + 3
-    schema = validator(pages.SCHEMA)
+    schema = Draft202012Validator(json.loads(pages.SCHEMA.read_bytes()))
     for path in documents:
         content = json.loads(path.read_bytes())
         if "architectures" in path.name:
@@ -292,6 +299,53 @@ def test_names_licences_and_reasons_are_text(site: Path, zoo: Zoo) -> None:
     assert "\u202e" not in page
     assert r"\u202egpj" in page
     assert "{{ 7 * 7 }}" in (site / f"{model(zoo, '{{ 7 * 7 }}').page}.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": 1e308, "threshold": 1e-308},
+        {"value": -5, "threshold": -1e-300},
+        {"value": None, "threshold": 0},
+        {"value": 0, "threshold": 0.5, "canary": {"mutation": "m", "value": 1e300, "failed": True}},
+        {"stage": "<b>" * 100_000, "metric": "\u202e" * 10},
+    ],
+    ids=["far", "negative", "not-finite", "nothing", "long"],
+)
+def test_odd_figures_are_drawn_and_bounded(change: Any, zoo: Zoo) -> None:
+    found = evidence.of_manifest(
+        draft(validation=[check(op="<=", **{"metric": "max_relative_error", **change})]), ENTRY
+    )
+    assert found is not None
+    drawn = str(plots.errors(found))
+    assert len(drawn) < 5000
+    assert not drawn or ElementTree.fromstring(drawn).tag == "svg"
+    assert "nan" not in drawn
+    assert "inf" not in drawn.replace("finite", "")
+    assert len(json.dumps(vars(found), default=vars, allow_nan=False)) < 10_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"validation": [7]},
+        {"validation": [check(against=None)]},
+        {"validation": [check(metric="max_relative_error", value=10**400)]},
+        {"spec": []},
+        {"target": "ort"},
+        {"weights": None},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_manifests_of_another_form_are_refused(change: Any) -> None:
+    with pytest.raises(ValueError, match="Error"):
+        evidence.of_manifest(draft(**change), ENTRY)
+
+
+@pytest.mark.parametrize("size", [10**400, 1e400, -1, "8", None])
+def test_memory_of_odd_sizes_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"Error|sizes"):
+        needed_memory({"files": [{"role": "weights", "size": size}], "programs": []})
 
 
 # --- the command builder -----------------------------------------------------------------------------------------
@@ -633,6 +687,42 @@ def test_a_package_of_a_newer_version_is_shown_without_figures(
 def test_a_site_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["site"]) == 1
     assert "Expected --output DIR, or --serve" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_models")
+def test_recorded_speed_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = package(tmp_path / "package", "org/tiny")
+    case = {
+        "batch_size": 1,
+        "prompt_len": 100,
+        "generation_len": 28,
+        "threads": None,
+        "draft": None,
+        "images": (),
+        "audio": (),
+    }
+    figures = bench.Figures(
+        **case, ttft_s=0.25, encode_s=None, image_tokens=0, audio_tokens=0, prefill_tokens_per_s=400.0,
+        decode_tokens_per_s=30.0, e2e_tokens_per_s=25.0, peak_rss_bytes=10**9, drafted_tokens=0, accepted_tokens=0,
+    )  # fmt: skip
+    monkeypatch.setattr(bench, "plan", lambda *_, **__: [figures])
+    monkeypatch.setattr(bench, "run", lambda *_, **__: [figures])
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", str(made.path), "--record", "-q"]) == 1
+    assert "has no record in 'validated_models/org/tiny.json'" in capsys.readouterr().err
+    record = json.loads((FOLDER / "local" / "tiny-llama.json").read_bytes())
+    record |= {
+        "model_id": "org/tiny",
+        "records": [{**record["records"][0], "build_key": made.build_key}],
+    }
+    (tmp_path / "validated_models" / "org").mkdir(parents=True)
+    (tmp_path / "validated_models" / "org" / "tiny.json").write_text(json.dumps(record))
+    assert cli.main(["bench", str(made.path), "--record", "-q"]) == 0
+    (one,) = model(gather([], [tmp_path / "validated_models"]), "org/tiny").speeds
+    assert (one.context, one.decode, one.ttft, one.memory) == (128, 30.0, 0.25, 10**9)
+    assert "cores" in one.where
 
 
 def test_speed_is_drawn_against_context() -> None:

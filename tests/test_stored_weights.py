@@ -24,6 +24,7 @@ from runnable_package import edit_json, opened
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
+from qeff_zoo.checkpoint import expressions as ex
 from qeff_zoo.checkpoint.formats import METHODS
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers, of_integers
 from qeff_zoo.checkpoint.gguf_index import TYPES
@@ -31,13 +32,12 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, CompileError, PlanError
-from qeff_zoo.export import graphs
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format, Numerics, format_of
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.targets.ort import lowering
 from qeff_zoo.validation.ladder import validate
-from qeff_zoo.weights import expressions as ex
 from qeff_zoo.weights import writing
 from qeff_zoo.weights.storage import Storage
 

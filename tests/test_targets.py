@@ -15,7 +15,7 @@ from qeff_zoo.targets.base import Target
 TOY = '''"""A target that no other file knows."""
 from dataclasses import dataclass
 
-from qeff_zoo.plan.option import option
+from qeff_zoo.package.option import option
 from qeff_zoo.targets import find
 from qeff_zoo.targets.base import Finding, Resolved, Target
 

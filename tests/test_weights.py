@@ -23,11 +23,12 @@ from onnx import TensorProto, helper
 from onnx_ir.passes import common as onnx_passes
 from safetensors import safe_open
 
+from qeff_zoo.checkpoint import expressions as ex
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, WEIGHTS, Format, format_of
-from qeff_zoo.weights import expressions as ex
+from qeff_zoo.weights import placement
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.matrices import Matrices
 from qeff_zoo.weights.quantization import Stored, dequantize, quantize, round_trip
@@ -488,7 +489,7 @@ def test_weights_are_stored_as_a_graph_moves_them(format: Format, tmp_path: Path
     assert not moving & {node.op_type for node in graph}
     layout = plan_file(matrices.used_slots(), source.tensors)
     write(layout, source, tmp_path / external_data.WEIGHTS)
-    external_data.place(model, layout)
+    placement.place(model, layout)
     ir.save(model, tmp_path / "graph.onnx")
     found = onnxruntime.InferenceSession(tmp_path / "graph.onnx").run(None, feeds)
     for one, other in zip(found, expected, strict=True):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.adapters.merged import Merged
     from qeff_zoo.checkpoint.draft_heads import Speculator
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
-    from qeff_zoo.weights.types import Expression
+    from qeff_zoo.checkpoint.types import Expression
 
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
@@ -332,7 +332,7 @@ class Checkpoint:
         """Tensors with the names and shapes of the float checkpoint."""
         if not self.values:
             return self._own
-        from qeff_zoo.weights.expressions import shape_of, sources_of
+        from qeff_zoo.checkpoint.expressions import shape_of, sources_of
 
         made = {name: sources_of(value) for name, value in self.values.items()}
         parts = {source for sources in made.values() for source in sources}

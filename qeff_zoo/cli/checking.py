@@ -3,14 +3,19 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from qeff_zoo import registry
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.inputs import usable_package
 from qeff_zoo.cli.options import add_package, command
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.disk.text_files import read_text
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.terminal.printing import print_json
+
+if TYPE_CHECKING:
+    from qeff_zoo.pipeline.checks import Outcome
 
 
 def validate_command(arguments: argparse.Namespace) -> int:
@@ -27,16 +32,8 @@ def validate_command(arguments: argparse.Namespace) -> int:
             "it out."
         )
     from qeff_zoo.cli.description import evidence
-    from qeff_zoo.validation import checks
 
-    outcome = checks.check(
-        arguments.package,
-        checkpoint=arguments.checkpoint,
-        adapters=arguments.adapter,
-        target=arguments.target,
-        record=arguments.record,
-        reporter=reporter(arguments),
-    )
+    outcome = _outcome(arguments)
     if arguments.json:
         print_json(outcome.as_dict())
     else:
@@ -50,6 +47,28 @@ def validate_command(arguments: argparse.Namespace) -> int:
         if outcome.recorded:
             print(f"\nRecorded in {outcome.recorded}")
     return 0 if outcome.passed else 1
+
+
+def _outcome(arguments: argparse.Namespace) -> "Outcome":
+    """Check a package, or a recipe if its model type is given."""
+    from qeff_zoo.api import find_package
+    from qeff_zoo.pipeline import checks
+
+    subject, own = arguments.package, {"record": arguments.record, "reporter": reporter(arguments)}
+    if not is_here(subject) and registry.file_name(subject) in registry.list_model_types():
+        if arguments.checkpoint or arguments.adapter:
+            given = "--checkpoint" if arguments.checkpoint else "--adapter"
+            raise PackageError(
+                f"{subject!r} is a recipe; {given} is for packages. Leave it out, or name a package."
+            )
+        return checks.check_recipe(subject, target=arguments.target, **own)
+    if arguments.target is not None:
+        raise PackageError(
+            f"{subject!r} is a package of one target; --target is for recipes. Leave it out, or name a recipe."
+        )
+    return checks.check_package(
+        find_package(subject), checkpoint=arguments.checkpoint, adapters=arguments.adapter, **own
+    )
 
 
 def _stale(arguments: argparse.Namespace) -> int:
@@ -86,6 +105,7 @@ def _stale(arguments: argparse.Namespace) -> int:
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
+    from qeff_zoo.pipeline import comparison
     from qeff_zoo.validation import perplexity
 
     if arguments.record:
@@ -101,7 +121,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
         stride=arguments.stride,
         batch_size=arguments.batch_size,
     )
-    found = perplexity.compare(
+    found = comparison.compare(
         {"package": package},
         scoring,
         checkpoint=arguments.checkpoint,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.cli.applicable import add_help
-from qeff_zoo.plan.option import JsonText
+from qeff_zoo.package.option import JsonText
 from qeff_zoo.plan.request import OPTIONS
 
 

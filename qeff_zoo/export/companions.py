@@ -4,20 +4,28 @@
 import json
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qeff_zoo.checkpoint import processors, text
+from qeff_zoo.checkpoint.files import digest_of_files
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.export import architectures, chats
+from qeff_zoo.package.identity import digest
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import Task
+from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
 
 #: Files of a SentencePiece tokenizer with a separate table of numbers.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
+#: Distributions that determine the tokenizer and the settings of the processor.
+_MAKERS = ("transformers", "tokenizers", "torchvision", "timm")
 
 
 def copy(checkpoint: Checkpoint, folder: Path) -> None:
@@ -31,6 +39,41 @@ def copy(checkpoint: Checkpoint, folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+
+
+def obtain(checkpoint: Checkpoint, folder: Path, task: Task, store: Store) -> None:
+    """Copy the small files of a package from the store, or make them: that imports transformers, which takes seconds.
+
+    Args:
+        checkpoint: Opened checkpoint.
+        folder: Folder of the package under construction.
+        task: Task of the package.
+        store: Store of the files that were made; not of those with a warning, which each build repeats.
+
+    Raises:
+        CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
+    """
+    names = checkpoint.companions
+    made_of = {
+        "files": digest_of_files({name: sha256_file(path) for name, path in names.items()}),
+        "model_id": checkpoint.model_id,
+        "task": task.name,
+        "tokenizer": text.identity_of(names),
+        "processor": processors.identity_of(names),
+        "versions": {name: installed(name) or "absent" for name in _MAKERS},
+    }
+    key = f"tx1-{digest(made_of, 'qz-text-1')}"
+    if not (made := store.companions(key)):
+        with store.stage("companions") as staged:
+            with warnings.catch_warnings(record=True) as caught:
+                package(checkpoint, staged, task)
+            if caught:
+                shutil.copytree(staged, folder, dirs_exist_ok=True)
+                for one in caught:
+                    warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+                return
+            made = store.promote_companions(staged, key)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
 
 
 def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:

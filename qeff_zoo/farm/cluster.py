@@ -161,7 +161,7 @@ def versions() -> dict[str, str]:
 
 
 class Cluster:
-    """An `Executor` of steps on the machines that Ray knows.
+    """An `Executor` of steps on the machines of a Ray cluster.
 
     Args:
         options: Options of all steps.
@@ -174,6 +174,11 @@ class Cluster:
     def configure(self, options: Options) -> None:
         """Set the options of all steps."""
         self._options = options
+
+    @property
+    def home(self) -> str:
+        """Machine of this process."""
+        return str(ray.get_runtime_context().get_node_id())
 
     @property
     def _nodes(self) -> list[dict[str, Any]]:

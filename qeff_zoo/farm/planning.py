@@ -24,7 +24,15 @@ from qeff_zoo.pipeline import saves_a_build
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.store import Store
-from qeff_zoo.validation.freshness import VERSIONS, differences, same_variant, versions_of
+from qeff_zoo.validation.freshness import (
+    DISAGREES,
+    EVIDENCE,
+    VERSIONS,
+    described,
+    differences,
+    same_variant,
+    versions_of,
+)
 
 #: States of a cell: in the remote; in the store; without validation there; with stale evidence; bad, or without a plan;
 #: absent.
@@ -271,24 +279,17 @@ class _Planner:
         for entry in entries:
             if entry.key16 == cell.build_key.partition("-")[2][:16]:
                 notice = notices.get(entry.path)
-                if notice:
-                    return replace(cell, state=RED, why=f"The remote's notice: {said(notice)}.")
-                return replace(cell, state=PUBLISHED)
+                why = f"The remote's notice: {said(notice)}." if notice else ""
+                good = notice is None or notice.state == "superseded"
+                return replace(cell, state=PUBLISHED if good else RED, why=why)
         package = self._stored(cell.build_key)
         outcome = self.store.outcome(cell.build_key)
-        if (
-            package
-            and package.validated != "none"
-            and outcome.get("failed")
-            and VERSIONS in outcome
-        ):
-            return replace(
-                cell, state=RED, why=f"It failed when it was validated again: {outcome['failed']}"
-            )
+        if package and (disagrees := outcome.get(DISAGREES)):
+            return replace(cell, state=RED, why=f"Validated again, it disagrees: {disagrees}")
+        last = {"why": f"Last time: {outcome['failed']}"} if outcome.get("failed") else {}
         for state, validate in ((BUILT, True), (UNPROVED, False)):
             if package and saves_a_build(package, self.store, validate=validate):
-                return replace(cell, state=state)
-        last = {"why": f"Last time: {outcome['failed']}"} if outcome.get("failed") else {}
+                return replace(cell, state=state, **last)
         return replace(self._older(cell, plan, checkpoint, {*notices}, entries), **last)
 
     def _stored(self, key: str) -> Package | None:
@@ -319,20 +320,28 @@ class _Planner:
         for package in self._packages:
             key16 = package.build_key.partition("-")[2][:16]
             outcome = self.store.outcome(package.build_key)
-            if package.validated == "none" or key16 in bad or outcome.get("failed"):
+            if package.validated == "none" or key16 in bad or outcome.get(DISAGREES):
                 continue
             if same_variant(package.manifest["spec"], spec):
                 before = outcome.get(VERSIONS) or versions_of(package.manifest["spec"])
                 fresh = PUBLISHED if key16 in paths else BUILT
                 return _compared(cell, before, now, package.build_key, fresh)
-        described = {"target": {"name": plan.target}, "task": plan.recipe.task, "spec": spec}
+        manifest: dict[str, Any] = {
+            "target": {"name": plan.target},
+            "task": plan.recipe.task,
+            "spec": spec,
+        }
         if checkpoint.gguf:
-            described["weights"] = {"gguf_file": checkpoint.gguf}
-        axes = axes_of(described)
+            manifest["weights"] = {"gguf_file": checkpoint.gguf}
+        axes = axes_of(manifest)
         for entry in entries:
             if entry.axes == axes and entry.revision == cell.revision and entry.key16 not in bad:
-                tested = {name: it for name, it in now.items() if name in entry.tested}
-                return _compared(cell, entry.tested, tested, entry.path, PUBLISHED)
+                if entry.tested.get(EVIDENCE) == described(now):
+                    return replace(cell, state=PUBLISHED, older=entry.path)
+                tested = {name: it for name, it in entry.tested.items() if name in now}
+                changes = differences(tested, {name: now[name] for name in tested})
+                why = "; ".join(changes) or f"made with other software than {described(now)}"
+                return replace(cell, state=STALE, older=entry.path, why=why)
         return replace(cell, state=MISSING)
 
 

@@ -112,6 +112,7 @@ def run(
         watcher = _Watcher(schedule, store or Store(), board)
         with started(address, plan.zoo.limits) as cluster:
             cluster.configure(Options(private=plan.zoo.private, sign_with=sign_with))
+            schedule.home = cluster.home
             drive(schedule, cluster, watcher.done, watcher.begun)
     return Report(plan=plan, cells=tuple(schedule.progress))
 

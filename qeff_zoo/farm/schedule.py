@@ -139,6 +139,8 @@ class Schedule:
                 one.rest = deque([REVALIDATE])
             elif one.rest and one.state != RED:
                 one.reason = ""
+        #: Machine with the store that the plan was made with; empty if there is only one.
+        self.home = ""
         self._running: set[int] = set()
         self._heap: list[tuple[float, int]] = []
         self._traced: set[Key] = set()
@@ -170,7 +172,9 @@ class Schedule:
         self._running.discard(step.number)
         one = self.progress[step.number]
         one.results[step.name] = result
-        if result.absent and one.rebuilds < _REBUILDS:
+        if result.absent and not step.node and self.home:
+            one.node = self.home  # a package that was there before the run
+        elif result.absent and one.rebuilds < _REBUILDS:
             one.rebuilds += 1
             one.rest, one.node = deque([BUILD, *one.rest]), ""
         elif result.failure and step.name == REVALIDATE:

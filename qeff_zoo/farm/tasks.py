@@ -92,9 +92,9 @@ def _source(cell: Cell) -> dict[str, Any]:
 
 
 def _trace(step: Step, options: Options, reporter: Reporter) -> Result:
-    from qeff_zoo.pipeline import steps
+    from qeff_zoo import pipeline
 
-    steps.trace(**_source(step.cell), reporter=reporter)
+    pipeline.trace(**_source(step.cell), reporter=reporter)
     return Result()
 
 
@@ -120,14 +120,14 @@ def _package(key: str) -> Package:
 
 
 def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
-    from qeff_zoo.pipeline import steps
+    from qeff_zoo.pipeline.proving import prove
     from qeff_zoo.validation.checks import source_of
     from qeff_zoo.validation.freshness import versions_of
     from qeff_zoo.validation.reference.preloaded import shared
 
     package = _package(step.cell.build_key)
     if package.validated == "none":
-        package = steps.prove(
+        package = prove(
             package,
             source_of(package, None),
             Store(),
@@ -184,11 +184,12 @@ def _publish_outcome(
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
     from qeff_zoo.hub.trust import index_signer
+    from qeff_zoo.validation.freshness import EVIDENCE, described
 
     path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)
     sign = index_signer(options.sign_with) if options.sign_with else None
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    made = described(versions)
     reason = " ".join(f"With {made}: {'; '.join(failures)}".split())[:_LONGEST]
 
     def update(index: Index) -> Index:
@@ -197,7 +198,7 @@ def _publish_outcome(
                 return index.with_notice(path, Notice("known_bad", reason), model)
             if entry.path == path:
                 tested = {name: versions.get(name, it) for name, it in entry.tested.items()}
-                return index.with_entry(replace(entry, tested=tested))
+                return index.with_entry(replace(entry, tested={**tested, EVIDENCE: made}))
         return index
 
     done = "known_bad" if failures else "Validate again"

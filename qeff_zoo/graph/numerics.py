@@ -201,8 +201,8 @@ class DeviceNumerics:
             matrices is rounded, to float16 or to `weights`.
         weights: Format of constant matrices that are multiplied by; None for that of activations, as all other weights.
         states: Format of retained keys and values; None for that of activations, as recurrent states.
-        functions: Whose softmax and sigmoid a graph computes, see `qeff_zoo.prediction.htp`; None for right ones. Of
-            Hugging Face's own code it says nothing.
+        functions: Whose softmax and sigmoid a graph computes, see `qeff_zoo.targets.emulation.htp`; None for right
+            ones. Of Hugging Face's own code it says nothing.
         keep: Patterns of weights' names (`*` and `?` as in file names): operators that read such a weight, and the
             weight itself, stay in float32.
     """

@@ -44,7 +44,7 @@ def violations(path: Path, value: Any) -> "Iterator[ValidationError]":
         value: Any JSON.
     """
     if not _compiled(path)(value):
-        yield from _validator(path).iter_errors(value)
+        yield from validator(path).iter_errors(value)
 
 
 @cache
@@ -54,7 +54,8 @@ def _schema(path: Path) -> Any:
 
 
 @cache
-def _validator(path: Path) -> "Validator":
+def validator(path: Path) -> "Validator":
+    """Return jsonschema's validator of a schema."""
     from jsonschema import Draft202012Validator, validators
 
     kinds = Draft202012Validator.TYPE_CHECKER.redefine(

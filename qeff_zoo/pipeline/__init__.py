@@ -12,13 +12,13 @@ from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sources import open_sources
-from qeff_zoo.export import graphs
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.hub.trust_check import is_as_good_as_ours
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.assembly import Assembly, program_name
 from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.store import Store
@@ -62,7 +62,7 @@ def make_plan(
     return checkpoint, plan
 
 
-def begin(
+def _begin(
     model: str,
     request: Request,
     store: Store | None,
@@ -122,7 +122,7 @@ def build(
     Raises:
         ZooError: See `qeff_zoo.errors`. No later build mistakes an incomplete package for a complete one.
     """
-    assembly = begin(model, request, store, reporter, **place)
+    assembly = _begin(model, request, store, reporter, **place)
     checkpoint, plan, store = assembly.checkpoint, assembly.plan, assembly.store
     if output is not None:
         existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
@@ -187,6 +187,29 @@ def _remember_sources(checkpoint: Checkpoint, plan: Plan, store: Store) -> None:
         store.remember_source(plan.build_key, heads.folder, HEADS)
 
 
+def trace(
+    model: str,
+    request: Request,
+    *,
+    store: Store | None = None,
+    reporter: Reporter | None = None,
+    **place: Unpack[Place],
+) -> None:
+    """Trace the graphs of a package into the store, unless it has them.
+
+    Args:
+        model: Hub id, folder or GGUF file.
+        request: Options of the build.
+        store: Store of the graphs; None for the one in `QEFF_HOME`.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
+    """
+    assembly = _begin(model, request, store, reporter, **place)
+    assembly.require_tools()
+    assembly.require_whole_files()
+    assembly.trace()
+
+
 def prepare(
     model: str,
     output: Path,
@@ -214,7 +237,7 @@ def prepare(
     Raises:
         ZooError: See `qeff_zoo.errors`. An incomplete folder is never taken for a prepared one.
     """
-    assembly = begin(model, request, store, reporter, **place)
+    assembly = _begin(model, request, store, reporter, **place)
     assembly.target.require_offline()
     assembly.require_whole_files()
     with new_folder(output) as assembly.folder:
@@ -293,12 +316,12 @@ def _export_with_weights(assembly: Assembly) -> None:
     """Write the portable graphs, and their weights in float32 by the model's tensor names."""
     import onnx_ir as ir
 
-    from qeff_zoo.graph import external_data
+    from qeff_zoo.weights import placement
 
     assembly.trace()
-    slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
-    assembly.layout = plan_file(external_data.together(slots), assembly.checkpoint.tensors)
+    slots = [placement.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
+    assembly.layout = plan_file(placement.together(slots), assembly.checkpoint.tensors)
     assembly.write_weights("graph")
     for program, graph in zip(assembly.plan.programs, assembly.graphs, strict=True):
-        external_data.place(graph.model, assembly.layout)
+        placement.place(graph.model, assembly.layout)
         ir.save(graph.model, assembly.folder / _graph_name(assembly.plan, program))

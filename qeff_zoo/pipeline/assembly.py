@@ -12,21 +12,21 @@ from qeff_zoo import targets
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
-from qeff_zoo.export import companions, graphs
-from qeff_zoo.graph.bound_graph import BoundGraph
+from qeff_zoo.export import companions
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.numerics import DeviceNumerics
 from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
-from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.pipeline.manifest_entries import LoweredProgram
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
 from qeff_zoo.targets.base import Target
 from qeff_zoo.tasks import TEXT_GENERATION, find
 from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.weights import writing as weights
+from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Assembly:
 
     def copy_companions(self) -> None:
         """Copy the tokenizer, configurations and licence."""
-        companions.package(self.checkpoint, self.folder, find(self.plan.recipe.task))
+        companions.obtain(self.checkpoint, self.folder, find(self.plan.recipe.task), self.store)
 
     def trace(self) -> None:
         """Fetch the weights, and trace the graph of each program or load it from the store."""
@@ -108,14 +108,14 @@ class Assembly:
 
     def lower(self) -> None:
         """Lower each graph for the target, and lay out the data file."""
-        from qeff_zoo.graph import external_data
+        from qeff_zoo.weights import placement
 
         with self.watch.stage("lower"):
             self.programs = [
                 LoweredProgram(plan=program, graph=graph, lowered=self.target.lower(graph, program))
                 for program, graph in zip(self.plan.programs, self.graphs, strict=True)
             ]
-            slots = external_data.together(program.lowered.slots for program in self.programs)
+            slots = placement.together(program.lowered.slots for program in self.programs)
             self.layout = plan_file(slots, self.checkpoint.tensors)
 
     def write_weights(self, of: str = "package") -> None:

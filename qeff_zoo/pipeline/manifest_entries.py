@@ -8,15 +8,15 @@ from importlib.metadata import version
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.graph.bound_graph import BoundGraph
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.graph.states import VISION_SIZE, State, state_of
 from qeff_zoo.package.manifest import name_with
 from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
+from qeff_zoo.weights.bound_graph import BoundGraph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.spec import TRACERS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved

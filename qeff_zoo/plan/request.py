@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.adapters import LORA_RANK
 from qeff_zoo.graph import numerics
-from qeff_zoo.plan.option import HARDEST, SOFT, Option, option
+from qeff_zoo.package.option import HARDEST, SOFT, Option, option
 
 POOLINGS = ("mean", "cls", "max", "lasttoken", "none")
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import PlanError
+from qeff_zoo.export.program_plan import READERS, ProgramPlan
 from qeff_zoo.plan.adapters import decide_adapter_slots, decide_merged_adapters
 from qeff_zoo.plan.decisions import Decision, Decisions, make
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import READERS, ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.shape import decide_shape
 from qeff_zoo.plan.spec import spec_of_build

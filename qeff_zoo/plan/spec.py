@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.export import transforms
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
 from qeff_zoo.plan.decisions import Decisions
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved

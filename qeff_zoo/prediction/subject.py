@@ -21,28 +21,30 @@ from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.export import companions, graphs
+from qeff_zoo.export import companions
 from qeff_zoo.graph import external_data
-from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
+from qeff_zoo.pipeline import graphs
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.prediction.measures import Figures, Tally
-from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.store import Store
+from qeff_zoo.targets.emulation import device
+from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.validation.perplexity import Scoring
 from qeff_zoo.validation.reference.answers import Reference
 from qeff_zoo.validation.sample_texts import draw
-from qeff_zoo.weights import writing
+from qeff_zoo.weights import placement, writing
+from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import plan_file
 
-from . import device, positions
+from . import positions
 
 FLOAT32 = "float32"
 #: Numerics of devices, by what the table calls them.
@@ -103,13 +105,13 @@ class Subject:
     def prepare(self, store: Store) -> None:
         """Write the graph in float32, and its weights."""
         graph = self._graph(store)
-        slots = external_data.as_they_are(graph.model, graph.bindings)
+        slots = placement.as_they_are(graph.model, graph.bindings)
         layout = plan_file(slots, self.checkpoint.tensors)
         self._weights = list(graph.bindings)
         # In float32, and rounded to float16 and to mxfp6, as float32 too; and integers, a quarter at most.
         store.require_space(self._folder, 13 * layout.nbytes // 4, "weights in several numerics")
         writing.write(layout, self.checkpoint, self._folder / external_data.WEIGHTS)
-        external_data.place(graph.model, layout)
+        placement.place(graph.model, layout)
         states = states_of(graph.model.graph.inputs)
         if all(state.kind == "recurrent" for state in states):
             self.numerics = {name: one for name, one in DEVICES.items() if not one.states}

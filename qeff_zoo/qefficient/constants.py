@@ -2,11 +2,26 @@
 """QEfficient's defaults, logger and markers, by its names."""
 
 import logging
+import os
 
 from qeff_zoo.graph.semantic.domains import OPSET
 
 #: QEfficient's logger.
 logger = logging.getLogger("qeff_zoo.qefficient")
+
+
+def _log_rank_zero(message: str, level: int = logging.INFO) -> None:
+    """Log a message in the first process of several.
+
+    Args:
+        message: Text of the message.
+        level: Level of the message.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        logger.log(level, message)
+
+
+vars(logger)["log_rank_zero"] = _log_rank_zero
 #: Version of ONNX's operators in graphs.
 ONNX_EXPORT_OPSET = OPSET
 

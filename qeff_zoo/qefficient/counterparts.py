@@ -49,6 +49,11 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "base.onnx_transforms": {"FP16ClipTransform": "constants"},
         "compile": {},
         "compile.compile_helper": {"compile": ""},
+        "finetune": {},
+        "finetune.configs": {},
+        "finetune.configs.training": {"TrainConfig": "cloud.finetune"},
+        "finetune.utils": {},
+        "finetune.utils.logging_utils": {"logger": "constants"},
         "generation.text_generation_inference": {
             "CloudAI100ExecInfo": "", "PerfMetrics": "", "cloud_ai_100_exec_kv": "",
         },

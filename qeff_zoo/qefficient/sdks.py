@@ -9,7 +9,7 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.errors import CompileError, PlanError, ZooError
 from qeff_zoo.package.manifest import parse
-from qeff_zoo.plan.option import JsonText
+from qeff_zoo.package.option import JsonText
 from qeff_zoo.targets.base import Target
 
 

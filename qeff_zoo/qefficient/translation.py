@@ -13,7 +13,7 @@ from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.errors import PlanError
-from qeff_zoo.plan.option import JsonText, Option
+from qeff_zoo.package.option import JsonText, Option
 from qeff_zoo.plan.request import OPTIONS
 
 from . import sdks

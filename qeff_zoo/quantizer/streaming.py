@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.expressions import rows, sources_of
+from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export.loader import build_meta
 from qeff_zoo.quantizer.unstacking import unstack
 from qeff_zoo.weights.bindings import Binding, bind, broken_ties
-from qeff_zoo.weights.expressions import rows, sources_of
-from qeff_zoo.weights.quantization import to_float32
 
 
 @dataclass(frozen=True)

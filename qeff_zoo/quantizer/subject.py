@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.floats import FLOATS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.quantizer.budget import cheapest, distance
@@ -16,7 +17,6 @@ from qeff_zoo.quantizer.options import MEASURED, QuantizeOptions
 from qeff_zoo.quantizer.streaming import Streamed
 from qeff_zoo.quantizer.unstacking import Place
 from qeff_zoo.quantizer.writing import scale_dtype, torch_dtype
-from qeff_zoo.weights.quantization import FLOATS
 
 from . import texts
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.expressions import Tensors, index, shape_of, transpose
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import Tensors, index, shape_of, transpose
-from qeff_zoo.weights.types import Expression
 
 #: By which functions a tensor is multiplied by a matrix (columns, rows), or by a stack of them.
 _PRODUCTS = (torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.floats import FLOATS
 from qeff_zoo.quantizer.inputs import (
     Stage,
     inputs_of,
@@ -35,7 +36,6 @@ from qeff_zoo.quantizer.writing import (
     to_bytes,
     torch_dtype,
 )
-from qeff_zoo.weights.quantization import FLOATS
 
 from . import folding
 

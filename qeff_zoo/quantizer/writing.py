@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
+from qeff_zoo.checkpoint.types import Array
 from qeff_zoo.quantizer.grids import Rounded, Scheme
 from qeff_zoo.quantizer.unstacking import Place
 from qeff_zoo.weights.quantization import pack
-from qeff_zoo.weights.types import Array
 
 _SHARD = 5 << 30  # bytes
 #: Types that scales are stored in, by that of the matrix; what is wider gets the finer of the two.

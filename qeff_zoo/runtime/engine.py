@@ -138,7 +138,8 @@ async def stream_deltas(handles: Sequence[Handle]) -> AsyncIterator[tuple[int, D
                     yield number, delta
                 if ended:
                     running.remove(number)
-                    handles[number]._raise()
+                    if error := handles[number]._answer.error:
+                        raise GenerationError(f"Request {number} failed: {error}") from error
             if running:
                 await reader.woken.wait()
     finally:

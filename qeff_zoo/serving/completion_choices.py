@@ -52,7 +52,7 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
                 number, delta = await anext(deltas)
             except StopAsyncIteration:
                 return
-            except Exception as error:  # any error of the engine's thread
+            except GenerationError as error:
                 _log.error("A request failed.", exc_info=error)
                 raise internal_error() from error
             observers[number](delta)

@@ -26,7 +26,7 @@ from qeff_zoo.serving.errors import ApiError, invalid_body, renaming
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.ollama_schemas import OPTIONS, ChatBody, EmbedBody, GenerateBody, ShowBody
+from qeff_zoo.serving.ollama_schemas import ChatBody, EmbedBody, GenerateBody, ShowBody
 from qeff_zoo.serving.prompts import prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.scores import encoded, require_few
@@ -37,13 +37,6 @@ API = "/api/"
 #: Paths that describe the models of a server.
 OWN_PATHS = tuple(f"{API}{name}" for name in ("tags", "show", "version", "ps"))
 PATHS = (*(f"{API}{name}" for name in ("chat", "generate", "embed")), *OWN_PATHS)
-#: Parameters of a chat, by their names here.
-_PARAMS = {
-    **dict.fromkeys((*OPTIONS.values(), "max_tokens"), "options"),
-    "response_format": "format",
-    "reasoning_effort": "think",
-    "chat_template_kwargs": "think",
-}
 
 
 class _Route(APIRoute):
@@ -161,7 +154,7 @@ def routes(runs: ChatRuns) -> APIRouter:
         builder = _Builder(body.model, isinstance(body, ChatBody))
         if not (body.messages if isinstance(body, ChatBody) else body.prompt or body.images):
             return JSONResponse(builder.body(Output(), done_reason="load"))
-        with renaming(_PARAMS):
+        with renaming({}):
             chat, handles = await runs.begin(request, prepare(body))
         if body.stream:
             return EventStream(lines(builder, chat, handles), handles, "application/x-ndjson")

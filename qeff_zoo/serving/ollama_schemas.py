@@ -11,43 +11,20 @@ from qeff_zoo.serving.errors import unknown_parameter
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Texts
 
-_SAME = [
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-]
+_SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")  # fmt: skip
 #: Parameters of a chat, by ollama's names of options.
-OPTIONS = dict(zip(_SAME, _SAME, strict=True)) | {
+_OPTIONS = dict(zip(_SAME, _SAME, strict=True)) | {
     "repeat_penalty": "repetition_penalty",
     "num_predict": "max_completion_tokens",
 }
 #: Options of ollama's own runner, and of samplers that are off.
 _IGNORED = frozenset(
-    [
-        "f16_kv",
-        "logits_all",
-        "low_vram",
-        "main_gpu",
-        "mirostat_eta",
-        "mirostat_tau",
-        "num_batch",
-        "num_ctx",
-        "num_gpu",
-        "num_keep",
-        "num_thread",
-        "numa",
-        "penalize_newline",
-        "repeat_last_n",
-        "use_mlock",
-        "use_mmap",
+    {
+        "f16_kv", "logits_all", "low_vram", "main_gpu", "mirostat_eta", "mirostat_tau", "num_batch", "num_ctx",
+        "num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "repeat_last_n", "use_mlock", "use_mmap",
         "vocab_only",
-    ]
-)
+    }
+)  # fmt: skip
 #: Number of tokens after a raw prompt without `num_predict`.
 _RAW_TOKENS = 128
 _NEUTRAL = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
@@ -108,8 +85,8 @@ class Generating(RequestBody):
         """Return the parameters of a chat that the options and the format set."""
         found: Object = {"model": self.model}
         for name, value in self.options.items():
-            if name in OPTIONS:
-                found[OPTIONS[name]] = value
+            if name in _OPTIONS:
+                found[_OPTIONS[name]] = value
             elif name not in _IGNORED and value != _NEUTRAL.get(name):
                 raise unknown_parameter(name, value)
         if found.get("max_completion_tokens") in (-1, -2):  # to the end of the context

@@ -22,8 +22,9 @@ _FILES: Mapping[str, tuple[str, str]] = MappingProxyType(
 PAGE_PATHS = tuple(_FILES)
 #: The page runs its own files alone, sends requests to its own server alone, and makes no HTML of text.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; media-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "media-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = MappingProxyType(
     {

@@ -101,6 +101,7 @@ def prepare_chat(
     with blaming(param):
         parts = _parts(session, body, messages, options)
         documents, tokens = parts or ([], session.encode_chat(messages, options))
+    tokens = _truncated(session, body, tokens, limit, whole=bool(brought or documents))
     length = 1 if session.sources else sum(map(len, [*documents, tokens]))
     check_context(session, length + asked.placeholders, limit, param)
     if brought:
@@ -315,6 +316,7 @@ def prepare_completion(
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
             documents, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+        tokens = _truncated(session, body, tokens, body.max_tokens, whole=bool(documents))
         length = 1 if session.sources else sum(map(len, [*documents, tokens]))
         check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
         found += _choices(
@@ -330,6 +332,33 @@ def prepare_completion(
         )
     return Chat(requests=found)
     yield  # no step takes long
+
+
+def _truncated(
+    session: TextGenerationSession,
+    body: ChatRequest | CompletionRequest,
+    tokens: list[int],
+    limit: int | None,
+    *,
+    whole: bool,
+) -> list[int]:
+    """Return the tokens of a prompt that `truncate_prompt_tokens` keeps.
+
+    Args:
+        session: Session of the model.
+        body: Body of the request.
+        tokens: Tokens of the prompt.
+        limit: Maximum number of generated tokens; None for the rest of the context.
+        whole: Whether the prompt has files or documents, without which it makes no sense.
+    """
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return tokens
+    if whole:
+        raise unknown_parameter("truncate_prompt_tokens", most)
+    if most == -1:
+        most = max(session.decoder.sizes.ctx_len - (limit or 1), 1)
+    return tokens[:most] if body.truncation_side == "right" else tokens[-most:]
 
 
 def _parts(

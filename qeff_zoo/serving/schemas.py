@@ -31,6 +31,8 @@ MAX_TOKENS = 1 << 31
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+#: Number of tokens to which a text is truncated, as in vLLM; -1 for as many as the model takes.
+Truncation: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None
 _FEW = Field(max_length=1024)
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
@@ -193,6 +195,8 @@ class _Generating(RequestBody):
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
     prompt_logprobs: int | None = Field(None, ge=0, le=20)
     return_token_ids: bool = False
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] = "left"
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 
@@ -419,8 +423,7 @@ class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
 
     truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
-    #: Number of tokens to which texts are truncated, as in vLLM; -1 for the model's.
-    truncate_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None = None
+    truncate_prompt_tokens: Truncation = None
 
 
 class EmbeddingRequest(EncoderRequest):
@@ -455,8 +458,13 @@ class ScoreRequest(EncoderRequest):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, values: Any) -> Any:
-        """Give `text_1` and `text_2`, the former names, the present ones."""
-        names = {"text_1": "queries", "text_2": "documents"}
+        """Give `queries` and `documents` for the other names of vLLM's API."""
+        names = {
+            f"{kind}_{number}": name
+            for kind in ("text", "data")
+            for number, name in ((1, "queries"), (2, "documents"))
+        }
+        names["items"] = "documents"
         if not isinstance(values, dict):
             return values
         return {names.get(name, name): value for name, value in values.items()}
@@ -518,21 +526,43 @@ class PictureEmbeddingRequest(RequestBody):
 
 
 class TokenizeRequest(RequestBody):
-    """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
+    """Body of /tokenize, as in vLLM's API: a prompt, or messages; or a content, as in llama-server's."""
 
     prompt: Annotated[str, Field(max_length=1 << 20)] | None = None
     messages: (
         Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
         | None
     ) = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     return_token_strs: bool = False
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: Annotated[str, Field(max_length=64)] | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    content: Annotated[str, Field(max_length=1 << 20)] | None = None
+    add_special: bool = False
+    with_pieces: bool = False
 
     @model_validator(mode="after")
     def _one(self) -> "TokenizeRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("one of prompt and messages is expected")
+        if sum(one is not None for one in (self.prompt, self.messages, self.content)) != 1:
+            raise ValueError("one of prompt, messages and content is expected")
         return self
+
+    @property
+    def text(self) -> tuple[str, bool]:
+        """Text, and whether special tokens are added to it."""
+        if self.content is not None:
+            return self.content, self.add_special
+        return self.prompt or "", self.add_special_tokens is not False
+
+    @property
+    def chat(self) -> ChatRequest:
+        """Chat of the messages."""
+        given = self.model_fields_set & ChatRequest.model_fields.keys()
+        return ChatRequest(**{name: getattr(self, name) for name in given})
 
 
 class DetokenizeRequest(RequestBody):

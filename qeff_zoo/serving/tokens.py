@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of the tokenizer, as in vLLM's API: `/tokenize` and `/detokenize`; and llama-server's `/apply-template`."""
+"""Endpoints of the tokenizer, as in vLLM and llama-server: `/tokenize`, `/detokenize` and `/apply-template`."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,12 +38,20 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
     def tokens(body: TokenizeRequest) -> list[int]:
         tokenizer = _tokenizer(session, body.model)
         if body.messages is None:
-            with blaming("prompt"):
-                return tokenizer.encode(body.prompt or "", special_tokens=body.add_special_tokens)
+            text, special = body.text
+            with blaming("prompt" if body.content is None else "content"):
+                return tokenizer.encode(text, special_tokens=special)
         if not isinstance(session, TextGenerationSession):
             raise unknown_parameter("messages", body.messages)
+        messages, options = (
+            [one.as_template_input() for one in body.messages],
+            chat_options(body.chat),
+        )
         with blaming("messages"):
-            return session.encode_chat([message.as_template_input() for message in body.messages])
+            if body.add_special_tokens is None:
+                return session.encode_chat(messages, options)
+            text = session.render_chat(messages, options)
+            return tokenizer.encode(text, special_tokens=body.add_special_tokens)
 
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")
@@ -59,6 +67,11 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         if body.return_token_strs:
             tokenizer = _tokenizer(session, body.model)
             answer["token_strs"] = await in_turn(lambda: [*map(tokenizer.name, found)])
+        if body.with_pieces:
+            tokenizer = _tokenizer(session, body.model)
+            answer["tokens"] = await in_turn(
+                lambda: [{"id": one, "piece": tokenizer.piece(one)} for one in found]
+            )
         return JSONResponse(answer)
 
     if isinstance(session, TextGenerationSession) and session.chat_template is not None:
@@ -85,7 +98,8 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
                 param="tokens",
                 code="invalid_value",
             )
-        return JSONResponse({"prompt": await in_turn(partial(tokenizer.spelled, body.tokens))})
+        text = await in_turn(partial(tokenizer.spelled, body.tokens))
+        return JSONResponse({"prompt": text, "content": text})  # vLLM's name, and llama-server's
 
     return router
 

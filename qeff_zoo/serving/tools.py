@@ -109,6 +109,7 @@ def output_plan(
     end = prompt_end(tokenizer, prompt) if tokenizer else ""
     chosen = body.tool_choice
     must = bool(schemas) and chosen != "auto"
+    several = body.parallel_tool_calls and not isinstance(chosen, NamedTool)
     grammar = form
     if must or (form is not None and (schemas or known.has_parts)):
         allowed = schemas
@@ -120,13 +121,13 @@ def output_plan(
             special,
             schemas=allowed,
             thoughts=known.thoughts(end),
-            several=body.parallel_tool_calls,
+            several=several,
             otherwise=None if must else form,
         )
     if grammar is not None and schemas:
         with blaming("tools", "invalid_schema"):
             session.guides.check(grammar)
-    most = None if body.parallel_tool_calls else 1
+    most = None if several else 1
     has_parser = known.parser(end, schemas=schemas, most=most) is not None
     parser = partial(known.parser, end, schemas=schemas, most=most) if has_parser else None
     return OutputPlan(

@@ -255,4 +255,8 @@ def number(value: Any) -> float | None:
     """Return a finite number of a file by others; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < float("inf") else None
+    try:
+        found = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return found if abs(found) < float("inf") else None

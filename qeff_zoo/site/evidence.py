@@ -19,6 +19,9 @@ from qeff_zoo.site.content import LEVELS, Check, Comparison, Speed, number
 from qeff_zoo.validation.known_models import made_of, recipe_digest, target_evidence, tiny_evidence
 
 _TINY_LEVEL = "tiny"
+_SENTENCE = 1000  # characters
+#: Tools whose versions are shown, and figures of a comparison.
+_MOST_TOOLS, _MOST_CHECKS = 64, 500
 
 
 # --- records of checkpoints --------------------------------------------------------------------
@@ -36,16 +39,13 @@ def read_records(file: Path) -> dict[str, Any]:
     found = _read(file)
     try:
         name = found["model_id"] or found["name"]
-        known = all(
-            record["plan"]["spec"] <= SPEC_VERSION and record["level"] in LEVELS
-            for record in found["records"]
-        )
-        if not known:
-            raise PackageError(
-                f"A record in {str(file)!r} has form {found['records'][0]['plan']['spec']!r} and level "
-                f"{found['records'][0]['level']!r}; expected at most form {SPEC_VERSION} and one of {', '.join(LEVELS)}. "
-                "A newer qeff-zoo wrote it: install that version."
-            )
+        for record in found["records"]:
+            form, level = record["plan"]["spec"], record["level"]
+            if form > SPEC_VERSION or level not in LEVELS:
+                raise PackageError(
+                    f"A record in {str(file)!r} has form {form!r} and level {level!r}; expected at most form "
+                    f"{SPEC_VERSION}, and one of {', '.join(LEVELS)}. A newer qeff-zoo wrote it: install that version."
+                )
         return {**found, "name": str(name), "hub": found["model_id"] is not None}
     except (KeyError, TypeError) as error:
         raise _no_record(file, f"{type(error).__name__}: {error}") from error
@@ -202,7 +202,7 @@ def of_manifest(manifest: Mapping[str, Any], entry: Entry) -> Comparison | None:
         ValueError: A value has another type than in a manifest.
     """
     try:
-        checks = tuple(_checks(manifest["validation"]))
+        checks = tuple(_checks(manifest["validation"][:_MOST_CHECKS]))
         if not checks:
             return None
         costs = manifest.get("costs", {})
@@ -211,39 +211,44 @@ def of_manifest(manifest: Mapping[str, Any], entry: Entry) -> Comparison | None:
         passed = all(check.passed for check in checks)
         return Comparison(
             what=entry.path,
-            target=str(manifest["target"]["name"]),
-            weights=str(manifest["weights"]["storage"]),
+            target=_line(manifest["target"]["name"]),
+            weights=_line(manifest["weights"]["storage"]),
             level=manifest["validated"] if manifest["validated"] in LEVELS else LEVELS[0],
             passed=passed,
             when=entry.finished,
             stale=_is_stale(manifest["spec"]),
             why="" if passed else _failures(checks),
             sentences=(
-                *sentences(manifest["validation"], {}),
+                *(_line(one, _SENTENCE) for one in sentences(manifest["validation"], {})),
                 *words.costs(costs),
             ),
             versions={
-                "transformers": str(against["transformers"]),
-                **{str(tool): str(version) for tool, version in tools.items()},
+                "transformers": _line(against["transformers"]),
+                **{_line(tool): _line(version) for tool, version in [*tools.items()][:_MOST_TOOLS]},
                 **entry.tested,
             },
             checks=checks,
         )
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ValueError(_line(f"{type(error).__name__}: {error}")) from error
 
 
 # --- what they share ---------------------------------------------------------------------------
+
+
+def _line(text: Any, longest: int = 100) -> str:
+    """Shorten a text of others, and put it on one line."""
+    return " ".join(str(text)[: 2 * longest].split())[:longest]
 
 
 def _checks(found: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
     for one in found:
         canary = one.get("canary")
         yield Check(
-            stage=str(one["stage"]),
-            metric=str(one["metric"]),
+            stage=_line(one["stage"]),
+            metric=_line(one["metric"]),
             value=number(one["value"]),
-            op=str(one["op"]),
+            op=_line(one["op"]),
             threshold=number(one["threshold"]),
             passed=one["passed"] is True,
             canary=number(canary["value"]) if canary else None,

@@ -120,5 +120,7 @@ def _row(
 
 
 def dump(content: Any) -> str:
-    """Write JSON without spaces."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Write JSON without spaces; an object with fields becomes an object of JSON."""
+    return json.dumps(
+        content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=vars
+    )

@@ -10,6 +10,7 @@ _BYTES = {
     **dict.fromkeys(("float32", "int32", "uint32"), 4),
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
 }
+_MOST = 1 << 63
 _LOADED = ("graph", "weights", "program")
 
 
@@ -24,9 +25,12 @@ def needed_memory(manifest: Mapping[str, Any]) -> int:
     """
     try:
         files = sum(file["size"] for file in manifest["files"] if file["role"] in _LOADED)
-        return int(files + sum(map(_states, manifest["programs"])))
-    except (KeyError, TypeError, AttributeError) as error:
+        needed = int(files + sum(map(_states, manifest["programs"])))
+    except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not 0 <= needed < _MOST:
+        raise ValueError("its sizes are no sizes")
+    return needed
 
 
 def _states(program: Mapping[str, Any]) -> int:

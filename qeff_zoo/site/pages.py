@@ -6,7 +6,6 @@ Every text that is not ours is escaped: by Jinja's autoescape in HTML and XML, a
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -177,7 +176,7 @@ class _Pages:
         return [
             ("task", "Task", same(head["tasks"])),
             ("target", "Target", same(head["targets"])),
-            ("level", "Proof", [*levels, ("red", "red")]),
+            ("level", "Proof", [*levels, ("declared", "declared"), ("red", "red")]),
             ("weights", "Precision", same(head["weights"])),
             ("size", "Size", list(_SIZES)),
             ("license", "Licence", same(head["licenses"])),
@@ -193,9 +192,9 @@ class _Pages:
         for name, content in self._listing.shards.items():
             yield f"{api}/{name}", content
         for model in self._zoo.models:
-            content = {"schema": SCHEMA_ID, "level": model.level, **asdict(model)}
+            content = {"schema": SCHEMA_ID, "level": model.level, **vars(model)}
             yield f"{api}/models/{model.page}.json", dump(content)
-        architectures = [{"level": one.level, **asdict(one)} for one in self._zoo.architectures]
+        architectures = [{"level": one.level, **vars(one)} for one in self._zoo.architectures]
         yield (
             f"{api}/architectures.json",
             dump({"schema": SCHEMA_ID, "architectures": architectures}),

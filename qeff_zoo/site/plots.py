@@ -4,14 +4,15 @@
 import math
 from collections.abc import Callable, Sequence
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from qeff_zoo.site import words
 from qeff_zoo.site.content import Check, Comparison, Speed
+from qeff_zoo.terminal.sanitize import shown
 
 _WIDTH, _LEFT, _ROW = 700, 270, 22
 _LABEL = 40  # characters
-_DECADES = 6  # of a ratio, left of the threshold
+_DECADES, _MOST_DECADES = 6, 9  # of a ratio, left and right of the threshold
 _MOST_ROWS = 24
 _MARKS = ("circle", "square", "diamond", "triangle")
 
@@ -23,7 +24,7 @@ def errors(comparison: Comparison) -> Markup:
         comparison: Comparison with upper limits.
     """
     rows = [
-        (check, check.value / check.threshold)
+        (check, _ratio(check.value, check.threshold))
         for check in comparison.checks
         if check.op == "<=" and check.threshold and check.value is not None
     ]
@@ -31,22 +32,19 @@ def errors(comparison: Comparison) -> Markup:
     if not rows:
         return Markup("")
     right, height = _WIDTH - 110, _ROW * len(rows) + 34
-    most = max(1.0, math.ceil(math.log10(max(ratio for _, ratio in rows) + 1e-12)))
+    most = max(1, math.ceil(math.log10(max(rows[0][1], 1))))
 
     def x(ratio: float) -> float:
         share = (math.log10(max(ratio, 10**-_DECADES)) + _DECADES) / (_DECADES + most)
         return _LEFT + share * (right - _LEFT)
 
-    parts = [
-        Markup('<line class="limit" x1="{0:.0f}" x2="{0:.0f}" y1="4" y2="{1}"/>').format(
-            x(1), height - 26
-        )
-    ]
+    at = x(1)
+    parts = [f'<line class="limit" x1="{at:.0f}" x2="{at:.0f}" y1="4" y2="{height - 26}"/>']
     labels = _labels([check for check, _ in rows])
     for number, (label, (check, ratio)) in enumerate(zip(labels, rows, strict=True)):
         parts.append(_bar(label, check, ratio, x, _ROW * number + 16))
-    for power in range(-_DECADES, int(most) + 1, 2):
-        label = "threshold" if power == 0 else f"× 10{_raised(power)}"
+    for power in range(-_DECADES, most + 1, 2):
+        label = "threshold" if power == 0 else f"10{_raised(power)}"
         parts.append(_text(x(10**power), height - 6, label, "middle"))
     worst = rows[0]
     title = (
@@ -56,24 +54,22 @@ def errors(comparison: Comparison) -> Markup:
     return _svg(title, height, parts)
 
 
-def _bar(label: str, check: Check, ratio: float, x: Callable[[float], float], y: int) -> Markup:
-    canary = Markup("")
+def _ratio(value: float, threshold: float) -> float:
+    """Return a figure in units of its threshold, between 0 and the end of the axis."""
+    return min(max(value / threshold, 0.0), 10.0**_MOST_DECADES)
+
+
+def _bar(label: str, check: Check, ratio: float, x: Callable[[float], float], y: int) -> str:
+    label = label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}"
+    name = _text(_LEFT - 8, y + 4, label, "end")
+    kind = "good" if check.passed else "bad"
+    bar = f'<line class="bar {kind}" x1="{_LEFT}" x2="{x(ratio):.1f}" y1="{y}" y2="{y}"/>'
+    canary = ""
     if check.canary is not None and check.threshold:
-        at = min(x(min(check.canary / check.threshold, 10.0**_DECADES)), _WIDTH - 100)
-        canary = Markup('<path class="canary" d="M{0:.1f} {1} l4 -6 h-8 z"/>').format(at, y + 3)
-    return Markup(
-        '{0}<line class="bar {1}" x1="{2}" x2="{3:.1f}" y1="{4}" y2="{4}"/>{5}{6}'
-    ).format(
-        _text(
-            _LEFT - 8, y + 4, label if len(label) <= _LABEL else f"…{label[1 - _LABEL :]}", "end"
-        ),
-        "good" if check.passed else "bad",
-        _LEFT,
-        x(ratio),
-        y,
-        canary,
-        _text(_WIDTH - 2, y + 4, words.figure(check.value, check.metric), "end"),
-    )
+        at = min(x(_ratio(check.canary, check.threshold)), _WIDTH - 100)
+        canary = f'<path class="canary" d="M{at:.1f} {y + 3} l4 -6 h-8 z"/>'
+    figure = _text(_WIDTH - 2, y + 4, words.figure(check.value, check.metric), "end")
+    return f"{name}{bar}{canary}{figure}"
 
 
 def _labels(checks: Sequence[Check]) -> list[str]:
@@ -120,7 +116,7 @@ def speed(speeds: Sequence[Speed]) -> Markup:
             bottom - y / top * (bottom - 16),
         )
 
-    parts = [Markup('<path class="axis" d="M{0} 16 V{1} H{2}"/>').format(left, bottom, right)]
+    parts = [f'<path class="axis" d="M{left} 16 V{bottom} H{right}"/>']
     parts += [_text(at(x, 0)[0], bottom + 16, f"{x:,}", "middle") for x in _few(contexts)]
     for share in (0, 0.5, 1):
         value = top / 1.1 * share
@@ -129,7 +125,7 @@ def speed(speeds: Sequence[Speed]) -> Markup:
         points.sort()
         path = " L".join("{:.1f} {:.1f}".format(*at(*point)) for point in points)
         mark = _MARKS[number % len(_MARKS)]
-        parts.append(Markup('<path class="line l{0}" d="M{1}"/>').format(number % 4, path))
+        parts.append(f'<path class="line l{number % 4}" d="M{path}"/>')
         parts += [_mark(mark, *at(*point), number % 4) for point in points]
         parts.append(_mark(mark, left + 14, 24 + 16 * number, number % 4))
         parts.append(_text(left + 26, 28 + 16 * number, name, "start"))
@@ -145,29 +141,27 @@ def _few(values: Sequence[int]) -> list[int]:
     return sorted({*values[::step], values[-1]})
 
 
-def _mark(kind: str, x: float, y: float, colour: int) -> Markup:
+def _mark(kind: str, x: float, y: float, colour: int) -> str:
     shapes = {
         "circle": "m-4 0 a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0",
         "square": "m-4 -4 h8 v8 h-8 z",
         "diamond": "m0 -5 l5 5 l-5 5 l-5 -5 z",
         "triangle": "m0 -5 l5 9 h-10 z",
     }
-    return Markup('<path class="mark l{0}" d="M{1:.1f} {2:.1f} {3}"/>').format(
-        colour, x, y, shapes[kind]
-    )
+    return f'<path class="mark l{colour}" d="M{x:.1f} {y:.1f} {shapes[kind]}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> Markup:
-    return Markup('<text x="{0:.1f}" y="{1:.1f}" text-anchor="{2}">{3}</text>').format(
-        x, y, anchor, text
-    )
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown(text))}</text>'
 
 
 def _raised(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _svg(title: str, height: int, parts: Sequence[Markup]) -> Markup:
+def _svg(title: str, height: int, parts: Sequence[str]) -> Markup:
+    name = escape(shown(title))
     return Markup(
-        '<svg class="plot" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><title>{2}</title>{3}</svg>'
-    ).format(_WIDTH, height, title, Markup("").join(parts))
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}"><title>{name}</title>'
+        f"{''.join(parts)}</svg>"
+    )

@@ -70,9 +70,8 @@ def metric(name: str) -> str:
 def figure(value: float | None, name: str) -> str:
     """Write a figure of a metric with its unit."""
     unit = METRICS.get(name, ("", "", ""))[2]
-    if value is None:
-        return "not a finite number"
-    return f"{value * (100 if unit == '%' else 1):.3g}{unit}"
+    scaled = None if value is None else number(value * (100 if unit == "%" else 1))
+    return "not a finite number" if scaled is None else f"{scaled:.3g}{unit}"
 
 
 def allowed(check: Check) -> str:

@@ -8,7 +8,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
     sources/                where local checkpoints lie
-    companions/             configurations and tokenizers made of GGUF files, and cut checkpoints
+    companions/             small files of packages, configurations made of GGUF files, and cut checkpoints
     partials/               unfinished downloads
     remotes/                what remotes said last
     outcomes/               last outcome of the builds and validations of each key

@@ -33,7 +33,7 @@ class Entry:
     """Something that the store holds.
 
     Args:
-        kind: "package", "graph", "companions" (of a GGUF file, or a cut checkpoint), "staging", "partial" (a download)
+        kind: "package", "graph", "companions" (small files), "staging", "partial" (a download)
             or "failed".
         key: Its folder's or file's name.
         path: Its folder, or of a download its file.

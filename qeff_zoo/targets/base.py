@@ -15,12 +15,12 @@ from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.numerics import STORED, DeviceNumerics, Numerics
 
 if TYPE_CHECKING:
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout, Slot
 
 #: Ways of storing a checkpoint's quantized matrices: a code for programs, the end of a sentence for people.
@@ -110,7 +110,7 @@ class Target(ABC):
         unrounded: Row of `qeff_zoo.validation.parity.TOLERANCES` for programs whose activations are not rounded;
             empty if it has no `open_unrounded`.
         ways: Possible implementations of a part of a graph: a code for programs, the end of a sentence for people.
-        options: Dataclasses whose fields are its build options; see `qeff_zoo.plan.option`.
+        options: Dataclasses whose fields are its build options; see `qeff_zoo.package.option`.
     """
 
     name: str

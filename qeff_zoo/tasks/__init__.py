@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.graph.states import State
-from qeff_zoo.plan.option import Option
+from qeff_zoo.package.option import Option
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Component, Recipe, Role, Shape
 from qeff_zoo.tasks.commands import Commands

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from qeff_zoo.validation.records import Record
     from qeff_zoo.validation.reference.preloaded import Server
 
-#: Field of a store's outcome with the versions of the newest evidence of a package.
-VERSIONS = "versions"
+#: Fields of a store's outcome: versions of the newest evidence of a package, and what disagreed with them.
+VERSIONS, DISAGREES = "versions", "disagrees"
+#: Name in the `tested` versions of an index entry of what its newest evidence is made from.
+EVIDENCE = "evidence"
 _REFERENCE = "transformers"
 _DIGITS = 12  # of a recipe's digest
 
@@ -62,6 +64,11 @@ def versions_now(package: Package) -> dict[str, str]:
         },
     }
     return versions_of(now)
+
+
+def described(versions: Mapping[str, str]) -> str:
+    """Describe versions in one line."""
+    return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -124,7 +131,7 @@ def validate_again(
         record = ladder.validate(
             package, source, level=level, threads=threads, progress=advance, server=server
         )
-    outcome = {VERSIONS: versions_now(package), "failed": "; ".join(record.failures)}
+    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
     store.note_outcome(package.build_key, outcome)
     return record
 

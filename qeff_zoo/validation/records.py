@@ -239,6 +239,7 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
         "weights": package.manifest["weights"]["storage"],
         "revision": source_in(package.manifest).get("revision"),
         "build_key": package.build_key,
+        "finished": package.manifest["provenance"]["finished"][:19] + "Z",
         "plan": package.manifest["spec"],
         "level": record.level,
         "verdict": "validated" if record.passed else "failed",

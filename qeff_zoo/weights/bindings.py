@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights.expressions import (
+from qeff_zoo.checkpoint.expressions import (
     Tensors,
     TensorSource,
     concat,
@@ -30,7 +29,8 @@ from qeff_zoo.weights.expressions import (
     stack,
     transpose,
 )
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.checkpoint.types import Expression
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
 from . import taken_apart
 

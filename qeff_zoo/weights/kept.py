@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.expressions import TensorSource, sources_of
 from qeff_zoo.checkpoint.formats.encoded import Integers, Part
+from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.graph.numerics import Format
-from qeff_zoo.weights.expressions import TensorSource, sources_of
 from qeff_zoo.weights.quantization import Stored, block_count, pack, per_channel
-from qeff_zoo.weights.types import Array, Expression
-
-from . import expressions
 
 
 def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.expressions import concat, cut
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.weights.expressions import concat, cut
 
 if TYPE_CHECKING:
     from qeff_zoo.weights.bindings import Binding

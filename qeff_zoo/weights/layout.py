@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from qeff_zoo.checkpoint.expressions import Tensors, shape_of, sources_of
+from qeff_zoo.checkpoint.floats import FLOATS, INTEGERS
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.graph.numerics import FLOAT32, Format
-from qeff_zoo.weights.expressions import Tensors, shape_of, sources_of
-from qeff_zoo.weights.quantization import FLOATS, INTEGERS, block_count
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.weights.quantization import block_count
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.graph.numerics import FLOAT32, Format, RoundedMatrix
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
 from qeff_zoo.weights.storage import Storage
-from qeff_zoo.weights.types import Expression
 
-from . import expressions, moves, stacks
+from . import moves, stacks
 
 _DTYPES = {
     "F32": ir.DataType.FLOAT,

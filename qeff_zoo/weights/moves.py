@@ -9,9 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.weights.types import Expression
-
-from . import expressions
+from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.types import Expression
 
 
 @dataclass(frozen=True)

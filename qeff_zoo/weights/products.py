@@ -8,8 +8,8 @@ from typing import TypeVar
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.checkpoint.expressions import sources_of
 from qeff_zoo.graph.numerics import FLOAT32, RoundedMatrix
-from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count

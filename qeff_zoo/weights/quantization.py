@@ -24,15 +24,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.graph import microscaling
 from qeff_zoo.graph.numerics import Format
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-#: Safetensors dtypes that `to_float32` takes.
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-#: Which are whole numbers below 2**24, such as token ids, is taken for granted.
-INTEGERS = frozenset({"I64"})
 
 #: Steps of int4 in the range of a block, of which 15 are there: shorter ones clip both extremes, and serve all others.
 #: This is best for normal and for trained weights in blocks of 64 (2 % less error than 15).
@@ -42,26 +38,6 @@ _ROUND = 12582912.0
 #: Elements of microscaling formats, by their bits.
 _ELEMENTS = {6: "e2m3", 8: "int8"}
 _LARGEST = 65504.0  # of float16
-
-
-def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
-    """Convert to float32; exact but for float64.
-
-    Args:
-        raw: Values; BF16 as uint16.
-        dtype: Safetensors dtype of the values, one of `FLOATS`, or of `INTEGERS`.
-        out: Destination: float32, same shape, contiguous.
-    """
-    if out is None:
-        out = np.empty(raw.shape, np.float32)
-    if dtype == "BF16":  # the upper half of a float32
-        np.left_shift(raw, np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
-    elif dtype in FLOATS | INTEGERS:
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, as in torch
-            np.copyto(out, raw, casting="same_kind")
-    else:
-        raise ValueError(f"Cannot convert {dtype} to float32, expected one of {sorted(FLOATS)}.")
-    return out
 
 
 def block_count(columns: int, block_size: int) -> int:

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING
 
+from qeff_zoo.checkpoint.expressions import is_computed, shape_of, sources_of
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
-from qeff_zoo.weights.expressions import is_computed, shape_of, sources_of
-from qeff_zoo.weights.types import Expression
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers

@@ -11,8 +11,8 @@ until version 6 are `experts.gate_up.3` and `experts.gate_up_projs.3`, and Defus
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qeff_zoo.weights.expressions import concat, reshape, shape_of, stack, transpose
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.checkpoint.expressions import concat, reshape, shape_of, stack, transpose
+from qeff_zoo.checkpoint.types import Expression
 
 _FUSED, _HALVES = "gate_up_proj", ("gate_proj", "up_proj")
 _BIAS = "_bias"

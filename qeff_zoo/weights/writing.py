@@ -21,8 +21,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from qeff_zoo.errors import CheckpointError, StoreError
-from qeff_zoo.weights.expressions import (
+from qeff_zoo.checkpoint.expressions import (
     TensorSource,
     blocks,
     is_computed,
@@ -30,9 +29,11 @@ from qeff_zoo.weights.expressions import (
     shape_of,
     sources_of,
 )
+from qeff_zoo.checkpoint.floats import to_float32
+from qeff_zoo.checkpoint.types import Expression, Read
+from qeff_zoo.errors import CheckpointError, StoreError
 from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file
-from qeff_zoo.weights.quantization import Array, store, to_float32
-from qeff_zoo.weights.types import Expression, Read
+from qeff_zoo.weights.quantization import Array, store
 
 from . import kept
 

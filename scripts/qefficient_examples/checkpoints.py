@@ -204,11 +204,11 @@ def _wav2vec2(folder: Path) -> None:
     transformers.Wav2Vec2FeatureExtractor().save_pretrained(folder)
 
 
-def _adapter(folder: Path) -> None:
+def _adapter(folder: Path, base: str = _BASE) -> None:
     folder.mkdir(parents=True)
     draw = np.random.default_rng(len(folder.name)).normal
     module = "base_model.model.model.layers.0.self_attn.q_proj"
-    config = json.loads((folder.parents[1] / _BASE / "config.json").read_text())
+    config = json.loads((folder.parents[1] / base / "config.json").read_text())
     wide = config["num_attention_heads"] * config.get("head_dim", 0) or config["hidden_size"]
     tensors = {
         f"{module}.lora_{side}.weight": draw(size=size).astype(np.float32)
@@ -216,7 +216,7 @@ def _adapter(folder: Path) -> None:
     }
     save_file(tensors, folder / "adapter_model.safetensors")
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 4,
-                "target_modules": ["q_proj"], "base_model_name_or_path": _BASE}  # fmt: skip
+                "target_modules": ["q_proj"], "base_model_name_or_path": base}  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
@@ -326,6 +326,7 @@ CHECKPOINTS: Mapping[str, Make] = {
     "moonshotai/Kimi-K2-Thinking": _text("deepseek_v3"),
     "moonshotai/Kimi-K2.5": _coded("kimi_k25"),
     **dict.fromkeys(("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-base-en-v1.5"), _BERT),
+    "training_results/complete_epoch_1": partial(_adapter, base="meta-llama/Llama-3.2-1B"),
     "meta-llama/Llama-Prompt-Guard-2-22M": _text(
         "deberta-v2", task="text-classification", num_labels=2, max_position_embeddings=512, **_LABELS
     ),

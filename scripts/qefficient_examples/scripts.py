@@ -51,6 +51,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "moonshotai/Kimi-K2.5",
     ),
     "examples/performance/cpp_execution/text_inference_cpp.py": ("gpt2",),
+    "scripts/finetune/run_ft_model.py": (
+        "meta-llama/Llama-3.2-1B",
+        "training_results/complete_epoch_1",
+    ),
     "scripts/perplexity_computation/calculate_perplexity.py": (
         "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
     ),

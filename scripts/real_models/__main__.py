@@ -16,8 +16,8 @@ import package_faults
 
 from qeff_zoo.errors import ParityError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.validation import records
-from qeff_zoo.validation.checks import source_of
 from real_models import sentences, speech, table, text
 from real_models.models import MODELS, STORED, Place, RealModel
 

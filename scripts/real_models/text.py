@@ -18,9 +18,9 @@ import numpy as np
 import qeff_zoo
 from qeff_zoo.errors import ParityError
 from qeff_zoo.package import Package
+from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.validation import perplexity
-from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.perplexity import Score, Scoring
 from real_models.models import Place
 

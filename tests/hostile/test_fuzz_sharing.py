@@ -20,6 +20,7 @@ from test_index import ENTRY, OTHER
 from qeff_zoo.errors import RemoteError, ZooError
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice
 from qeff_zoo.hub.index_files import decode, encode
+from qeff_zoo.hub.index_tree import Page, Reference
 from qeff_zoo.hub.publish.card import card
 from qeff_zoo.hub.pull.bundle import export_bundle, import_bundle
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
@@ -82,6 +83,30 @@ def read(content: bytes) -> None:
 def test_index(made: Any, text: tuple[int, bytes] | None, packed: tuple[int, bytes] | None) -> None:
     content = damaged(json.dumps(changed(PLAIN, made)).encode(), text)
     read(damaged(gzip.compress(content, mtime=0, compresslevel=1), packed))
+
+
+PAGE = json.loads(
+    gzip.decompress(
+        encode(Index(1, Page({"0": Reference("a" * 64, 1), "10": Reference("b" * 64, 2)})))
+    )
+)
+
+
+@CASES
+@given(made=changes(PAGE), text=DAMAGE)
+@example(made=[(("files",), {"0": PAGE["files"]["0"], "00": PAGE["files"]["0"]})], text=None)
+@example(made=[(("files", "0", "packages"), 10**400)], text=None)
+def test_page_of_an_index(made: Any, text: tuple[int, bytes] | None) -> None:
+    content = damaged(json.dumps(changed(PAGE, made)).encode(), text)
+    message = ""
+    try:
+        index = decode(gzip.compress(content, mtime=0, compresslevel=1))
+    except RemoteError as error:
+        message = str(error)
+    else:
+        assert decode(encode(index)) == index
+        assert index.packages <= 2 * 10**16
+    assert message == shown(message)
 
 
 # --- bundles -------------------------------------------------------------------------------------

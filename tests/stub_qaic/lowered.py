@@ -6,11 +6,11 @@ from typing import Any
 import onnx_ir as ir
 from onnx import parser
 
+from qeff_zoo.checkpoint.expressions import transpose
 from qeff_zoo.graph.external_data import placeholder, read_slot
 from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.graph.states import mark
 from qeff_zoo.targets.base import Lowered
-from qeff_zoo.weights.expressions import transpose
 from qeff_zoo.weights.layout import Slot
 
 _TEXT = """

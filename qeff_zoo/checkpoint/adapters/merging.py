@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.adapters.merged import Merged
 from qeff_zoo.checkpoint.adapters.peft_files import Adapter, plain
-from qeff_zoo.checkpoint.files import some
-from qeff_zoo.errors import AdapterError
-from qeff_zoo.weights.expressions import (
+from qeff_zoo.checkpoint.expressions import (
     cut,
     index,
     matmul,
@@ -26,7 +24,9 @@ from qeff_zoo.weights.expressions import (
     substitute,
     transpose,
 )
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.types import Expression
+from qeff_zoo.errors import AdapterError
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint

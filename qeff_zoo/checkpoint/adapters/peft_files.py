@@ -25,7 +25,7 @@ from qeff_zoo.errors import AdapterError
 from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
-    from qeff_zoo.weights.types import Array
+    from qeff_zoo.checkpoint.types import Array
 
 #: Types of matrices that add to weights.
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -230,7 +230,7 @@ class Adapter:
 
     def read(self, name: str) -> "Array":
         """Read a tensor in float32."""
-        from qeff_zoo.weights.quantization import to_float32
+        from qeff_zoo.checkpoint.floats import to_float32
 
         if not self._reader:
             self._reader.append(TensorReader(self.tensors))

@@ -17,7 +17,7 @@ import numpy as np
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.weights.types import Array, Read
+from qeff_zoo.checkpoint.types import Array, Read
 
 _AT_ONCE = 1 << 22  # numbers of a weight whose mean is taken
 _LEAST = 1e-5  # of a mean

@@ -25,7 +25,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import finite, scales_of_blocks, signed, to_floats
-from qeff_zoo.weights.types import Array, Read
+from qeff_zoo.checkpoint.types import Array, Read
 
 _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.expressions import transpose
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -45,8 +46,7 @@ from qeff_zoo.checkpoint.formats.fields import (
 )
 from qeff_zoo.checkpoint.formats.gptq import order_of_groups
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.weights.expressions import transpose
-from qeff_zoo.weights.types import Array, Expression, Read
+from qeff_zoo.checkpoint.types import Array, Expression, Read
 
 _FORMATS = (
     "dense",

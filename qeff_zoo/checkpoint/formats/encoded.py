@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, read_metadata
+from qeff_zoo.checkpoint.types import Array, Expression, Read
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.types import Array, Expression, Read
 
 #: Decoder of items `start:stop` of the first axis of a tensor: reader of the files, start, stop -> values.
 Part: TypeAlias = Callable[[Read, int, int], Array]

@@ -4,11 +4,11 @@
 import ml_dtypes
 import numpy as np
 
+from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Part, Stored
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.quantization import to_float32
-from qeff_zoo.weights.types import Array, Read
 
 #: Safetensors dtypes of scales.
 FLOATS = ("F16", "BF16", "F32")

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.expressions import index, sources_of
+from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -20,9 +22,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.gguf_index import TYPES
-from qeff_zoo.weights.expressions import index, sources_of
-from qeff_zoo.weights.quantization import to_float32
-from qeff_zoo.weights.types import Array, Read
+from qeff_zoo.checkpoint.types import Array, Read
 
 from . import gguf_names
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.checkpoint.expressions import concat, cut, reshape, stack, transpose
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights.expressions import concat, cut, reshape, stack, transpose
-from qeff_zoo.weights.types import Expression
 
 #: Function from a stored tensor's name, shape, query heads and key heads to an expression of the float model's tensor.
 Move = Callable[[str, tuple[int, ...], int, int], Expression]

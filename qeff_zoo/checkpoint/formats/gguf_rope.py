@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.types import Array
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.types import Array
 
 FACTORS, LONG, SHORT = (f"rope_{one}.weight" for one in ("freqs", "factors_long", "factors_short"))
 #: Metadata without "rope.scaling." -> parameter.

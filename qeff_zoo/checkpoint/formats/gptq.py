@@ -25,7 +25,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns, unpack, unpack_some
-from qeff_zoo.weights.types import Array, Read
+from qeff_zoo.checkpoint.types import Array, Read
 
 #: Axis of a matrix's rows in each stored tensor, by the end of its name; None for a tensor without them.
 ROWS = {"qweight": 1, "qzeros": 1, "scales": 1, "g_idx": None}

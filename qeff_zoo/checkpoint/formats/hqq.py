@@ -15,8 +15,8 @@ import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, scales_of_blocks
+from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.types import Array, Read
 
 #: `packing` -> type of a word, fields of it, bits of a field.
 _PACKINGS: dict[str, tuple[Any, int, int]] = {

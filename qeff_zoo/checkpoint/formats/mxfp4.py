@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import POWER, halved, scales_of_blocks, twice_e2m1
-from qeff_zoo.weights.types import Array, Expression, Read
+from qeff_zoo.checkpoint.types import Array, Expression, Read
 
 _BLOCK = 32
 

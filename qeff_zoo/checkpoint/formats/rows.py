@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from qeff_zoo.checkpoint.expressions import concat, cut
 from qeff_zoo.checkpoint.formats.encoded import Encoded
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import concat, cut
-from qeff_zoo.weights.types import Array, Expression
 
 #: Expression of a stored tensor, or its content.
 Repeated: TypeAlias = "Expression | Array"

@@ -28,8 +28,8 @@ from qeff_zoo.checkpoint.formats.fields import (
     signed,
     small_floats,
 )
+from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.types import Array, Read
 
 _INTEGERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
 _FLOATS = "Float8Tensor"

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from qeff_zoo.checkpoint.draft_heads import PREFIX
 from qeff_zoo.errors import ExportError
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.semantic.domains import LAYERS, SEMANTIC
@@ -16,13 +15,14 @@ from qeff_zoo.graph.semantic.domains import LAYERS, SEMANTIC
 OUTPUT = "hidden_states"
 
 
-def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int]) -> int:
-    """Let a graph return what goes into some layers, multiplied with the matrix `fc` of what drafts, in place.
+def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int], matrix: str) -> int:
+    """Let a graph return the inputs of some layers, multiplied with a matrix, in place.
 
     Args:
         model: A portable graph, folded.
         layers: Their indices.
         size: Size of the matrix: numbers out, numbers in.
+        matrix: Name of its initializer.
 
     Returns:
         How many layers' states are joined.
@@ -34,10 +34,9 @@ def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int]) -> int
     joined = ir.Node(
         "", "Concat", [_into(calls, layer) for layer in layers], [ir.AttrInt64("axis", -1)]
     )
-    name = f"{PREFIX}fc.weight"
-    weight = ir.Value(name=name, shape=ir.Shape(size), type=ir.TensorType(ir.DataType.FLOAT))
-    weight.const_value = placeholder(name, ir.DataType.FLOAT, size)
-    graph.initializers[name] = weight
+    weight = ir.Value(name=matrix, shape=ir.Shape(size), type=ir.TensorType(ir.DataType.FLOAT))
+    weight.const_value = placeholder(matrix, ir.DataType.FLOAT, size)
+    graph.initializers[matrix] = weight
     product = ir.Node(SEMANTIC, "Linear", [joined.outputs[0], weight])
     output = product.outputs[0]
     tokens = next(value for value in graph.inputs if value.name == "input_ids")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from qeff_zoo.plan.option import HARD, Match
+from qeff_zoo.package.option import HARD, Match
 from qeff_zoo.plan.request import OPTIONS
 
 

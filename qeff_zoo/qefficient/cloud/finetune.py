@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from qeff_zoo.cli.finetuning import train
@@ -21,6 +22,7 @@ from . import flags
 _CUSTOM = "custom"
 #: Where QEfficient looks for a data set; the others are on the Hub, and named by --data here.
 _FILES = {"alpaca": "dataset/alpaca_data.json", "grammar": "datasets_grammar/grammar_train.csv"}
+_ADAPTER = "adapter"
 _HELD_OUT = 0.05  # of a data set without a file to validate on
 
 
@@ -48,6 +50,25 @@ def _finetune(arguments: argparse.Namespace) -> None:
         given |= dict(entries_of(Path(arguments.peft_config_file)))
     arguments.resume = given.pop("resume", None)
     train(read(None, given), arguments)
+    _name_as_qefficient(Path(arguments.output_dir), arguments.num_epochs)
+
+
+def _name_as_qefficient(output_dir: Path, epochs: int) -> None:
+    """Give the adapter of a run the name of QEfficient's folder after the last epoch, too."""
+    place = output_dir / f"complete_epoch_{epochs}"
+    if (output_dir / _ADAPTER).is_dir() and not place.exists():
+        place.symlink_to(_ADAPTER)
+
+
+class TrainConfig(SimpleNamespace):
+    """Arguments of `main`, by QEfficient's names and with its defaults.
+
+    Args:
+        **given: Values that differ from the defaults.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**vars(_parser().parse_args([])), **given})
 
 
 def _device() -> str:

@@ -29,7 +29,8 @@ async function loadModels() {
 
 function showModel() {
   const types = typesOf(chosen());
-  $("text").placeholder = kindOf(chosen()).hint;
+  const loads = chosen()?.status?.value === "unloaded" ? " (it loads the model first)" : "";
+  $("text").placeholder = kindOf(chosen()).hint + loads;
   $("file").accept = types.join();
   $("attach").hidden = !types.length;
   files = files.filter(fits);

@@ -89,6 +89,7 @@ function modelList(listing) {
   function cellMatches(code, values) {
     const [state, level] = [code[0], Number(code[1])];
     if (values.level === "red") return state === "r" || state === "P";
+    if (values.level === "declared") return state === "d";
     if (values.level) return state.toLowerCase() === "p" && level >= listing.levels.indexOf(values.level);
     return state !== "a";
   }

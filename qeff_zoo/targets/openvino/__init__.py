@@ -13,10 +13,10 @@ from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.package import Package
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout
 
 _ENGINE = "openvino"

@@ -13,10 +13,10 @@ from qeff_zoo.targets.base import STORED_WAYS, Lowered, Resolved, Target
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.package import Package
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout
 
 WAYS: Mapping[str, str] = MappingProxyType(
@@ -77,9 +77,9 @@ class OrtTarget(Target):
         """Write the graph: ONNX Runtime compiles it when it is opened."""
         import onnx_ir as ir
 
-        from qeff_zoo.graph import external_data
+        from qeff_zoo.weights import placement
 
-        external_data.place(lowered.model, layout)
+        placement.place(lowered.model, layout)
         path = folder / f"{name}.onnx"
         ir.save(lowered.model, path)
         return path

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import Format
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.semantic.op import UNBOUNDED
-from qeff_zoo.weights import expressions
-from qeff_zoo.weights.types import Expression
 
 from . import routing
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import Format, Numerics, format_of
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
@@ -21,7 +22,6 @@ from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.matrices import Matrix, input_of
 from qeff_zoo.weights.storage import Storage
-from qeff_zoo.weights.types import Expression
 
 from . import attention as attention_pass
 from . import convolution, lora, per_channel, recurrence

@@ -13,13 +13,13 @@ from qeff_zoo.targets.qaic.lowering_report import WAYS
 from qeff_zoo.targets.qaic.options import QaicOptions
 
 if TYPE_CHECKING:
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.graph.numerics import DeviceNumerics
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout
 
 

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from qeff_zoo import tasks
-from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
 from qeff_zoo.targets.qaic.sdk import COMPILER_VARIABLE, SDK
 

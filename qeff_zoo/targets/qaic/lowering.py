@@ -16,14 +16,14 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
-from qeff_zoo.graph.bound_graph import BoundGraph
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import layers, narrowing, position_tables, sequences, whole_numbers
 from qeff_zoo.graph.semantic.domains import SEMANTIC
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import products
+from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.plan.option import option
+from qeff_zoo.package.option import option
 
 #: Cores of a device.
 CORES = 16

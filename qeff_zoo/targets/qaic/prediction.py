@@ -13,18 +13,18 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from qeff_zoo.graph import external_data
-from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.prediction import device
-from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.emulation import device
+from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
+from qeff_zoo.weights import placement
+from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import FileLayout
 
 from . import ops, sampler
@@ -71,7 +71,7 @@ def open_program(
         StoreError: The disk has no room for weights as the card rounds them.
     """
     model = ops.with_host_bodies(lowered)
-    external_data.place(model, layout)
+    placement.place(model, layout)
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.base_dir = folder

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package.prepared import SCRIPT
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
 from qeff_zoo.targets.qaic.driver import script
@@ -112,7 +112,7 @@ def write_model(model: Any, layout: FileLayout, path: Path) -> None:
     """Write a graph beside its data file."""
     import onnx_ir as ir
 
-    from qeff_zoo.graph import external_data
+    from qeff_zoo.weights import placement
 
-    external_data.place(model, layout)
+    placement.place(model, layout)
     ir.save(model, path)

@@ -13,7 +13,7 @@ from qeff_zoo.targets.qaic.options import QaicOptions
 from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
 
 if TYPE_CHECKING:
-    from qeff_zoo.plan.programs import ProgramPlan
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.weights.layout import FileLayout
 

@@ -7,8 +7,8 @@ In: what was planned. Out: arguments in QEfficient's order, with paths relative 
 from dataclasses import dataclass
 from string import Template
 
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package.prepared import PROGRAM
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.qaic import command as qaic
 
 from . import qnn_config, sdk

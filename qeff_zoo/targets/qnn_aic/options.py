@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from qeff_zoo.plan.option import JsonText, option
+from qeff_zoo.package.option import JsonText, option
 
 
 @dataclass(frozen=True, kw_only=True)

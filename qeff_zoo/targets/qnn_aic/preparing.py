@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.configs import name_nodes, precision_of, specializations, state_types
 from qeff_zoo.targets.qaic.driver import script

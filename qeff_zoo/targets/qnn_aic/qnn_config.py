@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.package.option import flag_of
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
 CONVERTER, GENERATOR = "converter_args_extension", "context_binary_generator_args_extension"
@@ -123,7 +123,7 @@ def _of_backend(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
         if key in _WRITTEN:
             yield f"{key} follows from the other choices. Leave it out."
         elif name in _CHOSEN or name in options:
-            yield f"{key} is a choice of its own. Use {OPTIONS[name].flag}."
+            yield f"{key} is a choice of its own. Use {flag_of(name)}."
         elif not isinstance(value, bool | int | str):
             yield f"{key} is {value!r}; expected a text, a whole number, true or false. Correct it."
         else:

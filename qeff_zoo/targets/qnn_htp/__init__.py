@@ -15,10 +15,10 @@ from qeff_zoo.targets.qnn_htp.options import HtpOptions
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.graph.bound_graph import BoundGraph
+    from qeff_zoo.export.program_plan import ProgramPlan
     from qeff_zoo.package import Package
-    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
+    from qeff_zoo.weights.bound_graph import BoundGraph
     from qeff_zoo.weights.layout import FileLayout
 
 _COMPILER, _RUNTIME = "onnxruntime-qnn", "onnxruntime"
@@ -76,11 +76,11 @@ class HtpTarget(Target):
         """Compile each specialization by itself: graphs that share weights cannot be opened on the simulator."""
         import onnx_ir as ir
 
-        from qeff_zoo.graph import external_data
+        from qeff_zoo.weights import placement
 
         from . import processes
 
-        external_data.place(lowered.model, layout)
+        placement.place(lowered.model, layout)
         scratch, out = folder / _SCRATCH, folder / name
         ir.save(lowered.model, scratch)
         out.mkdir()

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
+from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import bfloat16, position_tables
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.base import Lowered
-from qeff_zoo.weights import expressions, products
+from qeff_zoo.weights import products
 from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.storage import Storage
-from qeff_zoo.weights.types import Expression
 
 from . import bodies
 

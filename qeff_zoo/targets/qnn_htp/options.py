@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from qeff_zoo.plan.option import option
+from qeff_zoo.package.option import option
 
 #: Systems on a chip that onnxruntime-qnn 2.7 compiles for, by Qualcomm's number: their HTP.
 SOC_MODELS: Mapping[int, str] = MappingProxyType({43: "v73", 57: "v75", 69: "v79", 87: "v81"})

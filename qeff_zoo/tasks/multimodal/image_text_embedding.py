@@ -88,5 +88,4 @@ TASK = replace(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:EmbedWithMedia"),
         run_options=(*PROMPTS, "chat", "adapter", "image"),
     ),
-    vllm_task="embed",
 )

@@ -38,6 +38,11 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
         text = config.get("text_config", config)
         return Decoder(program, self.adapters, embeds=int(text["vocab_size"]))
 
+    def _limit(
+        self, tokens: Sequence[int], generation_len: int | None, documents: int = 0, least: int = 1
+    ) -> int:
+        return super()._limit(tokens, 1, documents, least)  # nothing is generated
+
     def embed(
         self,
         prompts: str | Sequence[Prompt | Request],
@@ -96,6 +101,6 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
             system = [{"role": "system", "content": [{"type": "text", "text": instruction}]}]
             user = [{"role": "user", "content": parts}]
             prompt = self.encode_chat([*(system if instruction else []), *user])
-        return self.request(prompt, images=images, generation_len=1, adapter=adapter)
+        return self.request(prompt, images=images, adapter=adapter)
 
     similarity = staticmethod(cosines)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.draft_heads import PREFIX
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.draft_heads.modules import build
 from qeff_zoo.export.loader import hollow
@@ -268,7 +269,7 @@ def tracing(
 def _finish(graph: Any, *, slots: bool, hidden_states: bool | Mapping[str, Any]) -> None:
     """Return states within the model from a portable graph, and remove batch slots from it."""
     if isinstance(hidden_states, Mapping):
-        within.hand_out(graph, **hidden_states)
+        within.hand_out(graph, **hidden_states, matrix=f"{PREFIX}fc.weight")
     if not slots:
         remove_slots(graph)
 

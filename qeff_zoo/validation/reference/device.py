@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Hugging Face model in a device's numerics: what its operators return is float16, weights and states are rounded.
 
-Only the reference process imports this. It rounds as `qeff_zoo.prediction.device` rounds a graph, of transformers' own
-code: where that computes something in other steps than the graph does, roundings differ by as much.
+Only the reference process imports this. It rounds as `qeff_zoo.targets.emulation.device` rounds a graph, of
+transformers' own code: where that computes something in other steps than the graph does, roundings differ by as much.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -80,13 +80,13 @@ class Server:
         assert self._process.stdout is not None
         if not Path(self._where).exists():
             self._process.stdout.readline()  # it is ready, or gone
-        (theirs, stdin), (stdout, output) = os.pipe(), os.pipe()
+        (source, stdin), (stdout, output) = os.pipe(), os.pipe()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
         connection.connect(self._where)
         message = json.dumps({"folder": str(folder), "environment": dict(environment)}).encode()
-        socket.send_fds(connection, [message], [theirs, output, log.fileno()])
-        os.close(theirs)
+        socket.send_fds(connection, [message], [source, output, log.fileno()])
+        os.close(source)
         os.close(output)
         return Forked(os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), connection)
 

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import pipeline, registry, targets
-from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL
 from qeff_zoo.checkpoint.draft_heads.mtp import MTP
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sources import with_speculator
-from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
     CheckpointError,
     CompileError,
-    PackageError,
     SpeculatorError,
 )
 from qeff_zoo.package import Package
@@ -67,58 +64,63 @@ class Outcome:
         }
 
 
-def check(
-    subject: str,
+def check_recipe(
+    model_type: str,
     *,
-    checkpoint: str | None = None,
-    adapters: Sequence[str] = (),
     target: str | None = None,
     record: bool = False,
     reporter: Reporter | None = None,
 ) -> Outcome:
-    """Compare a package, or a recipe's tiny models, with Hugging Face.
+    """Compare packages of a recipe's tiny models with Hugging Face.
 
     Args:
-        subject: A package's folder, build key or model name; or a recipe's `model_type`.
-        checkpoint: Current place of the package's checkpoint; None for its place at the build on this machine.
-        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
-        target: Target of a recipe's tiny models; None for the default.
-        record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe, or
-            what a recipe's models do on another target to `validated_models/_targets/TARGET.json`.
+        model_type: Model type of the recipe.
+        target: Target of the packages; None for the default.
+        record: Write `validated_models/_tiny/MODEL_TYPE.json`, or `validated_models/_targets/TARGET.json` of a target
+            other than the default.
         reporter: Shows progress.
 
     Raises:
-        PackageError: There is no such package.
-        CheckpointError: Its checkpoint is not to be found, or is another one.
-        AdapterError: The same of an adapter.
-        ExportError: A recipe needs packages that cannot be imported.
+        ExportError: The recipe needs packages that cannot be imported.
     """
     watch = Stopwatch(reporter or Silent())
-    if not is_here(subject) and registry.file_name(subject) in registry.list_model_types():
-        if checkpoint or adapters:
-            given = "--checkpoint" if checkpoint else "--adapter"
-            raise PackageError(
-                f"{subject!r} is a recipe; {given} is for packages. Leave it out, or name a package."
-            )
-        recipe = registry.find_recipe(subject)
-        registry.require_packages(recipe)
-        if target in (None, targets.NAMES[0]):
-            return _check_recipe(recipe, watch, record=record)
-        return _check_on_target(recipe, str(target), watch, record=record)
-    if target is not None:
-        raise PackageError(
-            f"{subject!r} is a package of one target; --target is for recipes. Leave it out, or name a recipe."
-        )
-    package = find_package(subject)
-    source = source_of(package, checkpoint, adapters)
-    return _check_package(package, source, watch, record=record)
+    recipe = registry.find_recipe(model_type)
+    registry.require_packages(recipe)
+    if target in (None, targets.NAMES[0]):
+        return _check_recipe(recipe, watch, record=record)
+    return _check_on_target(recipe, str(target), watch, record=record)
+
+
+def check_package(
+    package: Package,
+    *,
+    checkpoint: str | None = None,
+    adapters: Sequence[str] = (),
+    record: bool = False,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Compare a package with Hugging Face.
+
+    Args:
+        package: The package.
+        checkpoint: Current place of its checkpoint; None for its place at the build on this machine.
+        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
+        record: Write `validated_models/ORG/NAME.json`.
+        reporter: Shows progress.
+
+    Raises:
+        CheckpointError: The checkpoint is not to be found, or is another one.
+        AdapterError: The same of an adapter.
+    """
+    watch = Stopwatch(reporter or Silent())
+    return _check_package(package, source_of(package, checkpoint, adapters), watch, record=record)
 
 
 def _check_package(
     package: Package, source: Checkpoint, watch: Stopwatch, *, record: bool
 ) -> Outcome:
-    from . import ladder as validation
-    from . import records
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
 
     with watch.stage("validate", unit="step") as advance:
         level = targets.find(package.target).level
@@ -230,8 +232,8 @@ def _with_adapters(
 
 def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build every tiny model for every task with random weights, in a store that goes away, and compare it."""
-    from . import ladder as validation
-    from . import records
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
 
     checks, reported, found = [], [], {}
     for task, tiny in product(tasks_of(recipe), recipe.tiny):
@@ -258,8 +260,8 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
 
 def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build the tiny models of a recipe's own task for a target, and compare them; a refusal is an outcome too."""
-    from . import ladder as validation
-    from . import records
+    from qeff_zoo.validation import ladder as validation
+    from qeff_zoo.validation import records
 
     found: dict[str, records.OnTarget] = {}
     for tiny in recipe.tiny:
@@ -309,7 +311,7 @@ def tiny_package(
         seed: Seed of the random weights.
         store: Store of the package and its graphs; None for one in the folder.
     """
-    from . import tiny_models
+    from qeff_zoo.validation import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint", seed=seed)
     # A tenth of a real sound is enough for frames of all kinds.

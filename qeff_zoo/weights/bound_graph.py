@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.checkpoint.types import Expression
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded

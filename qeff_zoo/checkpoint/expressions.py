@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.checkpoint.types import Array, Expression, Read
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.types import Array, Expression, Read
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded

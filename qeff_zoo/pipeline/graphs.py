@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
+from qeff_zoo.checkpoint.expressions import substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
+from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.graph.bound_graph import BoundGraph
+from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
 from qeff_zoo.plan.package_plan import Plan
-from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
-from qeff_zoo.weights.expressions import substitute
-from qeff_zoo.weights.types import Expression
+from qeff_zoo.weights.bound_graph import BoundGraph
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.adapters.merging import Change
@@ -44,8 +44,7 @@ def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
     if not checkpoint.merged:
         return {}
     from qeff_zoo.checkpoint.adapters.merging import changes
-
-    from . import loader
+    from qeff_zoo.export import loader
 
     model = loader.build_meta(checkpoint.config, plan.programs[0].task)
     found = changes(checkpoint.merged, model)
@@ -144,7 +143,7 @@ def trace(
     """
     import onnx_ir as ir
 
-    from . import exporter
+    from qeff_zoo.export import exporter
 
     recipe = for_task(plan.recipe, program.task)
     role = program.role if plan.has_parts else None
@@ -166,10 +165,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:
+    from qeff_zoo.export import loader
     from qeff_zoo.graph.external_data import is_placeholder
     from qeff_zoo.weights import bindings, kv_heads
-
-    from . import loader
 
     config, heads = checkpoint.config, program.variant.get("kv_heads")
     untied = program.variant.get("untied", ())
@@ -224,9 +222,8 @@ def _bindings_of_drafts(
     if not heads.layer or not wanted:
         return bound
     from qeff_zoo import registry
+    from qeff_zoo.export import loader
     from qeff_zoo.weights import bindings
-
-    from . import loader
 
     logical = checkpoint.logical
     tensors = {

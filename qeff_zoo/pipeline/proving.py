@@ -1,48 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a build as separate calls, for builds that are spread over processes: graphs first, evidence last.
+"""Validation of a package apart from its build, which may run elsewhere.
 
-In: the model and options of a build, as `pipeline.build` takes them. Out: what the step leaves in the store.
+In: a package of the store that was built without validation. Out: the same package with evidence, in its place.
 """
 
 import warnings
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.cloning import share
 from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.package import Package, proof, write_manifest
-from qeff_zoo.pipeline import begin
-from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 if TYPE_CHECKING:
     from qeff_zoo.validation.reference.preloaded import Server
-
-
-def trace(
-    model: str,
-    request: Request,
-    *,
-    store: Store | None = None,
-    reporter: Reporter | None = None,
-    **place: Unpack[Place],
-) -> None:
-    """Trace the graphs of a package into the store, unless it has them.
-
-    Args:
-        model: Hub id, folder or GGUF file.
-        request: Options of the build.
-        store: Store of the graphs; None for the one in `QEFF_HOME`.
-        reporter: Progress reporter.
-        **place: Arguments of `open_checkpoint`.
-    """
-    assembly = begin(model, request, store, reporter, **place)
-    assembly.require_tools()
-    assembly.require_whole_files()
-    assembly.trace()
 
 
 def prove(

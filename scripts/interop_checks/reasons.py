@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a test of another server does not pass here: one table, by the test's name and its message."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PASS, MISSING, FOREIGN, FAILS = "pass", "missing", "not applicable", "fails"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Reason of some tests.
+
+    Args:
+        suite: Name of the suite.
+        result: `MISSING` for a feature that this server lacks, `FOREIGN` for one of the other server alone.
+        reason: Reason, as a noun.
+        tests: Regular expression of test ids.
+        message: Regular expression of their messages, or of the last answer that they printed.
+    """
+
+    suite: str
+    result: str
+    reason: str
+    tests: str = ""
+    message: str = ""
+
+    def fits(self, suite: str, test: str, message: str) -> bool:
+        """Return whether the rule is for a test with a message."""
+        return (
+            suite == self.suite
+            and re.search(self.tests, test) is not None
+            and re.search(self.message, message, re.DOTALL) is not None
+        )
+
+
+_TEXT = "text, tokens or labels of the model that a test loads"
+_UNREADY = "outputs that end by themselves, with calls or an answer after reasoning: cut at 96 tokens of a small model"
+_FORM = "wording, types and statuses of its errors"
+_LONG = "texts beyond the context: truncated here, with a mark"
+_L, _V = "llama.cpp", "vLLM"
+#: The first that fits counts.
+RULES = (
+    # --- llama.cpp ------------------------------------------------------------------------------
+    Rule(
+        _L,
+        FOREIGN,
+        "its own API: /completion, /infill, /props, /slots, /metrics",
+        message=r"POST /(completion|infill)\b|GET /(props|slots|metrics)\b",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "its own API: /completion, /infill, /props, /slots, /metrics",
+        "test_(infill|metrics|kv_keep_only_active|ignore_eos)|parallel_slots|test_server_slots",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "its own fields: timings, __verbose, id_slot, return_progress, aliases",
+        message=r"timings|verbose|id_slot|return_progress|'aliases'",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "its own parameters: content of completions and embeddings, TEI's texts, mixed inputs",
+        "test_(correct_api_key|embedding_mixed_input|embedding_content|rerank_tei)",
+    ),
+    Rule(_L, FOREIGN, "pooling by a flag of its server", "test_embedding_pooling_none"),
+    Rule(_L, FOREIGN, _LONG, "test_embedding_error_prompt_too_long"),
+    Rule(
+        _L,
+        MISSING,
+        "grammar (GBNF) and json_schema as parameters: structured_outputs and response_format here",
+        "test_completion_with_(json_schema|grammar|response_format)",
+    ),
+    Rule(
+        _L,
+        MISSING,
+        "tokens of a chat at /v1/chat/completions/input_tokens: /tokenize here",
+        "token_count",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "its templates by name, and its own variables of templates",
+        r"test_(apply_chat_template|chat_template|date_inside_prompt)|command-r7b.*auto",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "paths without /v1, several addresses of a server, static files",
+        "openai_library_correct_api_key|multiple_addresses|no_ui|static_assets",
+    ),
+    Rule(_L, FOREIGN, "its rules for origins, which are refused by default here", "test_cors"),
+    Rule(_L, FOREIGN, "images on the server's disk", "test_local_media_file"),
+    Rule(
+        _L,
+        FOREIGN,
+        _FORM,
+        message=r"exceed_context_size_error|assert 400 == 500|assert 4\d\d == 501",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "empty chats, which it accepts",
+        "test_anthropic_empty_messages|test_invalid_chat_completion_req",
+    ),
+    Rule(_L, FOREIGN, "files of the Hub", message=r"huggingface\.co"),
+    Rule(
+        _L,
+        FOREIGN,
+        _UNREADY,
+        "thinking_with_reasoning_model|thoughts|real_model|hello_world|weather|calc_result"
+        "|without_tool_call_slow",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        _TEXT,
+        r"test_chat_completion\[|_stream\[|openai_library|test_rerank|cached_tokens|logprobs_stream"
+        "|test_tokenize_with_bos|test_completion_stream|test_logit_bias|load_split_model",
+    ),
+    # --- vLLM -----------------------------------------------------------------------------------
+    Rule(
+        _V,
+        FOREIGN,
+        "gpt-oss and its built-in tools",
+        "test_harmony|TestGPTOSS|test_openai_tool_parser|parsable_context|mcp_tools",
+    ),
+    Rule(_V, MISSING, "Cohere's /v2/embed and /v2/chat", "cohere|test_v2_endpoint"),
+    Rule(
+        _V,
+        MISSING,
+        "several chats in one request, /v1/chat/completions/batch",
+        "batched_chat_completions",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "embeddings, scores and pooling of messages and of images in lists",
+        "pooling/.*(chat|conversation|vision|image|messages)",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "embeddings of single tokens: late interaction, late chunking",
+        "late_interaction|late_chunking|token_embed|without_chunking",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "pooled vectors in base64 or bytes, and in other types",
+        "pooling/.*(embed_dtype|base64|bytes|params_not_supported|endianness)",
+    ),
+    Rule(_V, MISSING, "max_tokens_per_doc of /rerank", "max_tokens_per_doc"),
+    Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
+    Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
+    Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
+    Rule(_V, MISSING, "echo of a chat's last message", message="'echo' with the value"),
+    Rule(
+        _V,
+        MISSING,
+        "log-probabilities of the whole vocabulary, -1",
+        message="logprobs' is -1",
+    ),
+    Rule(_V, MISSING, "log-probabilities in /v1/responses", "responses/", "'top_logprobs' with"),
+    Rule(_V, FOREIGN, "its prompt embeddings", "prompt_embeds"),
+    Rule(
+        _V,
+        FOREIGN,
+        "its own parameters: logprob_token_ids, beam search, cache_salt, tokens as ids, languages",
+        message="logprob_token_ids|beam_search|cache_salt|'kv_|as_token_ids|lang_code|watermark",
+    ),
+    Rule(
+        _V,
+        FOREIGN,
+        _FORM,
+        message=r"BadRequestError'|Regex pattern|literal_error|'bad2' in|_than_equal' in|'detail'",
+    ),
+    Rule(_V, FOREIGN, _LONG, "max_model_len|_truncation_size|classify.*truncate_prompt_tokens"),
+    Rule(_V, FOREIGN, "longer contexts", message=r"assert 2048 == 8192|The prompt has 4,8"),
+    Rule(_V, FOREIGN, "empty texts, which are encoded here", "empty_input_error"),
+    Rule(
+        _V,
+        FOREIGN,
+        "fields of its own answers: metrics, identifiers of embeddings, nulls",
+        message=r"isinstance\(None, dict\)|attribute '(id|prompt_logprobs|data)'|KeyError: '(data|results)'"
+        r"|'prompt_token_ids' in|== \{'prompt'|'content': ",
+    ),
+    Rule(_V, FOREIGN, "reward models with scores of tokens", "pooling/reward"),
+    Rule(
+        _V,
+        FOREIGN,
+        "flags, metrics and operation of its server",
+        "force_include_usage|root_path|middleware|test_basic.py::test_(show|server|health)|test_metrics",
+    ),
+    Rule(
+        _V,
+        FOREIGN,
+        "its own objects, fixtures and environment",
+        message=r"has no attribute|run_mteb|JSON serializable|accelerator|is not iterable|fixture|await"
+        r"|huggingface\.co|not supported between|_io\.|BaseException type|local_asset|hf_model",
+    ),
+    Rule(
+        _V,
+        FOREIGN,
+        _UNREADY,
+        "function_tool_use|function_calling|named_tool_use|include_reasoning|thinking_token_budget"
+        "|anthropic/|responses/|test_completion_streaming|tool_parsers/|structured_outputs_json"
+        "|response_format_json",
+    ),
+    Rule(
+        _V,
+        FOREIGN,
+        _TEXT,
+        r"test_completion\.py::|test_chat\.py::|return_token_ids|classify/|rerank_api|speech_to_text",
+    ),
+)
+
+
+def result_of(suite: str, row: Mapping[str, str]) -> tuple[str, str]:
+    """Return the result of a test, and its reason.
+
+    Args:
+        suite: Name of the suite.
+        row: Test, outcome, message and last printed text.
+    """
+    if row["outcome"] in ("passed", "xpassed"):
+        return PASS, ""
+    if row["outcome"] == "own objects":
+        return FOREIGN, "unit tests of its own objects, without a server"
+    message = f"{row['message']}\n{row['printed']}"
+    if row["outcome"] == "skipped":
+        return FOREIGN, "skipped by the suite itself"
+    for rule in RULES:
+        if rule.fits(suite, row["test"], message):
+            return rule.result, rule.reason
+    return FAILS, " ".join(row["message"].split())[:200]

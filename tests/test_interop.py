@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of `scripts/interop`: flows of clients that are installed here, the reasons of tests, and their table."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fixtures_serving import running
+from scripted_program import TEMPLATE, opening
+
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Engine, open_session
+from qeff_zoo.runtime.chat_template import ChatTemplate
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+from interop_checks.reasons import (  # noqa: E402
+    FAILS,
+    FOREIGN,
+    MISSING,
+    PASS,
+    RULES,
+    result_of,
+)
+from interop_checks.table import RECORD, shown, summary, table  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def urls(trained: Package, engine: Engine) -> Iterator[SimpleNamespace]:
+    """Give the URLs of servers of the trained and of the scripted model."""
+    session: Any = open_session(trained, opening=opening(trained))
+    session.chat_template = ChatTemplate(TEMPLATE, {"bos_token": "<|begin|>"})
+    with (
+        Engine(session) as other,
+        running(engine, aliases=("trained",)) as real,
+        running(other, aliases=("scripted",)) as scripted,
+    ):
+        yield SimpleNamespace(trained=real, scripted=scripted)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("stream_equals_whole", "json_schema_stream", "tool_loop", "parsed_tool"),
+        *("responses_with_tools", "messages_with_tools", "messages_count_tokens"),
+    ],
+)
+def test_a_flow_of_a_client_works(
+    urls: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS / "interop_checks"))
+    getattr(importlib.import_module("flows_openai"), name)(urls)
+
+
+def outcome(test: str, outcome: str, message: str = "") -> dict[str, str]:
+    return {"test": test, "outcome": outcome, "message": message, "printed": ""}
+
+
+def test_a_test_has_a_result_and_a_reason() -> None:
+    assert result_of("vLLM", outcome("a.py::test_a", "passed")) == (PASS, "")
+    assert result_of("vLLM", outcome("a.py::test_a", "own objects"))[0] == FOREIGN
+    unknown = outcome("a.py::test_a", "failed", "assert  1 ==\n2")
+    assert result_of("vLLM", unknown) == (FAILS, "assert 1 == 2")
+    lacks = outcome("unit/test_a.py::test_token_count", "failed")
+    assert result_of("llama.cpp", lacks)[0] == MISSING
+    assert result_of("vLLM", lacks)[0] == FAILS
+    assert {rule.result for rule in RULES} == {MISSING, FOREIGN}
+
+
+def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:
+    record = json.loads(RECORD.read_bytes())
+    assert {"clients", "llama.cpp", "vLLM"} <= record.keys()
+    assert {row["result"] for rows in record.values() for row in rows} <= {PASS, MISSING, FOREIGN}
+    rows = [
+        {"result": PASS, "test": "a", "reason": ""},
+        {"result": FAILS, "test": "b", "reason": "assert"},
+        {"result": MISSING, "test": "c", "reason": "batches"},
+        {"result": MISSING, "test": "d", "reason": "batches"},
+    ]
+    assert shown("vLLM", rows).startswith("vLLM: 1 pass, 2 missing, 1 fails\n")
+    clients = [{"client": "openai 1", "flow": "chat", "result": PASS, "reason": "", "seconds": 1}]
+    made = {"clients": summary("clients", clients), "vLLM": summary("vLLM", rows)}
+    path = tmp_path / "interop.json"
+    path.write_text(json.dumps(made))
+    text = table(path)
+    assert text.startswith("1 of 1 flows of clients pass: openai 1 (1 of 1).")
+    assert [line for line in text.splitlines() if "batches" in line and "| missing " in line]
