@@ -14,7 +14,15 @@ import pytest
 from fixtures_runtime import LENGTH, PROMPTS
 
 from qeff_zoo.errors import BusyError, GenerationError
-from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Sampling, TextGenerationSession
+from qeff_zoo.runtime import (
+    Delta,
+    Engine,
+    Generation,
+    Handle,
+    Sampling,
+    TextGenerationSession,
+    stream_deltas,
+)
 
 LONG = 40  # tokens, of which a request can be deprived
 
@@ -74,6 +82,37 @@ def test_threads_get_what_they_get_alone(session: TextGenerationSession) -> None
     assert stats.prompt_tokens == sum(one.prompt_tokens for one in expected)
     assert stats.generated_tokens == sum(len(one.token_ids) for one in expected)
     assert stats.reused_tokens == sum(one.reused_tokens for one, _ in found) > 0
+
+
+def test_an_event_loop_is_woken_once_a_step(
+    session: TextGenerationSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever a loop runs, the engine's thread waits to continue. Only a first token is passed on within a step."""
+    steps, woken, decode = list[int](), list[int](), session.decoder.decode
+
+    def counted(pieces: Any) -> Any:
+        steps.append(len(pieces))
+        return decode(pieces)
+
+    monkeypatch.setattr(session.decoder, "decode", counted)
+    request = session.request("a", generation_len=8, ignore_eos=True)
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def waking(*given: Any) -> Any:
+            woken.append(1)
+            return wake(*given)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", waking)
+        with Engine(session) as engine:
+            handles = engine.submit_together([request] * 2)
+            return [number async for number, _ in stream_deltas(handles)]
+
+    assert sorted(asyncio.run(main())) == [0] * 8 + [1] * 8
+    assert sum(steps) == 14
+    assert len(woken) <= len(steps) + 2
 
 
 def test_coroutines_get_what_they_get_alone(session: TextGenerationSession) -> None:

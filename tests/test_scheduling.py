@@ -163,6 +163,20 @@ def test_a_prompt_beside_others_runs_as_many_tokens_a_step_as_they_decode() -> N
     assert late.token_ids == greedy_answer([1] * 13, 2, VOCAB)
 
 
+def test_a_prompt_runs_faster_where_fewer_decode_than_prefill() -> None:
+    decoder = ToyDecoder(4, CTX_LEN, 40, split=2)
+    scheduler = scheduler_of(decoder)
+    submit(scheduler, 4, first=2)
+    scheduler.step()
+    decoder.calls.clear()
+    for first in (1, 3, 5):
+        submit(scheduler, 12, first=first)
+    for _ in range(7):
+        scheduler.step()
+    # One decodes and three prefill, then two and two.
+    assert [width for _, width in decoder.calls if width > 1] == [6, 6, 2, 2, 2, 2, 2]
+
+
 @settings(deadline=None, max_examples=asked(100))
 @given(
     groups=st.lists(st.lists(clients(), min_size=1, max_size=6), min_size=1, max_size=6),

@@ -4,7 +4,8 @@
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
 the length of calls changes no bit (`Decoder.split`), a prefill call beside decoding requests runs about as many tokens
-as the decode call: the time between two tokens of a request is that of about two decode calls, whatever the prompts.
+as the decode call, and more only if fewer requests decode than prefill: a long prompt delays the next token of others
+by about the time of a decode call.
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -326,7 +327,11 @@ class Scheduler:
         """Return the maximum number of tokens of a prompt in the next prefill call."""
         length, split = self._decoder.sizes.prefill_seq_len, self._decoder.split
         decoding = sum(not seat.prefills for seat in self._seats)
-        return min(length, split * -(-decoding // split)) if decoding else length
+        if not decoding:
+            return length
+        # More if more requests wait for their first token than for their next one.
+        waiting = self.running - decoding
+        return min(length, split * max(-(-decoding // split), -(-waiting // decoding)))
 
     def _reuse(self, seat: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""

@@ -92,7 +92,7 @@ def open_session(
     choices: dict[str, Any] = {}
     if prefixes is not None and task.role == "decoder" and "encoder" not in task.parts:
         choices = {"prefixes": prefixes}
-    elif prefixes is not None and (prefixes.answers or prefixes.folder):
+    elif prefixes is not None and (prefixes.answers is True or prefixes.folder):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no prompt is kept; expected one for "
             f"{TEXT_GENERATION}. Leave prefix_cache_answers and prefix_cache_dir out."
