@@ -266,7 +266,7 @@ def ten_turns_of_two_tools(urls: Any) -> None:
     def wait(seconds: int) -> str:
         return str(int(seconds))
 
-    tools = {"move": move, "wait": wait}
+    tools: dict[str, Any] = {"move": move, "wait": wait}
     schemas = {
         "move": {"direction": {"enum": ["left", "right"]}},
         "wait": {"seconds": {"enum": [1, 2]}},
@@ -300,7 +300,7 @@ def ten_turns_of_two_tools(urls: Any) -> None:
         )
         messages.append(answer.choices[0].message)
         (call,) = answer.choices[0].message.tool_calls
-        result = tools[call.function.name](**json.loads(call.function.arguments))  # type: ignore[operator]
+        result = tools[call.function.name](**json.loads(call.function.arguments))
         messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     assert len(messages) == 21
 
