@@ -203,7 +203,8 @@ RULES = (
         _V,
         FOREIGN,
         "its own objects, fixtures and environment",
-        message=r"has no attribute|'NoneType' and 'int'|is not callable|run_mteb|JSON serializable|accelerator|is not iterable|fixture|await"
+        message=r"has no attribute|'NoneType' and 'int'|is not callable|run_mteb|JSON serializable|accelerator"
+        r"|is not iterable|fixture|await"
         r"|huggingface\.co|not supported between|_io\.|BaseException type|local_asset|hf_model",
     ),
     Rule(
