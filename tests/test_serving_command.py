@@ -163,6 +163,18 @@ def test_what_cannot_be_served_is_said_at_the_start(
         assert f"Change --{option}." in capsys.readouterr().err
 
 
+def test_one_package_has_the_name_before_its_path(
+    trained: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list[str]()
+    monkeypatch.setattr(
+        serving, "serve", lambda _session, _listener, choices, _: names.append(choices.name)
+    )
+    for argv in ([f"own={trained.path}"], [f"own={trained.path}", "--model-name", "given"]):
+        assert cli.main(["serve", *argv, "--port", "0"]) == 0
+    assert names == ["own", "given"]
+
+
 def test_pictures_are_fetched_from_the_hosts_of_the_flag(
     trained: Package,
     engine: Engine,

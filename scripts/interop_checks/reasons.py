@@ -166,12 +166,14 @@ RULES = (
         message="logprobs' is -1",
     ),
     Rule(_V, MISSING, "log-probabilities in /v1/responses", "responses/", "'top_logprobs' with"),
+    Rule(_V, MISSING, "its new /v1/decisions", "decisions_e2e"),
     Rule(_V, FOREIGN, "its prompt embeddings", "prompt_embeds"),
     Rule(
         _V,
         FOREIGN,
         "its own parameters: logprob_token_ids, beam search, cache_salt, tokens as ids, languages",
-        message="logprob_token_ids|beam_search|cache_salt|'kv_|as_token_ids|lang_code|watermark",
+        message="logprob_token_ids|beam_search|cache_salt|'kv_|as_token_ids|lang_code|watermark"
+        "|'padding' with",
     ),
     Rule(
         _V,
@@ -194,13 +196,15 @@ RULES = (
         _V,
         FOREIGN,
         "flags, metrics and operation of its server",
-        "force_include_usage|root_path|middleware|test_basic.py::test_(show|server|health)|test_metrics",
+        "force_include_usage|root_path|middleware|test_basic.py::test_(show|server|health)|test_metrics"
+        "|return_tokens_as_ids",
     ),
     Rule(
         _V,
         FOREIGN,
         "its own objects, fixtures and environment",
-        message=r"has no attribute|run_mteb|JSON serializable|accelerator|is not iterable|fixture|await"
+        message=r"has no attribute|'NoneType' and 'int'|is not callable|run_mteb|JSON serializable|accelerator"
+        r"|is not iterable|fixture|await"
         r"|huggingface\.co|not supported between|_io\.|BaseException type|local_asset|hf_model",
     ),
     Rule(

@@ -252,12 +252,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     for name in ("multi_gpu_test", "multi_gpu_only", "requires_fp8", "large_gpu_mark"):
         setattr(utils, name, _same)
     utils.create_new_process_for_each_test = _same
-    for name, value in {
+    names: dict[str, dict[str, Any]] = {
         "vllm.tokenizers": {"get_tokenizer": _tokenizer},
         "vllm.version": {"__version__": "0"},
         "vllm.assets.audio": {"AudioAsset": _Recording},
-    }.items():
-        vars(importlib.import_module(name)).update(value)
+    }
+    for module, values in names.items():
+        vars(importlib.import_module(module)).update(values)
     AutoTokenizer.from_pretrained = _tokenizer  # type: ignore[method-assign]  # without the Hub
 
 
