@@ -84,9 +84,9 @@ def serve_command(arguments: argparse.Namespace) -> None:
     if arguments.others:
         _serve_several(arguments)
         return
-    own, package = _named(arguments.package, build=arguments.build)
+    usual, package = _named(arguments.package, build=arguments.build)
     options = refuse_inapplicable("serve", task_of(package), arguments)
-    name, *aliases = arguments.model_name or [own]
+    name, *aliases = arguments.model_name or [usual]
     choices = _server_options(
         arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
     )

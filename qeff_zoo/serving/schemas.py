@@ -561,8 +561,8 @@ class TokenizeRequest(RequestBody):
     @property
     def chat(self) -> ChatRequest:
         """Chat of the messages."""
-        given = self.model_fields_set & ChatRequest.model_fields.keys()
-        return ChatRequest(**{name: getattr(self, name) for name in given})
+        names = self.model_fields_set & ChatRequest.model_fields.keys()
+        return ChatRequest(**{name: getattr(self, name) for name in names})
 
 
 class DetokenizeRequest(RequestBody):
