@@ -54,7 +54,8 @@ def _outcome(arguments: argparse.Namespace) -> "Outcome":
     from qeff_zoo.api import find_package
     from qeff_zoo.pipeline import checks
 
-    subject, own = arguments.package, {"record": arguments.record, "reporter": reporter(arguments)}
+    subject = arguments.package
+    own: dict[str, Any] = {"record": arguments.record, "reporter": reporter(arguments)}
     if not is_here(subject) and registry.file_name(subject) in registry.list_model_types():
         if arguments.checkpoint or arguments.adapter:
             given = "--checkpoint" if arguments.checkpoint else "--adapter"
@@ -75,8 +76,9 @@ def _stale(arguments: argparse.Namespace) -> int:
     """Validate packages with stale evidence again; return 1 if one disagrees or cannot be validated."""
     from qeff_zoo.api import find_package
     from qeff_zoo.errors import ZooError
+    from qeff_zoo.pipeline.checks import validate_again
     from qeff_zoo.store import Store
-    from qeff_zoo.validation.freshness import staleness, validate_again
+    from qeff_zoo.validation.freshness import staleness
 
     store = Store()
     named = [find_package(arguments.package)] if arguments.package else store.packages()

@@ -152,7 +152,8 @@ def _publish(step: Step, options: Options, reporter: Reporter) -> Result:
 def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
     """Validate an earlier package again; a package that fails gets a notice in the remote's index."""
     from qeff_zoo.hub import pull
-    from qeff_zoo.validation.freshness import validate_again, versions_now
+    from qeff_zoo.pipeline.checks import validate_again
+    from qeff_zoo.validation.freshness import versions_now
     from qeff_zoo.validation.reference.preloaded import shared
 
     cell, older = step.cell, step.cell.older

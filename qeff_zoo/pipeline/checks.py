@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL
@@ -17,6 +17,7 @@ from qeff_zoo.errors import (
     AdapterError,
     CheckpointError,
     CompileError,
+    PackageError,
     SpeculatorError,
 )
 from qeff_zoo.package import Package
@@ -26,6 +27,11 @@ from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import find, for_task, tasks_of
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.validation.freshness import DISAGREES, VERSIONS, versions_now
+
+if TYPE_CHECKING:
+    from qeff_zoo.validation.records import Record
+    from qeff_zoo.validation.reference.preloaded import Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +138,45 @@ def _check_package(
         reported=[dict(found.reported)],
         recorded=records.write(package, found) if record else None,
     )
+
+
+def validate_again(
+    package: Package,
+    store: Store,
+    *,
+    threads: int | None = None,
+    server: "Server | None" = None,
+    reporter: Reporter | None = None,
+) -> "Record":
+    """Validate a package with the software of this machine, and note the outcome in the store; no file changes.
+
+    Args:
+        package: Validated package.
+        store: Store of the outcome.
+        threads: CPU threads; None for one per physical core.
+        server: Server that forks the reference; None for a new Python.
+        reporter: Progress reporter.
+
+    Raises:
+        PackageError: The package is damaged.
+        CheckpointError: Its checkpoint is missing.
+    """
+    from qeff_zoo.validation import ladder
+
+    if damage := package.verify():
+        raise PackageError(
+            f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
+            "or pull it again."
+        )
+    source = source_of(package, None)
+    level = targets.find(package.target).level
+    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
+        record = ladder.validate(
+            package, source, level=level, threads=threads, progress=advance, server=server
+        )
+    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
+    store.note_outcome(package.build_key, outcome)
+    return record
 
 
 def source_of(package: Package, given: str | None, adapters: Sequence[str] = ()) -> Checkpoint:

@@ -9,18 +9,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import registry, targets
-from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.identity import digest
 from qeff_zoo.plan.spec import TRACERS, spec_of
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
-from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.validation.records import Record
-    from qeff_zoo.validation.reference.preloaded import Server
+    pass
 
 #: Fields of a store's outcome: versions of the newest evidence of a package, and what disagreed with them.
 VERSIONS, DISAGREES = "versions", "disagrees"
@@ -95,45 +92,6 @@ def staleness(package: Package, store: Store) -> list[str]:
     noted = store.outcome(package.build_key).get(VERSIONS)
     before = noted or versions_of(package.manifest["spec"])
     return differences(before, versions_now(package))
-
-
-def validate_again(
-    package: Package,
-    store: Store,
-    *,
-    threads: int | None = None,
-    server: "Server | None" = None,
-    reporter: Reporter | None = None,
-) -> "Record":
-    """Validate a package with the software of this machine, and note the outcome in the store; no file changes.
-
-    Args:
-        package: Validated package.
-        store: Store of the outcome.
-        threads: CPU threads; None for one per physical core.
-        server: Server that forks the reference; None for a new Python.
-        reporter: Progress reporter.
-
-    Raises:
-        PackageError: The package is damaged.
-        CheckpointError: Its checkpoint is missing.
-    """
-    from . import checks, ladder
-
-    if damage := package.verify():
-        raise PackageError(
-            f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
-            "or pull it again."
-        )
-    source = checks.source_of(package, None)
-    level = targets.find(package.target).level
-    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
-        record = ladder.validate(
-            package, source, level=level, threads=threads, progress=advance, server=server
-        )
-    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
-    store.note_outcome(package.build_key, outcome)
-    return record
 
 
 def same_variant(spec: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
