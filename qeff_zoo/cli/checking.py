@@ -54,7 +54,8 @@ def _outcome(arguments: argparse.Namespace) -> "Outcome":
     from qeff_zoo.api import find_package
     from qeff_zoo.pipeline import checks
 
-    subject, own = arguments.package, {"record": arguments.record, "reporter": reporter(arguments)}
+    subject = arguments.package
+    own: dict[str, Any] = {"record": arguments.record, "reporter": reporter(arguments)}
     if not is_here(subject) and registry.file_name(subject) in registry.list_model_types():
         if arguments.checkpoint or arguments.adapter:
             given = "--checkpoint" if arguments.checkpoint else "--adapter"

@@ -5,7 +5,7 @@ import asyncio
 import atexit
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,9 +61,13 @@ class Handle:
 
     def __iter__(self) -> Iterator[Delta]:
         at, ended = 0, False
+
+        def has_more() -> bool:
+            return len(self._deltas) > at or self._ended
+
         while not ended:
             with self._changed:
-                self._changed.wait_for(lambda at=at: len(self._deltas) > at or self._ended)
+                self._changed.wait_for(has_more)
             fresh, ended = self._since(at)
             at += len(fresh)
             yield from fresh
@@ -117,7 +121,7 @@ class _Reader:
         self.loop, self.woken = asyncio.get_running_loop(), asyncio.Event()
 
 
-async def stream_deltas(handles: Sequence[Handle]) -> AsyncIterator[tuple[int, Delta]]:
+async def stream_deltas(handles: Sequence[Handle]) -> AsyncGenerator[tuple[int, Delta], None]:
     """Yield the deltas of several requests, each with the number of its request.
 
     Raises:

@@ -95,7 +95,7 @@ class _Builder:
     def body(self, output: Output, **ended: Any) -> Object:
         """Return the object of an output, or of a part of it."""
         thinking = {"thinking": output.reasoning} if output.reasoning else {}
-        content = {"response": output.text, **thinking}
+        content: Object = {"response": output.text, **thinking}
         if self.is_chat:
             calls = {"tool_calls": [*map(_call, output.calls)]} if output.calls else {}
             content = {
@@ -186,7 +186,9 @@ def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
         model.admit(body)
         begun = time.perf_counter_ns()
         texts = require_few(listed(body.input), "input")
-        options = EmbeddingRequest(input=body.input, truncate="END" if body.truncate else "NONE")
+        options = EmbeddingRequest(
+            input=body.input, dimensions=None, truncate="END" if body.truncate else "NONE"
+        )
         read, outputs = await encoded(request, queue, texts, options, "input")
         vectors = np.stack(outputs)
         return JSONResponse(

@@ -192,8 +192,8 @@ class _Pages:
         for name, content in self._listing.shards.items():
             yield f"{api}/{name}", content
         for model in self._zoo.models:
-            content = {"schema": SCHEMA_ID, "level": model.level, **vars(model)}
-            yield f"{api}/models/{model.page}.json", dump(content)
+            document = {"schema": SCHEMA_ID, "level": model.level, **vars(model)}
+            yield f"{api}/models/{model.page}.json", dump(document)
         architectures = [{"level": one.level, **vars(one)} for one in self._zoo.architectures]
         yield (
             f"{api}/architectures.json",

@@ -86,7 +86,7 @@ def langchain_embeddings(urls: Any) -> None:
 
     made = OpenAIEmbeddings(
         base_url=urls.embeddings,
-        api_key=KEY,  # type: ignore[arg-type]
+        api_key=KEY,
         model="embeddings",
         check_embedding_ctx_length=False,
     )

@@ -267,7 +267,7 @@ def ten_turns_of_two_tools(urls: Any) -> None:
         return str(int(seconds))
 
     tools: dict[str, Any] = {"move": move, "wait": wait}
-    schemas = {
+    schemas: dict[str, dict[str, Any]] = {
         "move": {"direction": {"enum": ["left", "right"]}},
         "wait": {"seconds": {"enum": [1, 2]}},
     }
@@ -299,7 +299,8 @@ def ten_turns_of_two_tools(urls: Any) -> None:
             parallel_tool_calls=False,
         )
         messages.append(answer.choices[0].message)
-        (call,) = answer.choices[0].message.tool_calls
+        calls: Any = answer.choices[0].message.tool_calls
+        (call,) = calls
         result = tools[call.function.name](**json.loads(call.function.arguments))
         messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     assert len(messages) == 21
@@ -442,7 +443,8 @@ def messages_errors_have_types(urls: Any) -> None:
     try:
         _anthropic(urls.trained).messages.create(model="absent", messages=CHAT, max_tokens=1)
     except anthropic.NotFoundError as error:
-        assert error.body["error"]["type"] == "not_found_error"
+        body: Any = error.body
+        assert body["error"]["type"] == "not_found_error"
         return
     raise AssertionError("an absent model is accepted")
 

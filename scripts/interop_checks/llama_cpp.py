@@ -46,7 +46,7 @@ def _template(server: Any) -> str:
 
 
 def _patch(utils: Any, backends: Backends) -> None:
-    class Served(utils.ServerProcess):  # type: ignore[misc,name-defined]
+    class Served(utils.ServerProcess):  # type: ignore[misc]
         def start(self, timeout_seconds: int = 0) -> None:
             name = _package(self)
             keys = tuple(self.api_key.split(",")) if self.api_key else ()
