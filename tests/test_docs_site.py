@@ -23,6 +23,8 @@ FOREIGN = {
         "--kv-cache-dtype",
         "--long-prefill-token-threshold",
         "--max-model-len",
+        *("--head", "--port", "--resources"),  # of `ray start`
+        "--confcutdir",  # of pytest
     ),
     *("--max-num-seqs", "--quantization", "--served-model-name", "--speculative-config"),
     *("--nproc-per-node", "--public_key", "--signature", "--ignore_unsigned_files"),
