@@ -30,7 +30,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
-    ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",), ("finetune",),
+    ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",),
+    ("farm", "plan"), ("farm", "run"), ("farm", "status"), ("predict",), ("finetune",),
     ("run",), ("serve",), ("serve-args",), ("chat",), ("bench",),
     ("validate",), ("inspect",), ("ls",), ("resolve",), ("yank",), ("pull",), ("lock",), ("repair",),
     ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("site",), ("sign",),

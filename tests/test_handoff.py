@@ -50,7 +50,7 @@ def serving(session: TextGenerationSession, key: str | None = None) -> Iterator[
 def session_of(folder: Path, program: Any, **changes: Any) -> TextGenerationSession:
     """Open a session without a package."""
     folder.mkdir(exist_ok=True)
-    manifest = {"spec": {"sources": "a"}, "programs": [{"numerics": {}}], **changes}
+    manifest = {"spec": {"sources": "a"}, "programs": [{"numerics": {"matrices": []}}], **changes}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return TextGenerationSession(folder, program)
 
@@ -192,7 +192,7 @@ def test_the_next_server_is_asked_where_one_is_gone(tmp_path: Path) -> None:
     ("changes", "what"),
     [
         ({"spec": {"sources": "b"}}, "model"),
-        ({"programs": [{"numerics": {"activations": "float16"}}]}, "precision"),
+        ({"programs": [{"numerics": {"matrices": [], "activations": "float16"}}]}, "precision"),
     ],
 )
 def test_states_of_something_else_are_refused(

@@ -278,7 +278,7 @@ def test_the_script_prints_every_package(
         lambda model, **choices: asked.append(choices) or packages[choices["weights"]],
     )
     monkeypatch.setattr(
-        perplexity, "compare", lambda given, scoring, **_: Comparison(name="it", scoring=scoring, scores={
+        comparison, "compare", lambda given, scoring, **_: Comparison(name="it", scoring=scoring, scores={
             name: compared.scores[name] for name in ("hugging-face", *given)
         })
     )  # fmt: skip
@@ -349,7 +349,7 @@ def test_the_script_runs_on_the_cards_that_are_named(
     monkeypatch.setattr(qeff_zoo, "find_package", lambda _: packages["fp32"])
     monkeypatch.setattr(targets, "on_cards", lambda: ("ort",))
     monkeypatch.setattr(
-        perplexity, "compare", lambda *_, **__: seen.append(os.environ[DEVICES_ENV]) or compared
+        comparison, "compare", lambda *_, **__: seen.append(os.environ[DEVICES_ENV]) or compared
     )  # fmt: skip
     file = tmp_path / "text.txt"
     file.write_text(TEXT)

@@ -419,7 +419,9 @@ def test_left_sides_are_rounded_in_the_blocks_and_the_order_of_each_matrix() -> 
 
 def test_an_order_that_the_checkpoint_does_not_have_is_noticed() -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(64, 8)})
-    with pytest.raises(ValueError, match=r"Matrix 0 of a\.weight has no columns in one order"):
+    with pytest.raises(
+        ValueError, match=r"Matrix 0 of a\.weight has no single act-order of its columns"
+    ):
         round_weights(model, [kept("a.weight", 8, 64, 16, ordered=True)])
 
 
@@ -445,7 +447,7 @@ def test_experts_have_an_order_each(tmp_path: Path, alike: bool) -> None:
     rows = model.get_parameter(joined).shape[1]
     matrix = kept(f"{joined}.1", rows, columns, columns // 2, ordered=True)
     if not alike:
-        with pytest.raises(ValueError, match="no columns in one order"):
+        with pytest.raises(ValueError, match="no single act-order of its columns"):
             round_weights(model, [matrix], found)
         return
     ((side,),) = round_weights(model, [matrix], found).values()

@@ -219,7 +219,7 @@ def test_a_norm_over_a_long_sound_stays_within_float16(groups: int, length: int)
     expected_frames = (length - 1) // 5 + 1
     states = 3 * torch.randn(1, 4, expected_frames) + 2
     expected = model.norm(states)
-    frames._limit(model.norm, model.conv, frames.Heard(lengths=torch.tensor([length])))
+    frames._limit(model.norm, model.conv, frames.AudioLengths(lengths=torch.tensor([length])))
     padded = torch.cat([states, torch.full((1, 4, 7), 900.0)], 2)
     torch.testing.assert_close(model.norm(padded)[..., :-7], expected, rtol=1e-4, atol=1e-5)
     narrow = model.half().norm(padded.half())[..., :-7]

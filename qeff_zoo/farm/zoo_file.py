@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.disk import text_files
 from qeff_zoo.errors import FarmError
 from qeff_zoo.hub.remotes import is_repository
 from qeff_zoo.package.identity import canonical
@@ -136,7 +137,7 @@ def read(path: Path) -> Zoo:
     import tomllib
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(text_files.read(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FarmError(

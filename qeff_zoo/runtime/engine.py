@@ -76,6 +76,7 @@ class Handle:
     async def __aiter__(self) -> AsyncIterator[Delta]:
         async for _, delta in stream_deltas([self]):
             yield delta
+        self._raise()
 
     def __await__(self) -> Generator[Any, None, Generation]:
         return self._finished().__await__()
@@ -109,9 +110,14 @@ class Handle:
             self._changed.notify_all()
         self._engine._wake(self._readers, now=first)
 
+    @property
+    def error(self) -> Exception | None:
+        """Error that ended the request; None without one."""
+        return self._answer.error
+
     def _raise(self) -> None:
-        if self._answer.error:
-            raise self._answer.error
+        if self.error:
+            raise self.error
 
 
 class _Reader:
@@ -122,10 +128,10 @@ class _Reader:
 
 
 async def stream_deltas(handles: Sequence[Handle]) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Yield the deltas of several requests, each with the number of its request.
+    """Yield the deltas of several requests, each with the number of its request, until one fails: see `Handle.error`.
 
-    Raises:
-        GenerationError: If a request failed.
+    Args:
+        handles: Submitted requests.
     """
     reader, taken = _Reader(), [0] * len(handles)
     for handle in handles:
@@ -142,8 +148,8 @@ async def stream_deltas(handles: Sequence[Handle]) -> AsyncGenerator[tuple[int, 
                     yield number, delta
                 if ended:
                     running.remove(number)
-                    if error := handles[number]._answer.error:
-                        raise GenerationError(f"Request {number} failed: {error}") from error
+                    if handles[number].error:
+                        return
             if running:
                 await reader.woken.wait()
     finally:
@@ -374,8 +380,8 @@ class Engine:
         try:
             while self._take_in():
                 self._step()
-                self._pass_on()
                 self._count()
+                self._pass_on()
         finally:
             self._pass_on()
             self._lease.__exit__(None, None, None)

@@ -47,18 +47,14 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     """
     observers = [metrics.stopwatch() for _ in handles]
     async with aclosing(stream_deltas(handles)) as deltas:
-        while True:
-            try:
-                number, delta = await anext(deltas)
-            except StopAsyncIteration:
-                return
-            except GenerationError as error:
-                _log.error("A request failed.", exc_info=error)
-                raise internal_error() from error
+        async for number, delta in deltas:
             observers[number](delta)
             if delta.finish_reason == "cancelled":
                 raise shutting_down()
             yield number, delta
+    if error := next((handle.error for handle in handles if handle.error), None):
+        _log.error("A request failed.", exc_info=error)
+        raise internal_error() from error
 
 
 async def whole(handles: Sequence[Handle], metrics: Metrics) -> list[Generation]:

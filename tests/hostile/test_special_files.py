@@ -37,7 +37,8 @@ OWN = {
     "package/schemas.py", "terminal/progress.py", "runtime/memory.py", "settings.py", "disk/text_files.py",
     "cli/options.py", "runtime/disaggregated.py", "weights/writing.py", "scaffold/subject.py",
     "export/transforms/__init__.py", "disk/processes.py", "disk/cloning.py", "quantizer/writing.py",
-    "export/graphs.py", "tasks/encoders/reference.py", "runtime/chat_output/formats.py",
+    "pipeline/graphs.py", "serving/page.py", "site/pages.py", "farm/cluster.py",
+    "tasks/encoders/reference.py", "runtime/chat_output/formats.py",
 }  # fmt: skip
 FOLDERS = (
     "targets/",

@@ -41,7 +41,9 @@ def resolve_model_source(model_name_or_path: str) -> str:
         return model_name_or_path
     from huggingface_hub import snapshot_download
 
-    return snapshot_download(model_name_or_path)
+    from qeff_zoo.checkpoint.hub_access import hub_token
+
+    return snapshot_download(model_name_or_path, token=hub_token())
 
 
 def configure_embedding_model_config(

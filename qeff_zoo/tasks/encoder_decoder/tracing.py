@@ -336,7 +336,7 @@ def _hands_on_positions(model: Any) -> bool:
 
 def _has_end(model: Any) -> bool:
     """Return whether a model encodes audio of any length, whose end its encoder respects."""
-    return hasattr(model, "heard") or _counter(model) is not model
+    return hasattr(model, "audio_lengths") or _counter(model) is not model
 
 
 def _counter(model: Any) -> Any:
