@@ -44,18 +44,7 @@ def prove(
         PackageError: The package is damaged.
         ParityError: The package disagrees with Hugging Face; a copy with the evidence is kept among failed builds.
     """
-    from qeff_zoo.validation import ladder
-
-    if damage := package.verify():
-        raise PackageError(
-            f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
-            "it again."
-        )
-    level = targets.find(package.target).level
-    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
-        record = ladder.validate(
-            package, checkpoint, level=level, threads=threads, progress=advance, server=server
-        )
+    record = _record(package, checkpoint, threads, server, reporter)
     known = {
         one["path"]: (one["size"], one["digest"].removeprefix("sha256:"))
         for one in package.manifest["files"]
@@ -67,7 +56,7 @@ def prove(
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             share(package.path / name, folder / name)
         record.save_evidence(folder)
-        evidence = {**record.in_manifest(), "validated": level if record.passed else "none"}
+        evidence = {**record.in_manifest(), "validated": record.level if record.passed else "none"}
         write_manifest(folder, {**manifest, **evidence}, known)
         if record.passed:
             for text in proof.warnings(record.costs, package.name):
@@ -101,6 +90,20 @@ def validate_again(
         PackageError: The package is damaged.
         CheckpointError: Its checkpoint is missing.
     """
+    record = _record(package, None, threads, server, reporter)
+    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
+    store.note_outcome(package.build_key, outcome)
+    return record
+
+
+def _record(
+    package: Package,
+    checkpoint: Checkpoint | None,
+    threads: int | None,
+    server: "Server | None",
+    reporter: Reporter | None,
+) -> "Record":
+    """Compare an undamaged package with its checkpoint: the one that its manifest names, if None is passed."""
     from qeff_zoo.pipeline import checks
     from qeff_zoo.validation import ladder
 
@@ -109,12 +112,9 @@ def validate_again(
             f"Cannot validate {str(package.path)!r}: {'; '.join(damage)}. Expected the files of its manifest. Build "
             "or pull it again."
         )
-    source = checks.source_of(package, None)
+    source = checkpoint or checks.source_of(package, None)
     level = targets.find(package.target).level
     with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
-        record = ladder.validate(
+        return ladder.validate(
             package, source, level=level, threads=threads, progress=advance, server=server
         )
-    outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}
-    store.note_outcome(package.build_key, outcome)
-    return record
