@@ -138,14 +138,14 @@ def whole_and_filled_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
 
     Returns `pixel_values` (n, tiles, 3, side, side). All images must have the same number of tiles.
     """
-    side, images = settings["tile_size"], list[NDArray[Any]]()
+    side, tiles = settings["tile_size"], list[NDArray[Any]]()
     for image in images:
         parts = [resize_bytes(image, side, side, cubic=True) if settings["do_resize"] else image]
         if settings["do_resize"] and settings["vision_input_type"] == "thumb+tile":
             wide, high = _filled_canvas(image, side, settings["max_num_tiles"])
             parts += cut(resize_bytes(image, high * side, wide * side, cubic=True), side, side)
-        images.append(np.stack([numbers(part, settings, at_once=True) for part in parts]))
-    return {"pixel_values": stacked(images)}
+        tiles.append(np.stack([numbers(part, settings, at_once=True) for part in parts]))
+    return {"pixel_values": stacked(tiles)}
 
 
 def _filled_canvas(image: Pixels, side: int, most: int) -> tuple[int, int]:
