@@ -36,6 +36,7 @@ WHY = "onnxruntime 1.30.0, now 1.31.1"
 def proved(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a store with a package that was built and validated by an older ONNX Runtime, as its spec has it."""
     home = tmp_path_factory.mktemp("proved")
+    models.trace(models.llama, home)  # other tests share what it builds, with today's ONNX Runtime
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(home))
         patch.setattr(manifest_entries, "has_uncommitted_changes", lambda: False)
@@ -46,7 +47,6 @@ def proved(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
             return replace(found, toolchain={**found.toolchain, "onnxruntime": "1.30.0"})
 
         patch.setattr(type(ort.TARGET), "resolve", lambda _, *arguments: older(*arguments))
-        models.trace(models.llama, home)
         built = pipeline.build(str(models.llama), Request(ctx_len=40), validate=False).package
         prove(built, source_of(built, None), Store(), threads=1)
     return home
