@@ -8,13 +8,13 @@ Input: the machine. Output: findings. No heavy module is imported, nothing is in
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from qeff_zoo import targets
+from qeff_zoo.disk.room import free_bytes, nearest_existing
 from qeff_zoo.store import default_root
 from qeff_zoo.targets.base import Finding
 
@@ -170,9 +170,9 @@ def _memory(proc: Path) -> Finding:
 
 
 def _disk(root: Path) -> Finding:
-    there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    there = nearest_existing(root)
     try:
-        free = shutil.disk_usage(there).free
+        free = free_bytes(there)
     except OSError as error:
         return _bad_store(f"{root}: {error.strerror}")
     detail = f"{root}, {free / _GIGABYTE:.1f} GB free"

@@ -8,10 +8,9 @@ declare it (`ray start --resources='{"disk": 200000}'`), room on disks is not re
 
 import importlib.util
 import os
-import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +21,14 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from qeff_zoo.disk.room import free_bytes
 from qeff_zoo.errors import FarmError, Translating
 from qeff_zoo.farm.estimates import PUBLISH
 from qeff_zoo.farm.schedule import Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
 from qeff_zoo.farm.zoo_file import Limits
 from qeff_zoo.plan.spec import TRACERS
+from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.settings import offline
 from qeff_zoo.store import default_root
 from qeff_zoo.versions import installed
@@ -80,7 +81,7 @@ def start(address: str | None, limits: Limits) -> "Cluster":
 
 def _start_here(limits: Limits) -> None:
     """Start Ray on this machine; on a busy one, its processes may come too late for each other."""
-    free = shutil.disk_usage(_existing(default_root())).free
+    free = free_bytes(default_root())
 
     def failed(error: BaseException) -> FarmError:
         text = " ".join(str(error).split())[:300].rstrip(".")
@@ -95,7 +96,7 @@ def _start_here(limits: Limits) -> None:
                 ray.init(
                     "local",
                     num_cpus=limits.cores or os.cpu_count(),
-                    _memory=limits.memory or _memory(),
+                    _memory=limits.memory or available_memory() or _half_of_memory(),
                     resources={DISK: max(min(limits.disk or free, free) // _MEGA, 1)},
                     object_store_memory=_OBJECTS,
                     include_dashboard=importlib.util.find_spec("aiohttp_cors") is not None,
@@ -109,16 +110,8 @@ def _start_here(limits: Limits) -> None:
             return
 
 
-def _existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
-
-
-def _memory() -> int:
-    """Return the memory that is free now, in bytes."""
-    with suppress(OSError):  # other systems than Linux
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = dict(line.split(":") for line in lines)
-        return int(found["MemAvailable"].split()[0]) << 10
+def _half_of_memory() -> int:
+    """Return half of all memory in bytes, on systems that do not report what is free."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
@@ -193,9 +186,10 @@ class Cluster:
         Raises:
             FarmError: A machine has other versions, or lacks qeff-zoo.
         """
-        ours, nodes = versions(), self._nodes
+        nodes = self._nodes
         if len(nodes) == 1:
             return
+        ours = versions()
         probe = ray.remote(num_cpus=0)(versions)
         problems = []
         for node in nodes:

@@ -15,7 +15,7 @@ from qeff_zoo.checkpoint.sources import open_sources
 from qeff_zoo.errors import FarmError, PackageError, PlanError, UnsupportedModelError, ZooError
 from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE, Estimate, History, estimate
 from qeff_zoo.farm.zoo_file import Wanted, Zoo
-from qeff_zoo.hub.entries import Entry, axes_of
+from qeff_zoo.hub.entries import Entry, axes_of, key16_of
 from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.remotes import destination
@@ -28,11 +28,11 @@ from qeff_zoo.store import Store
 from qeff_zoo.validation.freshness import (
     DISAGREES,
     EVIDENCE,
-    VERSIONS,
     described,
     differences,
     same_variant,
     versions_of,
+    versions_of_evidence,
 )
 
 #: States of a cell: in the remote; in the store; without validation there; with stale evidence; bad, or without a plan;
@@ -278,7 +278,7 @@ class _Planner:
         notices = index.leaf_of(checkpoint.name).notices
         entries = index.of_model(checkpoint.name)
         for entry in entries:
-            if entry.key16 == cell.build_key.partition("-")[2][:16]:
+            if entry.key16 == key16_of(cell.build_key):
                 notice = notices.get(entry.path)
                 why = f"The remote's notice: {said(notice)}." if notice else ""
                 good = notice is None or notice.state == "superseded"
@@ -320,12 +320,12 @@ class _Planner:
         now, paths = versions_of(spec), {entry.key16: entry.path for entry in entries}
         bad = {path[-16:] for path in noticed}
         for package in self._packages:
-            key16 = package.build_key.partition("-")[2][:16]
+            key16 = key16_of(package.build_key)
             outcome = self.store.outcome(package.build_key)
             if package.validated == "none" or key16 in bad or outcome.get(DISAGREES):
                 continue
             if same_variant(package.manifest["spec"], spec):
-                before = outcome.get(VERSIONS) or versions_of(package.manifest["spec"])
+                before = versions_of_evidence(package, self.store)
                 fresh = PUBLISHED if key16 in paths else BUILT
                 return _compared(cell, before, now, package.build_key, fresh)
         manifest: dict[str, Any] = {

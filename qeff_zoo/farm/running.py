@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from qeff_zoo.disk.room import nearest_existing
 from qeff_zoo.errors import PublishError
 from qeff_zoo.farm.cluster import started
 from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
@@ -123,7 +124,7 @@ def _require_rights(plan: FarmPlan) -> None:
         check_destination(url, private=plan.zoo.private and not url.startswith("file:"))
         if isinstance(destination(url), FolderRemote):
             folder = Path(unquote(urlsplit(url).path))
-            there = next(one for one in (folder, *folder.parents) if one.exists())
+            there = nearest_existing(folder)
             if not os.access(there, os.W_OK):
                 raise PublishError(
                     f"Cannot publish to {url!r}: {str(there)!r} may not be written. Expected a folder that this user "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CheckpointError, ZooError
 from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
@@ -20,6 +20,9 @@ from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, out_of_memory, peak_rss_bytes
+
+if TYPE_CHECKING:
+    from qeff_zoo.hub.index import Sign
 
 _LONGEST = 900  # characters of a notice
 
@@ -141,12 +144,10 @@ def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
 def _publish(step: Step, options: Options, reporter: Reporter) -> Result:
     from qeff_zoo.hub.publish import publish
     from qeff_zoo.hub.publish.plan import plan_publication
-    from qeff_zoo.hub.trust import index_signer
 
     package, remote = _package(step.cell.package_key), str(step.cell.remote)
-    sign = index_signer(options.sign_with) if options.sign_with else None
     publication = plan_publication(package, remote, private=options.private, reporter=reporter)
-    return Result(url=publish(publication, reporter=reporter, sign=sign))
+    return Result(url=publish(publication, reporter=reporter, sign=_signer(options)))
 
 
 def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
@@ -185,12 +186,10 @@ def _publish_outcome(
     from qeff_zoo.hub.index import Index
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
-    from qeff_zoo.hub.trust import index_signer
     from qeff_zoo.validation.freshness import EVIDENCE, described
 
     path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)
-    sign = index_signer(options.sign_with) if options.sign_with else None
     made = described(versions)
     reason = " ".join(f"With {made}: {'; '.join(failures)}".split())[:_LONGEST]
 
@@ -204,7 +203,14 @@ def _publish_outcome(
         return index
 
     done = "known_bad" if failures else "Validate again"
-    remote.commit(card_upload(remote), update, f"{done}: {path}", sign=sign)
+    remote.commit(card_upload(remote), update, f"{done}: {path}", sign=_signer(options))
+
+
+def _signer(options: Options) -> "Sign | None":
+    """Return the signer of indexes; None for indexes that are not signed."""
+    from qeff_zoo.hub.trust import index_signer
+
+    return index_signer(options.sign_with) if options.sign_with else None
 
 
 _STEPS: Mapping[str, Callable[[Step, Options, Reporter], Result]] = MappingProxyType(

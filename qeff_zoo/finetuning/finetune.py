@@ -19,13 +19,14 @@ from transformers.utils import logging
 from qeff_zoo.bench import plots
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.room import free_bytes
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
 from qeff_zoo.errors import PlanError, TrainingError
 from qeff_zoo.finetuning.callbacks import Converged, Log
 from qeff_zoo.finetuning.config import CLASSIFICATION, Config
 from qeff_zoo.finetuning.config_files import as_dict, as_yaml
 from qeff_zoo.finetuning.devices import Device
-from qeff_zoo.finetuning.run_folder import RunFolder, free_bytes
+from qeff_zoo.finetuning.run_folder import RunFolder
 from qeff_zoo.finetuning.tokens import Reader, classes
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.versions import installed

@@ -7,7 +7,6 @@ beside them with their sizes; without it, or if a file is another size, a folder
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -246,13 +245,6 @@ def is_of_run(folder: Path) -> bool:
 def perplexity(loss: float) -> float:
     """Return the perplexity of a mean loss in nats; infinite on overflow."""
     return math.exp(loss) if loss < 700 else math.inf
-
-
-def free_bytes(path: Path) -> int:
-    """Return how much may be written where a folder is, or will be."""
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
-    facts = os.statvfs(there)
-    return facts.f_bavail * facts.f_frsize
 
 
 def _differences(

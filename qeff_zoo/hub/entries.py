@@ -143,8 +143,12 @@ def model_of(manifest: Mapping[str, Any]) -> str:
 
 def package_path(manifest: Mapping[str, Any]) -> str:
     """Name the folder of a package in a remote: readable first, then unique."""
-    key16 = manifest["build_key"].partition("-")[2][:16]
-    return f"packages/{variant_name(axes_of(manifest))}/{key16}"
+    return f"packages/{variant_name(axes_of(manifest))}/{key16_of(manifest['build_key'])}"
+
+
+def key16_of(build_key: str) -> str:
+    """Return the first 16 hex digits of a build key."""
+    return build_key.partition("-")[2][:16]
 
 
 # --- what sets packages of one model apart -----------------------------------------------------

@@ -209,13 +209,11 @@ class Sampler:
             logits: Logits (vocab,).
             token: Token with the largest logit.
         """
-        if self._guide is not None:
-            scores = self._excluded.mask(self._penalized(logits))
-            best = token if scores is logits else int(scores.argmax())
-            if self._guide.allows(best):
-                return best
-        scores = self._scores(logits)
-        return token if scores is logits else int(scores.argmax())
+        scores = self._excluded.mask(self._penalized(logits))
+        best = token if scores is logits else int(scores.argmax())
+        if self._guide is None or self._guide.allows(best):
+            return best
+        return int(self._scores(logits).argmax())
 
     def draw(self, logits: Array) -> Drawn:
         """Sample a token at random without appending it.

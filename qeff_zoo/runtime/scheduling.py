@@ -102,14 +102,12 @@ class _Slot:
         if self.placing:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
+        request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
         if self.prefills:
-            insets = self.answer.request.insets
-            stop = self.done + length + (no_single and self.left == length + 1)
-            stop = stop if insets is None else insets.end(self.done, stop)
-            tokens: Sequence[int] = self.answer.request.prompt[self.done : stop]
+            stop = _end(request.prompt, self.done, length, request.insets, no_single=no_single)
+            tokens: Sequence[int] = request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[-self.left :][:length]
-        request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
         return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
@@ -182,8 +180,7 @@ class Scheduler:
         keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
         done, logits = self._prefixes.restore(keys, 0, 0, len(prompt), insets), np.empty(0)
         while done < len(prompt):
-            stop = done + length + (self._splits and len(prompt) == done + length + 1)
-            stop = stop if insets is None else insets.end(done, stop)
+            stop = _end(prompt, done, length, insets, no_single=self._splits)
             piece = Piece(prompt[done:stop], done, insets)
             logits = self._decoder.prefill({0: piece})[0]
             done += len(piece.tokens)
@@ -220,8 +217,9 @@ class Scheduler:
             Whether any request is left.
         """
         self._admit()
-        if chunk := self._next_chunk():
-            self._prefill(chunk)
+        length = self._chunk_length()
+        if chunk := self._next_chunk(length):
+            self._prefill(chunk, length)
         if decoding := [seat for seat in self._seats if not seat.prefills]:
             self._pack(decoding)
             self._decode(decoding)
@@ -293,14 +291,13 @@ class Scheduler:
         if seat.group not in self._groups:
             self._groups.append(seat.group)
 
-    def _next_chunk(self) -> list[_Slot]:
+    def _next_chunk(self, length: int) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
         does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
         At most half of it is padding.
         """
-        length = self._chunk_length()
         prefilling = [seat for seat in self._seats if seat.prefills]
         if prefilling and self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
@@ -358,8 +355,7 @@ class Scheduler:
         key = seat.keys[place : place + 1]
         return any(key and key == one.keys[place : place + 1] for one in chunk)
 
-    def _prefill(self, chunk: Sequence[_Slot]) -> None:
-        length = self._chunk_length()
+    def _prefill(self, chunk: Sequence[_Slot], length: int) -> None:
         pieces = {seat.row: seat.next_piece(length, no_single=self._splits) for seat in chunk}
         begun = time.perf_counter()
         logits = self._decoder.prefill(pieces)
@@ -521,3 +517,16 @@ class Scheduler:
             if here:
                 here.row = joins.row
             joins.row = row
+
+
+def _end(
+    prompt: Sequence[int],
+    done: int,
+    length: int,
+    insets: MultimodalSpans | None,
+    *,
+    no_single: bool,
+) -> int:
+    """Return where the next call of a prompt ends: beyond `length` tokens for a span, or for a last single token."""
+    stop = done + length + (no_single and len(prompt) == done + length + 1)
+    return stop if insets is None else insets.end(done, stop)

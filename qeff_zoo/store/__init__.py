@@ -18,7 +18,6 @@ import errno
 import json
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from typing import Any
 
 from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.room import free_bytes
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
@@ -359,10 +359,7 @@ class Store:
         Raises:
             StoreError: Fewer bytes than that are free.
         """
-        there = Path(os.path.abspath(path))  # noqa: PTH100 -- links stay
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
+        free = free_bytes(path)
         if free < size:
             raise StoreError(
                 f"Cannot write {what} to {str(path)!r}: it takes {size:,} bytes and {free:,} are "

@@ -79,6 +79,17 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
+def versions_of_evidence(package: Package, store: Store) -> Mapping[str, str]:
+    """Return what the newest evidence of a package is made from; see `versions_of`.
+
+    Args:
+        package: Validated package.
+        store: Store with the outcomes of later validations.
+    """
+    noted: Mapping[str, str] | None = store.outcome(package.build_key).get(VERSIONS)
+    return noted or versions_of(package.manifest["spec"])
+
+
 def staleness(package: Package, store: Store) -> list[str]:
     """Describe why the evidence of a package is stale, a phrase each; empty if it is fresh.
 
@@ -86,9 +97,7 @@ def staleness(package: Package, store: Store) -> list[str]:
         package: Validated package.
         store: Store with the outcomes of later validations.
     """
-    noted = store.outcome(package.build_key).get(VERSIONS)
-    before = noted or versions_of(package.manifest["spec"])
-    return differences(before, versions_now(package))
+    return differences(versions_of_evidence(package, store), versions_now(package))
 
 
 def same_variant(spec: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
