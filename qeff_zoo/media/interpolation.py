@@ -46,8 +46,7 @@ def resize_shares(image: Array, height: int, width: int) -> Array:
     for axis, new in ((1, width), (0, height)):
         old = image.shape[axis]
         if new != old:
-            first, weights = _shares(old, new, cubic=False)
-            weigh = partial(_weighed_numbers, first, weights.astype(np.float32))
+            weigh = partial(_weighed_numbers, *_shares(old, new, np.float32))
             image = _along(image, axis, new, np.float32, weigh)
     return np.ascontiguousarray(image)
 
@@ -82,16 +81,19 @@ def _weighed_numbers(first: Array, weights: Array, lines: Array) -> Array:
     return made
 
 
-def _shares(old: int, new: int, *, cubic: bool) -> tuple[Array, Array]:
+def _shares(
+    old: int, new: int, dtype: Any = np.float64, *, cubic: bool = False
+) -> tuple[Array, Array]:
     """Return the first tap of each new line, and the weights of its taps, whose sum is 1."""
-    scale = old / new
-    step = max(scale, 1.0)
+    scale = dtype(old) / dtype(new)
+    step = max(scale, dtype(1))
     wide = step * (2 if cubic else 1)
-    middle = scale * (np.arange(new) + 0.5)
+    middle = scale * (np.arange(new, dtype=dtype) + dtype(0.5))
     first = np.maximum((middle - wide + 0.5).astype(np.int64), 0)
     end = np.minimum((middle + wide + 0.5).astype(np.int64), old)
     taps = np.arange(int((end - first).max()))
-    distance = np.abs((taps + first[:, None] - middle[:, None] + 0.5) / step)
+    places = (taps + first[:, None]).astype(dtype)
+    distance = np.abs((places - middle[:, None] + dtype(0.5)) / step)
     shares = _cubic_shares(distance) if cubic else np.maximum(1 - distance, 0)
     weights = np.where(taps < (end - first)[:, None], shares, 0)
     return first, weights / weights.sum(1, keepdims=True)
