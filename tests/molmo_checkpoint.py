@@ -111,6 +111,15 @@ def write(folder: Path, *, olmo: bool = False, side: int = 48, patch: int = 4, *
         norm = name.endswith("weight") and len(shape) == 1
         weights[name] = 1 + 0.1 * drawn if norm else (0.2 if len(shape) > 1 else 0.1) * drawn
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    write_texts(folder)
+
+
+def write_texts(folder: Path) -> None:
+    """Write a tokenizer of bytes with the model's special tokens, its chat template, and the processor's settings.
+
+    Args:
+        folder: A folder that exists.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = Tokenizer(models.BPE({letter: place for place, letter in enumerate(alphabet)}, []))
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

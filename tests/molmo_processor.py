@@ -21,7 +21,7 @@ def canvas_of(image, height, width):
     tall, wide = image.shape[:2]
     scale = min(np.float32(height) / np.float32(tall), np.float32(width) / np.float32(wide))
     tall, wide = (int(np.float32(one) * scale) for one in (tall, wide))
-    pixels = torch.from_numpy(image).permute(2, 0, 1)[None] / 255
+    pixels = torch.tensor(image).permute(2, 0, 1)[None] / 255
     inner = torch.nn.functional.interpolate(pixels, (tall, wide), mode="bilinear", antialias=True)
     top, left = (height - tall) // 2, (width - wide) // 2
     bars = (left, width - wide - left, top, height - tall - top)

@@ -42,11 +42,14 @@ class Molmo(Molmo2):
         """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
-        return Layout(grid=_grid, write=_write)
+        def grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
+            return grid_of(tiles, self.arranged(prepared), config)
+
+        return Layout(grid=grid, write=_write)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`."""
-        return super().encode(vision, digest, _pooled(prepared))
+        return super().encode(vision, digest, self.arranged(prepared))
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
         """See `Images`."""
@@ -56,9 +59,40 @@ class Molmo(Molmo2):
         shares = random.integers(-1, 2, made[self.pixels].shape[:2])
         return {**made, _MASKS: shares.astype(np.float32)}
 
+    def arranged(self, prepared: "Mapping[str, Array]") -> "Mapping[str, Array]":
+        """Return the arrays of an image with the patches of each image token, in the order of the prompt.
 
-def _grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
-    return grid_of(tiles, _pooled(prepared), config)
+        Args:
+            prepared: Arrays of our processor, or of that in the checkpoints' code, perhaps with an axis of prompts.
+
+        Raises:
+            MediaError: Places are those of several images, which that code puts at the same tokens.
+        """
+        import numpy as np
+
+        from qeff_zoo.media.crops import squares_of
+
+        if _PLACES not in prepared:
+            return prepared
+        pixels, places = prepared["pixel_values"], prepared[_PLACES]
+        pixels = pixels.reshape(-1, *pixels.shape[-2:])
+        count, within = pixels.shape[:2]
+        side = math.isqrt(within)
+        squares, (rows, columns) = squares_of(np.arange(within).reshape(side, -1), _POOL)
+        known = places[places >= 0]
+        if places.size != count * len(squares) or len(known) > len(np.unique(known)):
+            raise MediaError(
+                f"An image was prepared, and {_PLACES} is {places.shape} with {len(known)} places; expected "
+                f"({count}, {len(squares)}) with places that differ: the model's own processor puts several images "
+                "at the same tokens. Call it with one image."
+            )
+        every = squares + within * np.arange(count)[:, None, None]
+        pooled = every.reshape(places.size, -1)[places.reshape(-1) >= 0][np.argsort(known)]
+        canvas = np.sort(known)[rows * columns :]
+        ends = np.flatnonzero(np.diff(canvas, append=-1) != 1)  # of each row
+        grid = [rows, columns, len(ends), len(canvas) // len(ends)]
+        masks = prepared[_MASKS].reshape(count, within)
+        return {"pixel_values": pixels, _MASKS: masks, POOLING: pooled, GRIDS: np.array([grid])}
 
 
 def _write(grid: "Grid", rows: int) -> "Written":
@@ -68,39 +102,3 @@ def _write(grid: "Grid", rows: int) -> "Written":
     begin, column, end = Molmo.among
     whole: Written = [begin, *[side, column] * side, end]
     return [*whole, begin, *[wide, column] * tall, end]
-
-
-def _pooled(prepared: "Mapping[str, Array]") -> "Mapping[str, Array]":
-    """Return the arrays of an image with the patches of each image token, in the order of the prompt.
-
-    Args:
-        prepared: Arrays of our processor, or of that in the checkpoints' code, perhaps with an axis of prompts.
-
-    Raises:
-        MediaError: Places are those of several images, which that code puts at the same tokens.
-    """
-    import numpy as np
-
-    from qeff_zoo.media.crops import squares_of
-
-    if _PLACES not in prepared:
-        return prepared
-    pixels, places = prepared["pixel_values"], prepared[_PLACES]
-    pixels = pixels.reshape(-1, *pixels.shape[-2:])
-    count, within = pixels.shape[:2]
-    side = math.isqrt(within)
-    squares, (rows, columns) = squares_of(np.arange(within).reshape(side, -1), _POOL)
-    known = places[places >= 0]
-    if places.size != count * len(squares) or len(known) > len(np.unique(known)):
-        raise MediaError(
-            f"An image was prepared, and {_PLACES} is {places.shape} with {len(known)} places; expected a different "
-            f"place for each, of {count} x {len(squares)} at most: the model's own processor puts several images at "
-            "the same tokens. Call it with one image."
-        )
-    every = squares + within * np.arange(count)[:, None, None]
-    pooled = every.reshape(places.size, -1)[places.reshape(-1) >= 0][np.argsort(known)]
-    canvas = np.sort(known)[rows * columns :]
-    ends = np.flatnonzero(np.diff(canvas, append=-1) != 1)  # of each row
-    grid = [rows, columns, len(ends), len(canvas) // len(ends)]
-    masks = prepared[_MASKS].reshape(count, within)
-    return {"pixel_values": pixels, _MASKS: masks, POOLING: pooled, GRIDS: np.array([grid])}
