@@ -107,7 +107,7 @@ class MolmoVisionModel(molmo2.Molmo2VisionModel):
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Return the features of the class token and the patches of each crop."""
         patches = self.patch_embedding(pixel_values.to(self.dtype))
-        first = self.class_embedding.expand(len(patches), 1, -1)
+        first = self.class_embedding.expand(patches.shape[0], 1, -1)
         hidden_states = self.pre_ln(torch.cat([first, patches], 1) + self.positional_embedding)
         for layer in self.layers:
             hidden_states = layer(hidden_states, None, **kwargs)
