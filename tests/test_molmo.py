@@ -23,12 +23,16 @@ from transformers import AutoTokenizer
 
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.errors import CheckpointError, GenerationError, MediaError, UnsupportedModelError
-from qeff_zoo.media.image_processor import image_processor, load_image_processor
+from qeff_zoo.media.image_processor import (
+    image_processor,
+    load_image_processor,
+    read_image_processor,
+)
 from qeff_zoo.multimodal.families.molmo import Molmo
 from qeff_zoo.qefficient import processor_outputs
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
-from qeff_zoo.validation.reference.loading import load_model
+from qeff_zoo.validation.reference.loading import count_parameters, load_model
 
 RECIPE = find_recipe("molmo")
 #: First logits of the last token: of a text, and of a question about an image.
@@ -48,6 +52,24 @@ DIGESTS = {
     (200, 1000): (5, 628, 2317852165, 2590534780),
     (48, 48): (2, 340, 2139448031, 1170309523),
 }
+#: config.json of allenai/Molmo-7B-D-0924, from github.com/reubzdubz/Molmo7B_D_NF4Quant at edf464b without its
+#: quantization; ids of its tokens in added_tokens.json; and the number of parameters that its code makes of it.
+PUBLISHED = {
+    "architectures": ["MolmoForCausalLM"], "attention_layer_norm": False, "clip_qkv": None, "embedding_size": 152064,
+    "auto_map": {
+        "AutoConfig": "config_molmo.MolmoConfig", "AutoModelForCausalLM": "modeling_molmo.MolmoForCausalLM",
+    },
+    "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 37888, "layer_norm_eps": 1e-06,
+    "layer_norm_type": "rms", "max_position_embeddings": 4096, "model_type": "molmo", "norm_after": False,
+    "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "qkv_bias": True,
+    "rope_theta": 1000000.0, "tie_word_embeddings": False, "use_cache": True, "use_position_ids": True,
+    "vocab_size": 152064, "weight_tying": False,
+}  # fmt: skip
+TOKENS = {
+    "<|endoftext|>": 151643, "<im_start>": 152064, "<im_end>": 152065, "<im_patch>": 152066, "<im_col>": 152067,
+    "<|image|>": 152068,
+}  # fmt: skip
+PARAMETERS = 8_021_025_280
 
 
 def picture(height: int, width: int) -> Image.Image:
@@ -77,6 +99,16 @@ def test_logits_are_those_of_the_published_code(forms: dict[bool, Path], olmo: b
         shown = model(given["input_ids"][None].long(), **arrays).logits[0, -1, :8]
     for found, stored in zip((text, shown), STORED[olmo], strict=True):
         torch.testing.assert_close(found, torch.tensor(stored), rtol=0, atol=2e-4)
+
+
+def test_the_published_config_makes_a_model_of_the_published_size(tmp_path: Path) -> None:
+    for name, content in {"config": PUBLISHED, "added_tokens": TOKENS}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert count_parameters({"checkpoint": str(tmp_path)}, IMAGE_TEXT_TO_TEXT) == PARAMETERS
+    config = read_config(tmp_path / "config.json")
+    assert (config["image_patch_id"], config["text_config"]["eos_token_id"]) == (152066, 151643)
+    processor = read_image_processor({"config.json": tmp_path / "config.json"})
+    assert processor([picture(354, 536)])["pixel_values"].shape == (5, 576, 588)
 
 
 def given_arrays(given: dict[str, Any]) -> dict[str, Any]:
