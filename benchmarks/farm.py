@@ -5,8 +5,9 @@
     python benchmarks/farm.py simulate --report FILE [--packages 10000] [--nodes 100]
 
 `build` makes fine-tunes of one tiny model: one configuration, other weights. Each side begins with an empty store. It
-prints JSON: seconds of both, their ratio, seconds of the farm beside its steps (Ray's start, and the rest for each
-package), and the report of the farm.
+prints JSON: seconds and CPU seconds of both sides, all of their processes included, their ratios, seconds of the farm
+beside its steps (Ray's start, and the rest for each package), and the report of the farm. On a machine that does other
+work, only CPU seconds mean something.
 
 `simulate` runs the farm's own schedule on simulated machines. FILE is what `build` printed; the time of each step is
 drawn from it, times a size of the model from 1 to 100. The schedule has the estimates without the spread of the
@@ -14,11 +15,13 @@ measured times. Machines run a step where the fewest cores are used, and later s
 """
 
 import argparse
+import ctypes
 import heapq
 import json
 import math
 import os
 import random
+import resource
 import shlex
 import shutil
 import subprocess
@@ -27,6 +30,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,8 @@ _EXAMPLE = Path(__file__).parent.parent / "examples" / "tiny-llama"
 _SEED = 44
 _MODELS_PER_ARCHITECTURE, _VARIANTS = 25, 4
 _LARGEST = 100  # size of a model, in units of the measured one
+_CHILD_SUBREAPER = 36  # of Linux: orphans below this process become its children
+_ENDING = 30  # seconds for Ray's processes to end
 _AHEAD = 2  # steps per core, as `qeff_zoo.farm.cluster` submits
 
 
@@ -81,8 +87,8 @@ def compare(packages: int, cores: int) -> dict[str, Any]:
         )
         qeff_zoo = shlex.join([sys.executable, "-m", "qeff_zoo"])
         lines = [f"{qeff_zoo} build {shlex.quote(str(one))} --ctx-len 64 -q" for one in models]
-        loop, _ = timed(["bash", "-e", "-c", "\n".join(lines)], folder / "loop")
-        farm, output = timed(
+        loop, loop_cpu, _ = timed(["bash", "-e", "-c", "\n".join(lines)], folder / "loop")
+        farm, farm_cpu, output = timed(
             ["bash", "-c", f"{qeff_zoo} farm run zoo.toml -q --json"], folder / "farm", cwd=folder
         )
     report = json.loads(output)
@@ -93,6 +99,9 @@ def compare(packages: int, cores: int) -> dict[str, Any]:
         "loop_seconds": loop,
         "farm_seconds": farm,
         "ratio": round(loop / farm, 3),
+        "loop_cpu_seconds": loop_cpu,
+        "farm_cpu_seconds": farm_cpu,
+        "cpu_ratio": round(loop_cpu / farm_cpu, 3),
         "busy": round(steps / (farm * cores), 3),
         "overhead_seconds_per_package": round((farm * cores - steps) / packages / cores, 3),
         "report": report,
@@ -113,14 +122,26 @@ def fine_tune(folder: Path, number: int) -> Path:
     return folder
 
 
-def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[float, str]:
-    """Run a command on an empty store; return its seconds and output."""
+def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[float, float, str]:
+    """Run a command on an empty store; return its seconds, the CPU seconds of all its processes, and its output."""
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # Ray's processes outlive their parents
     environment = {**os.environ, "QEFF_HOME": str(home)}
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), cpu_seconds_of_children()
     done = subprocess.run(
         command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
     )
-    return round(time.perf_counter() - begun, 2), done.stdout
+    seconds = time.perf_counter() - begun
+    with suppress(ChildProcessError):  # none is left
+        while time.perf_counter() < begun + seconds + _ENDING:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.05)
+    return round(seconds, 2), round(cpu_seconds_of_children() - used, 2), done.stdout
+
+
+def cpu_seconds_of_children() -> float:
+    """Return the user and system time of all processes below this one that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 # --- simulated machines -------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from qeff_zoo.farm import cluster as clusters
 from qeff_zoo.farm import zoo_file
 from qeff_zoo.farm.planning import PUBLISHED, RED, plan_farm
 from qeff_zoo.farm.running import Report, run
+from qeff_zoo.site.reports import read_report
 from qeff_zoo.store import Store
 
 ray = pytest.importorskip("ray")
@@ -141,7 +142,12 @@ def test_a_failing_build_and_one_too_large_are_red_and_stop_nothing(
     assert "model.norm.weight" in damaged.reason
     assert "It requires " in large.reason
     assert "GB of memory; expected a machine with that much" in large.reason
-    assert json.loads(json.dumps(report.as_dict()))["states"] == {"red": 2, "published": 1}
+    content = tmp_path / "report.json"
+    content.write_text(json.dumps(report.as_dict()))
+    assert json.loads(content.read_bytes())["states"] == {"red": 2, "published": 1}
+    failures = [*read_report(content)]  # as a site does
+    assert [one.model for one in failures] == ["tune-00", "large"]
+    assert "model.norm.weight" in failures[0].comparison.why
     planned = plan_farm(zoo_file.read(tmp_path / "zoo.toml")).cells
     assert planned[0].why.startswith("Last time: ")
 

@@ -80,6 +80,11 @@ class Cell:
         return self.older if self.state == BUILT and self.older else self.build_key
 
     @property
+    def older_key16(self) -> str:
+        """First 16 hex digits of the build key of the earlier package; empty without one."""
+        return self.older[-16:] if self.older.startswith("packages/") else key16_of(self.older)
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """Steps that the cell still requires, in their order."""
         publish = (PUBLISH,) if self.remote else ()
@@ -105,6 +110,7 @@ class Cell:
             "model": self.wanted.source.name,
             "variant": self.wanted.variant,
             "options": self.wanted.options,
+            "model_type": self.model_type,
             "target": self.target,
             "build_key": self.build_key,
             "remote": self.remote,

@@ -36,10 +36,11 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One comparison with Hugging Face's unpatched model.
+    """One comparison with Hugging Face's unpatched model, or a build that failed before it.
 
     Args:
-        what: Compared object: a record, a package, or the tiny models of an architecture.
+        what: Compared object: a record, a package, or the tiny models of an architecture; "build" for a build that
+            failed.
         target: Name of the target.
         weights: Storage format of the weights; empty if it is the architecture that was compared.
         level: Level of proof, one of `LEVELS`.
