@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A zoo file, its plan, and the order of its steps; builds are in test_farm_runs."""
 
+import gzip
 import io
 import json
 import re
@@ -23,7 +24,8 @@ from qeff_zoo.farm.estimates import STEPS, Estimate
 from qeff_zoo.farm.planning import BUILT, MISSING, PUBLISHED, RED, STALE, UNPROVED, Cell, plan_farm
 from qeff_zoo.farm.running import _Watcher
 from qeff_zoo.farm.schedule import FAILURES, REVALIDATE, Result, Schedule, Step
-from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import files_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress_bars import board
@@ -268,7 +270,9 @@ def test_a_cluster_that_is_not_there_is_refused(
 
 def test_an_index_of_a_newer_version_is_refused(zoo: Path, tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
-    (tmp_path / "remote" / INDEX_NAME).write_text('{"schema": "qeff-index/9"}')
+    newer = files_of(Index())[INDEX_NAME]
+    newer = gzip.compress(gzip.decompress(newer).replace(b"qeff-index/3", b"qeff-index/9"))
+    (tmp_path / "remote" / INDEX_NAME).write_bytes(newer)
 
     with pytest.raises(RemoteError, match="qeff-index/9"):
         plan_farm(zoo_file.read(zoo))
@@ -297,7 +301,10 @@ def test_a_hub_without_rights_is_refused_before_anything_runs(
     zoo.write_text(re.sub('remote = ".*"', 'remote = "hf://acme/zoo"', zoo.read_text()))
 
     assert cli.main(["farm", "run", str(zoo)]) == 1
-    assert "acme/zoo" in capsys.readouterr().err
+    assert "'bob' is no member of 'acme'" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    assert cli.main(["farm", "run", str(zoo)]) == 1
+    assert "llama: acme/zoo is public, but its source states no" in capsys.readouterr().err
     assert "index.json" not in hub.files("acme/zoo")
 
 

@@ -55,6 +55,7 @@ class Cell:
         model_type: Model type of the checkpoint.
         target: Target of the package.
         revision: Commit of a Hub model.
+        license: Licence that the checkpoint states; None without one.
         runs_here: Whether this machine can run the package.
         graphs: Keys of its graphs, equal for fine-tunes of one architecture.
         needs: Estimated needs; None without a plan.
@@ -69,6 +70,7 @@ class Cell:
     model_type: str = ""
     target: str = ""
     revision: str | None = None
+    license: str | None = None
     runs_here: bool = True
     graphs: tuple[str, ...] = ()
     needs: Estimate | None = None
@@ -229,6 +231,7 @@ class _Planner:
             model_type=plan.recipe.model_type,
             target=plan.target,
             revision=checkpoint.revision,
+            license=checkpoint.license,
             runs_here=all(target.runs_here(program) for program in plan.programs),
             graphs=tuple(plan.graph_key(program, "") for program in plan.programs),
             needs=needs,

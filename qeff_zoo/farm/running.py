@@ -127,8 +127,13 @@ def run(
 
 def _require_rights(plan: FarmPlan) -> None:
     """Refuse remotes that take no publication."""
-    for url in sorted({str(cell.remote) for cell in plan.cells if PUBLISH in cell.steps}):
-        check_destination(url, private=plan.zoo.private and not url.startswith("file:"))
+    licences: dict[str, dict[str, str | None]] = {}
+    for cell in plan.cells:
+        if PUBLISH in cell.steps:
+            licences.setdefault(str(cell.remote), {})[cell.wanted.source.name] = cell.license
+    for url, of_models in sorted(licences.items()):
+        private = plan.zoo.private and not url.startswith("file:")
+        check_destination(url, private=private, licences=of_models)
         if isinstance(destination(url), FolderRemote):
             folder = Path(unquote(urlsplit(url).path))
             there = nearest_existing(folder)
