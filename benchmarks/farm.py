@@ -21,12 +21,12 @@ import json
 import math
 import os
 import random
-import resource
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from measuring import machine
 
 from qeff_zoo.farm.estimates import PUBLISH, STEPS, Estimate
@@ -47,7 +48,7 @@ _SEED = 44
 _MODELS_PER_ARCHITECTURE, _VARIANTS = 25, 4
 _LARGEST = 100  # size of a model, in units of the measured one
 _CHILD_SUBREAPER = 36  # of Linux: orphans below this process become its children
-_ENDING = 30  # seconds for Ray's processes to end
+_SAMPLING = 0.2  # seconds
 _AHEAD = 2  # steps per core, as `qeff_zoo.farm.cluster` submits
 
 
@@ -124,24 +125,30 @@ def fine_tune(folder: Path, number: int) -> Path:
 
 def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[float, float, str]:
     """Run a command on an empty store; return its seconds, the CPU seconds of all its processes, and its output."""
-    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # Ray's processes outlive their parents
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans stay below this process
     environment = {**os.environ, "QEFF_HOME": str(home)}
-    begun, used = time.perf_counter(), cpu_seconds_of_children()
-    done = subprocess.run(
-        command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
-    )
-    seconds = time.perf_counter() - begun
-    with suppress(ChildProcessError):  # none is left
-        while time.perf_counter() < begun + seconds + _ENDING:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.05)
-    return round(seconds, 2), round(cpu_seconds_of_children() - used, 2), done.stdout
+    used, over = dict[tuple[int, float], float](), threading.Event()
+    sampling = threading.Thread(target=sample, args=(used, over))
+    sampling.start()
+    begun = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
+        )
+        seconds = time.perf_counter() - begun
+    finally:
+        over.set()
+        sampling.join()
+    return round(seconds, 2), round(sum(used.values()), 1), done.stdout
 
 
-def cpu_seconds_of_children() -> float:
-    """Return the user and system time of all processes below this one that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def sample(used: dict[tuple[int, float], float], over: threading.Event) -> None:
+    """Note the CPU seconds of each process below this one; nobody waits for Ray's workers, so no parent has theirs."""
+    while not over.wait(_SAMPLING):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                used[process.pid, process.create_time()] = times.user + times.system
 
 
 # --- simulated machines -------------------------------------------------------------------------

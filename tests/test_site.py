@@ -230,7 +230,7 @@ def test_builds_that_failed_are_red_with_their_reason(
     one = model(found, "new")
     assert (one.cells[0].state, one.cells[0].red) == ("red", ("int8: No config.json.",))
     assert (one.hub, one.architecture) == (False, "")
-    shown = dict(pages.files(replace(found, models=(one, model(found, "org/tiny")))))
+    shown = dict(pages.files(small(replace(found, models=(one, model(found, "org/tiny"))))))
     page = shown["org/tiny.html"]
     assert "&lt;img src=x onerror=alert(1)&gt; \\u202e failed" in page
     assert page.count('<span class="badge red">') >= 2  # in the table, and in its comparison
@@ -781,6 +781,7 @@ def test_recorded_speed_is_shown(
         **case, ttft_s=0.25, encode_s=None, image_tokens=0, audio_tokens=0, prefill_tokens_per_s=400.0,
         decode_tokens_per_s=30.0, e2e_tokens_per_s=25.0, peak_rss_bytes=10**9, drafted_tokens=0, accepted_tokens=0,
     )  # fmt: skip
+    monkeypatch.setattr("os.getloadavg", lambda: (7.2, 1.0, 1.0))
     monkeypatch.setattr(bench, "plan", lambda *_, **__: [figures])
     monkeypatch.setattr(bench, "run", lambda *_, **__: [figures])
     monkeypatch.chdir(tmp_path)
@@ -797,6 +798,49 @@ def test_recorded_speed_is_shown(
     (one,) = model(gather([], [tmp_path / "validated_models"]), "org/tiny").speeds
     assert (one.context, one.decode, one.ttft, one.memory) == (128, 30.0, 0.25, 10**9)
     assert "cores" in one.where
+    assert "busy with other work: load 7.2" in one.where
+
+
+def test_speed_of_speech_is_shown_in_seconds_of_audio(zoo: Zoo) -> None:
+    case = {
+        "batch_size": 1,
+        "ttft_s": None,
+        "decode_tokens_per_s": None,
+        "real_time_factor": 0.04,
+        "peak_rss_bytes": 9,
+    }
+    record = {
+        "weights": "int8",
+        "target": "ort",
+        "measured": {"speed": {"where": "a laptop", "cases": [case]}},
+    }
+    spoken = replace(model(zoo, "org/tiny"), speeds=tuple(evidence.speeds_of(record)))
+    shown = dict(pages.files(small(replace(zoo, models=(spoken,)))))
+    assert '<td data-label="Audio seconds/s" class="number">25.0</td>' in shown["org/tiny.html"]
+    assert "Prompt tokens/s" not in shown["org/tiny.html"]
+    schema = Draft202012Validator(json.loads(pages.SCHEMA.read_bytes()))
+    assert schema.is_valid(json.loads(shown["_/api/models/org/tiny.json"]))
+
+
+def test_no_page_has_more_than_a_megabyte(zoo: Zoo) -> None:
+    one = model(zoo, "org/tiny")
+    checks = (one.comparisons[0].checks * 500)[:500]
+    many = replace(
+        one,
+        comparisons=tuple(replace(one.comparisons[0], checks=checks) for _ in range(200)),
+        variants=one.variants * 2500,
+    )
+    files = [*pages.files(small(replace(zoo, models=(many,))))]
+    assert max(len(text) for path, text in files if path.endswith(".html")) < 1_000_000
+    code = Path(pages.__file__).parent
+    assert (
+        sum(
+            file.stat().st_size
+            for part in ("assets", "templates")
+            for file in (code / part).iterdir()
+        )
+        < 300_000
+    )
 
 
 def test_speed_is_drawn_against_context() -> None:

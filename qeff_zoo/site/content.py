@@ -137,10 +137,11 @@ class Speed:
         target: Name of the target.
         where: Machine of the measurement.
         batch_size: Number of concurrent requests.
-        context: Tokens of prompt and answer.
-        prefill: Prompt tokens per second.
+        context: Tokens of prompt and answer; None for speech.
+        prefill: Prompt tokens per second; None for speech.
         decode: Generated tokens per second; None if there is one token at most.
-        ttft: Seconds to the first token.
+        ttft: Seconds to the first token; None for a model that labels frames.
+        audio: Seconds of audio that are transcribed in a second; None for other tasks.
         memory: Bytes of peak memory.
     """
 
@@ -148,10 +149,11 @@ class Speed:
     target: str
     where: str
     batch_size: int
-    context: int
-    prefill: float
+    context: int | None = None
+    prefill: float | None = None
     decode: float | None
-    ttft: float
+    ttft: float | None
+    audio: float | None = None
     memory: int
 
 
