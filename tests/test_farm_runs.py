@@ -16,7 +16,7 @@ import psutil
 import pytest
 from fixtures_builds import Models
 from local_hub import LocalHub
-from publications import assert_whole, folder_files
+from publications import assert_whole, folder_files, titles
 from safetensors.numpy import load_file, save_file
 
 from qeff_zoo.errors import FarmError
@@ -166,8 +166,11 @@ def test_a_hub_that_answers_503_gets_every_package_once(
 
 
 # --- workers that die -----------------------------------------------------------------------------
+_AT_ONCE = 3  # workers that may be killed before another package is built
+
+
 class Killer(threading.Thread):
-    """Kills workers of our nodes at random moments.
+    """Kills workers of our nodes at random moments, on a busy machine not all of them during the same step.
 
     Args:
         count: Number of workers to kill.
@@ -177,11 +180,16 @@ class Killer(threading.Thread):
     def __init__(self, count: int, seed: int) -> None:
         super().__init__(daemon=True)
         self._count, self._dice = count, random.Random(seed)
+        self._packages = Store().folder(f"qz1-{0:064x}").parent
         self.killed = 0
         self.over = threading.Event()
 
     def run(self) -> None:
+        least = 0  # packages of the store before the next kill
         while self.killed < self._count and not self.over.wait(self._dice.uniform(0.2, 2.5)):
+            built = len([*self._packages.glob("*")])
+            if self.killed >= _AT_ONCE and built < least:
+                continue
             workers = [
                 child
                 for child in psutil.Process(os.getpid()).children(recursive=True)
@@ -190,7 +198,7 @@ class Killer(threading.Thread):
             if workers:
                 with suppress(psutil.Error):
                     self._dice.choice(workers).kill()
-                    self.killed += 1
+                    self.killed, least = self.killed + 1, built + 1
 
 
 def _is_at_work(process: psutil.Process) -> bool:
@@ -236,6 +244,8 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
     report = with_killer(8, 30, lambda: farm(tmp_path, "hf://acme/thirty", address, text))
 
     assert states(report) == [PUBLISHED] * 27 + [RED] * 3
+    added = [title for title in titles(alice, "acme/thirty") if title.startswith("Add ")]
+    assert len(added) == len({*added}) == 27  # none twice
     files = alice.files("acme/thirty")
     packages = [Store().lookup(one.cell.build_key) for one in report.cells[:27]]
     assert_whole(files, *filter(None, packages))

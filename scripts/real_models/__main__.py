@@ -99,8 +99,8 @@ def _run(model: RealModel, asked: argparse.Namespace, cache: Path) -> Iterator[s
                 package = _build(model, checkpoint, storage)
                 if asked.again or not _is_recorded(package, measuring):
                     _record(package, measuring)
-                if asked.speed and find(package.task).commands.bench:
-                    _answer("bench", str(package.path), "--record", "--json", "--quiet")
+                if asked.speed:
+                    _speed(package)
                 if asked.faults and storage == model.damaged:
                     _damage(package, measuring.place)
             except (ZooError, subprocess.CalledProcessError) as error:
@@ -133,6 +133,13 @@ def _record(package: Package, measuring: Measuring) -> None:
         passes=(0, 1),
     )
     records.add_measured(package, figures, FOLDER)
+
+
+def _speed(package: Package) -> None:
+    """Measure and record the speed of a package: of text with a short and a longer prompt."""
+    lengths = {"generation": ["--prompt-len", "64", "384"], "speech": []}
+    if kind := find(package.task).commands.bench:
+        _answer("bench", str(package.path), "--record", "--json", "--quiet", *lengths[kind])
 
 
 def _damage(package: Package, place: Place) -> None:
