@@ -5,7 +5,10 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -83,12 +86,18 @@ def tunes(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return variants_of(models, tmp_path_factory.mktemp("tunes"), 3)
 
 
-def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any) -> Report:
-    """Run a zoo of all models in a folder."""
+def write_zoo(folder: Path, remote: str, text: str = "") -> Path:
+    """Write a zoo of all models in a folder."""
     path = folder / "zoo.toml"
     private = "true" if remote.startswith("hf:") else "false"
     top = f'remote = "{remote}"\nprivate = {private}\n'
     path.write_text(f'{top}[[models]]\nmodel = "tune-*"\n{text}')
+    return path
+
+
+def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any) -> Report:
+    """Run a zoo of all models in a folder."""
+    path = write_zoo(folder, remote, text)
     return run(plan_farm(zoo_file.read(path)), address=address, **options)
 
 
@@ -232,6 +241,28 @@ def test_builds_whose_workers_are_killed_are_run_again(
     assert_whole(folder_files(tmp_path / "zoo"), *filter(None, packages))
 
 
+def interrupt(zoo: Path, address: str) -> None:
+    """Run a farm in a process that is killed after its first package."""
+    packages = Store().folder(f"qz1-{0:064x}").parent
+    before = len([*packages.glob("*")])
+    command = [
+        sys.executable,
+        "-m",
+        "qeff_zoo",
+        "farm",
+        "run",
+        str(zoo),
+        "--address",
+        address,
+        "-q",
+    ]
+    with subprocess.Popen(command) as process:
+        while process.poll() is None and len([*packages.glob("*")]) == before:
+            time.sleep(0.1)
+        assert process.poll() is None
+        process.kill()
+
+
 @pytest.mark.full
 def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: LocalHub) -> None:
     variants_of(models, tmp_path, 9)
@@ -240,6 +271,7 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
     (large / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 1e-4}))
     alice.fault("POST", "/commit/", status=503, times=3, skip=2)
     text = '[[models]]\nmodel = "large"\nmemory = "900 GB"\n[[variants]]\nctx_len = [24, 32, 40]\n'
+    interrupt(write_zoo(tmp_path, "hf://acme/thirty", text), address)
 
     report = with_killer(8, 30, lambda: farm(tmp_path, "hf://acme/thirty", address, text))
 

@@ -593,6 +593,15 @@ def test_pages_fit_and_are_accessible(
             assert path == hostile or tab.flaws() == [], path
 
 
+def test_a_printed_page_has_every_figure_and_no_form(tab: Tab, url: str) -> None:
+    tab.page.goto(f"{url}/org/tiny.html")
+    tab.page.emulate_media(media="print")
+    tab.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")  # as printing does
+    assert tab.page.locator("nav, form, .copy").filter(visible=True).count() == 0
+    assert tab.page.locator("details:not([open])").count() == 0
+    assert tab.page.locator("td", has_text="prefill").first.is_visible()
+
+
 def test_the_list_is_used_by_keyboard(tab: Tab, url: str) -> None:
     tab.page.goto(f"{url}/index.html")
     settle(tab)
