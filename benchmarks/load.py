@@ -45,7 +45,8 @@ _QUESTIONS = ("What is this?", "Which colour?", "How many are there?", "Where is
 _TOKENS = 8
 _PEACE = 0.25  # of the time, before the attack
 _PATIENCE = 3.0  # seconds until a hostile client hangs up
-_REST = 2.0  # seconds after the attack until memory is read again
+_REST = 30.0  # seconds at most after the attack until memory is as before
+_FLAT = 50 << 20  # bytes that count as no difference
 _RATE = (
     2000  # samples of a second: a file of a few minutes is small, and large at the rate of a model
 )
@@ -156,8 +157,10 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
     for one in attackers:
         one.cancel()
     await asyncio.wait(attackers)
-    await asyncio.sleep(_REST)
-    memory.append(_resident(pid))
+    begun = time.monotonic()
+    while (after := _resident(pid)) > memory[0] + _FLAT and time.monotonic() < begun + _REST:
+        await asyncio.sleep(0.2)
+    memory.append(after)
     return {
         "seconds": seconds,
         "clients": clients,
@@ -180,6 +183,7 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
             "at_half": max(memory[: len(memory) // 2]),
             "peak": max(memory),
             "after": memory[-1],
+            "seconds_until_after": round(time.monotonic() - begun, 1),
         },
     }
 
