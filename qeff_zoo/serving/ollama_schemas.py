@@ -56,12 +56,11 @@ class OllamaMessage(BaseModel):
         if self.thinking:
             found["reasoning_content"] = self.thinking
         if self.tool_calls:
-            waiting.extend(f"call{number:05}" for number in range(len(self.tool_calls)))
+            names = [f"call{number:05}" for number in range(len(self.tool_calls))]
+            waiting.extend(names)
             found["tool_calls"] = [
-                {"id": id_, "type": "function", "function": _function(call.get("function", {}))}
-                for id_, call in zip(
-                    [*waiting][-len(self.tool_calls) :], self.tool_calls, strict=True
-                )
+                {"id": name, "type": "function", "function": _function(call.get("function", {}))}
+                for name, call in zip(names, self.tool_calls, strict=True)
             ]
         if self.role == "tool":
             found |= {"tool_call_id": waiting.popleft() if waiting else "", "name": self.tool_name}
