@@ -20,7 +20,7 @@ separate call, as long as every decoding slot has a draft that is worth the dela
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class _Slot:
     @property
     def prefills(self) -> bool:
         """Whether prompt tokens are left to run."""
-        return self.left > 0
+        return self.placing is not None or self.done < len(self.answer.request.prompt)
 
     @property
     def is_current(self) -> bool:
@@ -103,11 +103,12 @@ class _Slot:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
         request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
-        if self.prefills:
+        generated = self.done - len(request.prompt)
+        if generated < 0:
             stop = _end(request.prompt, self.done, length, request.insets, no_single=no_single)
             tokens: Sequence[int] = request.prompt[self.done : stop]
         else:
-            tokens = self.answer.token_ids[-self.left :][:length]
+            tokens = self.answer.token_ids[generated : generated + length]
         return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
@@ -216,10 +217,11 @@ class Scheduler:
         Returns:
             Whether any request is left.
         """
-        self._admit()
-        length = self._chunk_length()
-        if chunk := self._next_chunk(length):
-            self._prefill(chunk, length)
+        if self._groups:
+            self._admit()
+        if prefilling := [seat for seat in self._seats if seat.prefills]:
+            length = self._chunk_length(len(prefilling))
+            self._prefill(self._next_chunk(prefilling, length), length)
         if decoding := [seat for seat in self._seats if not seat.prefills]:
             self._pack(decoding)
             self._decode(decoding)
@@ -291,15 +293,14 @@ class Scheduler:
         if seat.group not in self._groups:
             self._groups.append(seat.group)
 
-    def _next_chunk(self, length: int) -> list[_Slot]:
+    def _next_chunk(self, prefilling: list[_Slot], length: int) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
         does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
         At most half of it is padding.
         """
-        prefilling = [seat for seat in self._seats if seat.prefills]
-        if prefilling and self._shortest_next:
+        if self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
@@ -320,14 +321,17 @@ class Scheduler:
                 widths = together
         return chunk
 
-    def _chunk_length(self) -> int:
-        """Return the maximum number of tokens of a prompt in the next prefill call."""
+    def _chunk_length(self, waiting: int) -> int:
+        """Return the maximum number of tokens of a prompt in the next prefill call.
+
+        Args:
+            waiting: Number of requests with prompt tokens left.
+        """
         length, split = self._decoder.sizes.prefill_seq_len, self._decoder.split
-        decoding = sum(not seat.prefills for seat in self._seats)
+        decoding = self.running - waiting
         if not decoding:
             return length
         # More if more requests wait for their first token than for their next one.
-        waiting = self.running - decoding
         return min(length, split * max(-(-decoding // split), -(-waiting // decoding)))
 
     def _reuse(self, seat: _Slot) -> None:
@@ -421,7 +425,7 @@ class Scheduler:
         """Run several tokens of each slot; generation continues as long as sampled tokens match the draft."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
-            seat.row: replace(piece, tokens=[*piece.tokens, *map(token_of, draft)])
+            seat.row: piece._replace(tokens=[*piece.tokens, *map(token_of, draft)])
             for seat, piece, draft in ahead
         }
         held = {
