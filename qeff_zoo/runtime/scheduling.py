@@ -3,9 +3,9 @@
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
-the length of calls changes no bit (`Decoder.split`), a prefill call beside decoding requests runs about as many tokens
-as the decode call, and more only if fewer requests decode than prefill: a long prompt delays the next token of others
-by about the time of a decode call.
+more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts:
+first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
+calls changes no bit (`Decoder.split`).
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -34,6 +34,10 @@ from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
 from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
+
+#: Pieces of `Decoder.split` tokens in a prefill call beside decoding requests. Fewer cost more for each token and delay
+#: first tokens; more delay next tokens.
+_BESIDE = 4
 
 
 @dataclass(eq=False)
@@ -297,14 +301,14 @@ class Scheduler:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
-        does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
+        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt.
         At most half of it is padding.
         """
         if self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
-        most = length * (len(prefilling) if len(prefilling) == self.running else 1)
+        most = length * (len(prefilling) if self._many_wait(len(prefilling)) else 1)
         chunk: list[_Slot] = []
         widths: list[int] = []
         for seat in prefilling:
@@ -327,12 +331,12 @@ class Scheduler:
         Args:
             waiting: Number of requests with prompt tokens left.
         """
-        length, split = self._decoder.sizes.prefill_seq_len, self._decoder.split
-        decoding = self.running - waiting
-        if not decoding:
-            return length
-        # More if more requests wait for their first token than for their next one.
-        return min(length, split * max(-(-decoding // split), -(-waiting // decoding)))
+        length = self._decoder.sizes.prefill_seq_len
+        return length if self._many_wait(waiting) else min(length, _BESIDE * self._decoder.split)
+
+    def _many_wait(self, waiting: int) -> bool:
+        """Whether a prefill call runs prompts whole: more than a third of the requests wait for their first token."""
+        return 3 * waiting > self.running
 
     def _reuse(self, seat: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""
