@@ -147,21 +147,26 @@ def brief(value: object) -> str:
 def install(app: FastAPI) -> None:
     """Install handlers that return an error object for every failure of an app."""
 
-    @app.exception_handler(ApiError)
-    async def _(_: Request, error: ApiError) -> JSONResponse:
+    def response(request: Request, error: ApiError) -> JSONResponse:
+        if request.url.path.startswith("/api/"):  # ollama's form
+            return JSONResponse({"error": error.message}, error.status)
         return error.response
 
+    @app.exception_handler(ApiError)
+    async def _(request: Request, error: ApiError) -> JSONResponse:
+        return response(request, error)
+
     @app.exception_handler(RequestValidationError)
-    async def _(_: Request, error: RequestValidationError) -> JSONResponse:
-        return invalid_body(error.errors()).response
+    async def _(request: Request, error: RequestValidationError) -> JSONResponse:
+        return response(request, invalid_body(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> JSONResponse:
-        return _http(request, error).response
+        return response(request, _http(request, error))
 
     @app.exception_handler(Exception)
-    async def _(_: Request, error: Exception) -> JSONResponse:
-        return internal_error().response  # the exception itself is logged
+    async def _(request: Request, error: Exception) -> JSONResponse:
+        return response(request, internal_error())  # the exception itself is logged
 
 
 def invalid_body(problems: Sequence[Any]) -> ApiError:
