@@ -60,6 +60,9 @@ class Suite:
             "INTEROP_OUTCOMES": str(outcomes),
             "PYTHONPATH": os.pathsep.join(paths),
         }
+        # A build takes longer than the time of one test.
+        building = [sys.executable, "-W", "ignore", "-m", "interop_checks.packages", str(cache)]
+        subprocess.run(building, env=environment, check=True)
         plugins = [f"interop_checks.{self.plugin}", "interop_checks.outcomes", "no:cacheprovider"]
         command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "--tb=line"]
         command += ["--continue-on-collection-errors", *self.options]
