@@ -119,17 +119,20 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Structured output, as in OpenAI's API."""
+    """Structured output, as in OpenAI's API; llama-server takes a schema of `json_object` too."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
+    content: dict[str, Any] | None = Field(None, alias="schema")
 
     @model_validator(mode="after")
     def _whole(self) -> "ResponseFormat":
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ValueError("json_schema and type 'json_schema' come together")
+        if self.type != "json_object" and self.content is not None:
+            raise ValueError("schema comes with type 'json_object'")
         return self
 
     @property
@@ -137,7 +140,7 @@ class ResponseFormat(BaseModel):
         """Grammar of the structured output; None for free text."""
         if self.type == "text":
             return None
-        return Grammar.json(self.json_schema.content if self.json_schema else None)
+        return Grammar.json(self.json_schema.content if self.json_schema else self.content)
 
 
 class StructuredOutputs(BaseModel):
@@ -165,12 +168,12 @@ class StructuredOutputs(BaseModel):
         if self.choice is not None:
             return Grammar.choice(self.choice)
         if self.grammar_ is not None:
-            return Grammar.lark(self.grammar_)
+            return Grammar.context_free(self.grammar_)
         return Grammar.json(self.schema_)
 
 
 class _Generating(RequestBody):
-    """Fields of chats and completions. vLLM has the last group too."""
+    """Fields of chats and completions. vLLM has the group after OpenAI's, llama-server the last one."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -199,6 +202,10 @@ class _Generating(RequestBody):
     truncation_side: Literal["left", "right"] = "left"
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
+    return_tokens_as_token_ids: bool = False
+
+    grammar: Annotated[str, Field(max_length=MAX_FORM)] = ""
+    json_schema: dict[str, Any] | None = None
 
 
 class _InMessage(BaseModel):
@@ -385,6 +392,7 @@ class ChatRequest(_Generating):
     parallel_tool_calls: bool = True
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
 
+    echo: bool = False  # the last message, if it is the assistant's, precedes its continuation
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: Annotated[str, Field(max_length=64)] | None = None  # a name, never a source
