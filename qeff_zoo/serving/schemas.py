@@ -430,8 +430,15 @@ class CompletionRequest(_Generating):
 class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
 
-    truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
+    truncate: Literal["START", "END", "NONE"] | None = None  # as at Cohere and NVIDIA
     truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None  # as in vLLM
+
+    @property
+    def cut_on(self) -> Literal["left", "right"] | None:
+        """Side on which long texts are truncated; None for the tokenizer's."""
+        by_name: dict[str, Literal["left", "right"]] = {"START": "left", "END": "right"}
+        return self.truncation_side or by_name.get(self.truncate or "")
 
 
 class EmbeddingRequest(EncoderRequest):
@@ -442,7 +449,13 @@ class EmbeddingRequest(EncoderRequest):
     dimensions: int | None = Field(None, ge=1)
 
 
-class ClassifyRequest(EncoderRequest):
+class ScoringRequest(EncoderRequest):
+    """Fields of requests to classifiers and rerankers, as in vLLM's API."""
+
+    use_activation: bool = True  # else scores are logits
+
+
+class ClassifyRequest(ScoringRequest):
     """Body of /v1/classify, as in vLLM's API."""
 
     input: Texts
@@ -451,13 +464,14 @@ class ClassifyRequest(EncoderRequest):
 class PoolingRequest(ClassifyRequest):
     """Body of /v1/pooling, as in vLLM's API."""
 
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
     encoding_format: Literal["float"] = "float"
 
 
 _Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
 
 
-class ScoreRequest(EncoderRequest):
+class ScoreRequest(ScoringRequest):
     """Body of /v1/score, as in vLLM's API: one text and several others, or as many of both."""
 
     queries: _Several
@@ -509,18 +523,54 @@ class RerankDocument(BaseModel):
     text: str
 
 
-class RerankRequest(EncoderRequest):
+class RerankRequest(ScoringRequest):
     """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs."""
 
     query: str
     documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
     top_n: int = Field(0, ge=0)  # 0 for all
     return_documents: bool = True
+    max_tokens_per_doc: int = Field(0, ge=0, le=MAX_TOKENS)  # 0 for whole documents
 
     @property
     def texts(self) -> list[str]:
         """Texts of the documents."""
         return [one if isinstance(one, str) else one.text for one in self.documents]
+
+
+class _CohereContent(BaseModel):
+    """Texts of one embedding."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    content: Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
+
+
+class CohereEmbedRequest(EncoderRequest):
+    """Body of /v2/embed, as in Cohere's API."""
+
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
+    inputs: Annotated[list[_CohereContent], Field(min_length=1, fail_fast=True)] | None = None
+    input_type: Annotated[str, Field(max_length=64)] | None = None
+    embedding_types: Annotated[
+        list[Literal["float", "base64", "binary", "ubinary"]], Field(min_length=1, max_length=4)
+    ] = ["float"]
+    output_dimension: int | None = Field(None, ge=1)
+    max_tokens: Truncation = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "CohereEmbedRequest":
+        if (self.texts is None) == (self.inputs is None):
+            raise ValueError("one of texts and inputs is expected")
+        if self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = self.max_tokens
+        return self
+
+    @property
+    def given(self) -> list[str]:
+        """Texts to embed."""
+        joined = ["".join(part.text for part in one.content) for one in self.inputs or ()]
+        return self.texts or joined
 
 
 class PictureEmbeddingRequest(RequestBody):
