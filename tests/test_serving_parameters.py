@@ -102,11 +102,19 @@ def test_neutral_values_of_other_servers_change_nothing(
     neutral = {
         "top_k": -1, "length_penalty": 1.0, "use_beam_search": False, "priority": 0, "detokenize": True,
         "spaces_between_special_tokens": True, "skip_special_tokens": True, "typical_p": 1.0, "cache_prompt": True,
-        "request_id": "mine",
+        "request_id": "mine", "mirostat": 0, "dry_multiplier": 0.0, "xtc_probability": 0, "n_probs": 0, "num_beams": 1,
+        "repeat_penalty": 1.0, "n_predict": -1,
     }  # fmt: skip
     assert more(client, **neutral).text == usual.text
     with pytest.raises(openai.BadRequestError, match="length_penalty"):
         more(client, length_penalty=2.0)
+    named = client.completions.create(
+        model=MODEL, prompt=PROMPT, temperature=0, extra_body={"n_predict": 3}
+    )
+    assert named.usage is not None
+    assert named.usage.completion_tokens == 3
+    both: Any = [PROMPT, alone.encode(PROMPT)]
+    assert [one.text for one in complete(client, both).choices] == [usual.text] * 2
 
 
 def test_a_request_is_named_by_its_client_or_by_the_server(url: str) -> None:

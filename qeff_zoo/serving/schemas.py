@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qeff_zoo.runtime import Grammar
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 
-#: One text, several, or the same as token ids. Validation of a long list stops at its first error, to save memory.
+#: One text, several, or some of them as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
     str
     | Annotated[list[str], Field(fail_fast=True)]
     | Annotated[list[int], Field(fail_fast=True)]
-    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
+    | Annotated[list[str | Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
 #: Passages that begin a prompt, as texts or token ids; or documents for a chat template.
 Documents: TypeAlias = (
@@ -42,12 +42,31 @@ _IGNORED = frozenset(
         "request_id", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
-#: Unsupported parameters, and the values that leave them off.
+#: Names of parameters in llama-server's API.
+_RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+#: Unsupported parameters, and the values that leave them off: samplers of vLLM, llama.cpp and transformers first.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "cache_prompt": (True,),
         "detokenize": (True,),
+        "diversity_penalty": (0,),
+        "dry_multiplier": (0,),
+        "dynatemp_range": (0,),
+        "early_stopping": (False,),
+        "epsilon_cutoff": (0,),
+        "eta_cutoff": (0,),
         "length_penalty": (1.0,),
+        "min_keep": (0,),
+        "mirostat": (0,),
+        "n_predict": (-1,),
+        "n_probs": (0,),
+        "no_repeat_ngram_size": (0,),
+        "num_beams": (1,),
+        "smoothing_factor": (0,),
+        "tfs_z": (1.0,),
+        "top_a": (0,),
+        "top_n_sigma": (-1, 0),
+        "xtc_probability": (0,),
         "priority": (0,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
@@ -84,16 +103,14 @@ class RequestBody(BaseModel):
         if not isinstance(values, dict):
             return values
         kept = {}
-        for name, value in values.items():
-            if name in cls.model_fields and value is not None:
-                kept[name] = value
-            elif not (
-                value is None
-                or name in cls.model_fields
-                or name in _IGNORED
-                or value in _NEUTRAL.get(name, ())
-            ):
-                raise unknown_parameter(name, value)
+        for given, value in values.items():
+            is_neutral = given in _IGNORED or value in _NEUTRAL.get(given, ())
+            if value is None or (is_neutral and given not in cls.model_fields):
+                continue
+            name = _RENAMED.get(given, given)
+            if name not in cls.model_fields:
+                raise unknown_parameter(given, value)
+            kept[name] = value
         return kept
 
 
