@@ -79,7 +79,7 @@ def _choose_formats(target: Target, request: Request, decisions: Decisions) -> d
 
 def changed_floats(checkpoint: Checkpoint, request: Request, target: Target) -> tuple[str, ...]:
     """Warn that FP8 or FP4 weights are requantized or dequantized by default; empty for other checkpoints."""
-    floats = checkpoint.quantization and formats.floats_of(checkpoint.quantization)
+    floats = formats.floats_of(checkpoint.quantization) if checkpoint.quantization else ""
     if not floats or request.weights not in (None, STORED):
         return ()
     text = f"{checkpoint.name!r} stores matrices in {floats}"
