@@ -71,6 +71,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "typical_p": (1.0,),
+        "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
         "functions": ([],),
