@@ -314,15 +314,15 @@ def _events_of(output: Output) -> list[Event]:
     return events
 
 
-def routes(api: str, runs: ChatRuns) -> APIRouter:
-    """Return the endpoints of responses.
+def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
+    """Return the endpoint that creates responses.
 
     Args:
-        api: Prefix of their paths.
+        api: Prefix of its path.
         runs: Chats of the model.
+        store: Kept responses of the server.
     """
     router = APIRouter()
-    store = ResponseStore()
     tokenizer = runs.engine.session.tokenizer
 
     def conversation(body: ResponsesRequest) -> list[Object]:
@@ -382,6 +382,18 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         with renaming(_PARAMS):
             chat = ChatRequest.model_validate(body.as_chat(conversation(body)))
             return JSONResponse(await runs.count(request, runs.prepare(chat)))
+
+    return router
+
+
+def kept(api: str, store: ResponseStore) -> APIRouter:
+    """Return the endpoints of kept responses.
+
+    Args:
+        api: Prefix of their paths.
+        store: Kept responses of the server.
+    """
+    router = APIRouter()
 
     @router.get(f"{api}responses/{{name}}")
     async def retrieve(name: str) -> Response:

@@ -7,12 +7,17 @@ import os
 import sys
 from pathlib import Path
 
-from interop_checks import clients
+from interop_checks import clients, evaluation, templates
 from interop_checks.reasons import FAILS
 from interop_checks.suites import SUITES
 from interop_checks.table import RECORD, shown, summary
 
-CHECKS = {"clients": clients.run} | {name: suite.run for name, suite in SUITES.items()}
+CHECKS = {
+    "clients": clients.run,
+    **{name: suite.run for name, suite in SUITES.items()},
+    "templates": templates.run,
+    "lm-eval": evaluation.run,
+}
 
 
 def main() -> int:

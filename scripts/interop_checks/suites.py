@@ -3,22 +3,18 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from interop_checks.reasons import result_of
+from interop_checks.sources import unpacked
 
 #: Modules that the suites import, and that the environment of this project lacks.
 TOOLS = ("httpx", "httpcore", "pytest-asyncio", "tblib", "cloudpickle", "pybase64")
-_INDEX = "https://pypi.org/pypi/{}/json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class Suite:
             cache: Folder of the sources and packages.
             only: Files of tests; empty for all.
         """
-        source = _source(self, cache / "sources")
+        source = unpacked(self.distribution, self.members, cache / "sources") / self.folder
         outcomes = cache / f"{self.name}.part.jsonl"
         outcomes.unlink(missing_ok=True)
         paths = [os.environ.get("PYTHONPATH", ""), str(_tools(cache / "tools"))]
@@ -129,34 +125,6 @@ def _outcomes(path: Path) -> dict[str, dict[str, str]]:
 def _row(suite: str, row: Mapping[str, str]) -> dict[str, str]:
     result, reason = result_of(suite, row)
     return {"result": result, "test": row["test"], "reason": reason}
-
-
-def _source(suite: Suite, folder: Path) -> Path:
-    """Return the folder of a suite's tests, downloaded once."""
-    unpacked = folder / suite.distribution
-    if not unpacked.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        index = _INDEX.format(suite.distribution)
-        with urllib.request.urlopen(index) as answer:
-            files = json.load(answer)["urls"]
-        url = next(one["url"] for one in files if one["packagetype"] == "sdist")
-        archive = folder / f"{suite.distribution}.tar.gz"
-        print(f"Downloading {archive.name}", file=sys.stderr)
-        whole = urllib.parse.urljoin(index, url)  # a mirror's URLs are relative
-        with urllib.request.urlopen(whole) as answer, archive.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-        staged = folder / f"{suite.distribution}.part"
-        shutil.rmtree(staged, ignore_errors=True)
-        with tarfile.open(archive) as packed:
-            wanted = [
-                one for one in packed if any(part in f"/{one.name}" for part in suite.members)
-            ]
-            packed.extractall(staged, wanted, filter="data")
-        (top,) = staged.iterdir()
-        top.rename(unpacked)
-        staged.rmdir()
-        archive.unlink()
-    return unpacked / suite.folder
 
 
 def _tools(folder: Path) -> Path:
