@@ -33,19 +33,27 @@ class Toy:
         self.name, self.nbytes, self.loads = name, nbytes, 0
         self.is_loaded, self.gate = False, asyncio.Event()
         self.gate.set()
+        self.seconds, self.max_body_bytes = 0.0, 1 << 20
 
     @contextmanager
     def load(self) -> Iterator[Loaded]:
         self.loads, self.is_loaded = self.loads + 1, True
         metrics = Metrics(partial(Stats, 1, 0, 0, {}, 0, 0, 0))
         model = Model(name=self.name, fingerprint="", max_tokens=1)
-        yield Loaded(app=self.answer, model=model, metrics=metrics, nbytes=self.nbytes)
+        yield Loaded(
+            app=self.answer,
+            model=model,
+            metrics=metrics,
+            nbytes=self.nbytes,
+            max_body_bytes=self.max_body_bytes,
+        )
         self.is_loaded = False
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.is_loaded
         body = (await receive())["body"]
         await self.gate.wait()
+        await asyncio.sleep(self.seconds)
         assert self.is_loaded
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": self.name.encode() + body[:0]})
@@ -61,18 +69,24 @@ async def ask(
     body: bytes | None = None,
     path: str = "/v1/completions",
     query: bytes = b"",
+    kind: bytes = b"application/json",
+    left: asyncio.Event | None = None,
 ) -> tuple[int, bytes]:
-    """Send a request to an app; give the status and the body."""
+    """Send a request to an app; give the status and the body. The client leaves at an event."""
     sent: list[Any] = []
     content = json.dumps({"model": name}).encode() if body is None else body
+    whole = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": content, "more_body": False}
+        if not whole:
+            await (left or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+        return whole.pop()
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"content-type", kind)]
     method = "GET" if body == b"" else "POST"
     scope = {
         "type": "http",
@@ -82,6 +96,8 @@ async def ask(
         "query_string": query,
     }
     await fleet(scope, receive, send)
+    if not sent:
+        return 499, b""
     return sent[0]["status"], sent[1]["body"]
 
 
@@ -156,7 +172,7 @@ def test_a_request_without_a_known_model_is_refused() -> None:
         for content in (b"", b"[1]", b"\xff", b"{" * 100_000):
             assert (await ask(fleet, "", content))[0] == 400
         form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
-        assert await ask(fleet, "", form) == (200, b"one")
+        assert await ask(fleet, "", form, kind=b"multipart/form-data; boundary=x") == (200, b"one")
         assert await ask(fleet, "", b"", "/openapi.json", b"model=one") == (200, b"one")
         assert (await ask(fleet, "", b"", "/openapi.json", b"model=two"))[0] == 404
         status, body = await ask(fleet, "two", path="/api/chat")

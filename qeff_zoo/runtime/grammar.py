@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -194,7 +194,7 @@ class GrammarGuide:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         found = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
         if not found.any():
-            raise GenerationError(
+            raise NoTokenError(
                 f"No token goes on with the answer: {self._matcher.get_error() or 'it is complete'}. Expected a form "
                 "that the vocabulary can spell. Make it simpler."
             )

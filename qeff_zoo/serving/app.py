@@ -76,6 +76,11 @@ def service_of(session: "Session | EncoderSession") -> Service:
     return service
 
 
+def body_bytes_of(session: "Session | EncoderSession") -> int:
+    """Return the maximum size of a request's body for a session, which depends on whether it has files."""
+    return MAX_MEDIA_BYTES if service_of(session).takes_files(session) else MAX_BODY_BYTES
+
+
 def create_app(
     backend: Backend,
     *,
@@ -119,11 +124,9 @@ def create_app(
         adapter_sources=adapter_sources,
         formats=formats or ChatFormats(),
     )
-    has_files = service_of(backend.session).takes_files(backend.session)
-    usual = MAX_MEDIA_BYTES if has_files else MAX_BODY_BYTES
     app = guarded(
         endpoints(backend, offer)[0],
-        usual if max_body_bytes is None else max_body_bytes,
+        body_bytes_of(backend.session) if max_body_bytes is None else max_body_bytes,
         api_keys=api_keys,
         hosts=hosts,
         origins=origins,

@@ -312,15 +312,15 @@ def _events_of(output: Output) -> list[Event]:
     return events
 
 
-def routes(api: str, runs: ChatRuns) -> APIRouter:
-    """Return the endpoints of responses.
+def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
+    """Return the endpoint that creates responses.
 
     Args:
-        api: Prefix of their paths.
+        api: Prefix of its path.
         runs: Chats of the model.
+        store: Kept responses of the server.
     """
     router = APIRouter()
-    store = ResponseStore()
     tokenizer = runs.engine.session.tokenizer
 
     def count_tokens(text: str) -> int:
@@ -373,6 +373,18 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         (generation,) = await runs.finish(request, handles)
         made = builder.whole(generation, chat.output(generation))
         return JSONResponse(keep(body, made, before))
+
+    return router
+
+
+def kept(api: str, store: ResponseStore) -> APIRouter:
+    """Return the endpoints of kept responses.
+
+    Args:
+        api: Prefix of their paths.
+        store: Kept responses of the server.
+    """
+    router = APIRouter()
 
     @router.get(f"{api}responses/{{name}}")
     async def retrieve(name: str) -> Response:

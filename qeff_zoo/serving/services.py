@@ -28,6 +28,7 @@ from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.responses import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import FEATURE_EXTRACTION
@@ -47,6 +48,7 @@ class Offer:
         image_hosts: Hosts from which images and videos are fetched for clients.
         adapter_sources: Folders and repositories that clients may load adapters from; None for none.
         formats: Formats of the model's chats.
+        store: Kept responses of the server.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Offer:
     image_hosts: Collection[str]
     adapter_sources: adapters.Sources | None
     formats: ChatFormats = field(default_factory=ChatFormats)
+    store: ResponseStore = field(default_factory=ResponseStore)
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
@@ -135,7 +138,8 @@ class Generation:
         )
         routers = [
             generation.routes(API, runs),
-            responses.routes(API, runs),
+            responses.routes(API, runs, offer.store),
+            responses.kept(API, offer.store),
             messages.routes(API, runs),
             ollama.routes(runs),
         ]
