@@ -87,7 +87,7 @@ async def events(
         yield _event(error.body)
         return
     if include_usage:
-        yield _event(reply.closing([handle.result() for handle in handles], n))
+        yield _event(reply.closing(chat, [handle.result() for handle in handles], n))
     yield b"data: [DONE]\n\n"
 
 
