@@ -179,6 +179,8 @@ def test_other_scales_and_changed_weights_are_no_constants() -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, False),
         (compressed("channel"), False),
         ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8"}}}, False),
+        ({"quant_method": "mxfp8"}, True),
+        ({**compressed("group"), "format": "mxfp8-quantized"}, True),
         ({"quant_method": "awq", "bits": 4}, True),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
     ],

@@ -3,7 +3,7 @@
 
 The module of a method has a function `encodings(stored)`. Its result is read row by row, so that only a piece of a
 matrix is decoded at a time. If some variants of a method are unsupported, a function `problem(config)` explains them,
-and if it has small floats in place of integers, `floats(config)`, and `is_float8(config)` if these may have 8 bits.
+and if it has small floats in place of integers, `floats(config)`, and `is_float8(config)` if a graph can have them.
 Nothing here imports torch or transformers.
 """
 
@@ -71,7 +71,7 @@ def floats_of(config: Mapping[str, Any]) -> str:
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:
-    """Return whether all quantized matrices of a checkpoint are 8-bit floats.
+    """Return whether all quantized matrices of a checkpoint are 8-bit floats, with scales that are floats too.
 
     Args:
         config: `quantization_config`; empty if there is none.
