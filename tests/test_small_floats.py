@@ -24,6 +24,7 @@ from test_full_size import without_weights
 from test_qaic_graph import junk, open_host, program
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, DeviceNumerics
 from qeff_zoo.plan.request import Request
@@ -199,6 +200,9 @@ def test_compilers_get_8_bit_floats_by_request(
     for weights in ("fp32", "stored"):
         plan = check(checkpoint, Request(target="qaic", weights=weights))
         assert not any("stores matrices" in one for one in plan.warnings)
+        kept = weights == "stored" and formats.has_float8(config)
+        assert plan.spec["quantization"].get("float8", 0) == kept
+    assert "float8" not in check(checkpoint, Request(target="ort")).spec["quantization"]
 
 
 def test_fp8_retain_weights_is_stored(tmp_path: Path) -> None:

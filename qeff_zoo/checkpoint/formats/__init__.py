@@ -31,6 +31,7 @@ METHODS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
     }
 )
+_FLOAT8 = "8-bit floats"
 #: Data types that store no unquantized weights; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Known unsupported methods, and advice for each.
@@ -68,6 +69,15 @@ def floats_of(config: Mapping[str, Any]) -> str:
     """
     floats = getattr(_module(str(config["quant_method"])), "floats", None)
     return str(floats(config)) if floats else ""
+
+
+def has_float8(config: Mapping[str, Any]) -> bool:
+    """Return whether some matrices of a checkpoint are 8-bit floats.
+
+    Args:
+        config: `quantization_config`; empty if there is none.
+    """
+    return bool(config) and floats_of(config) == _FLOAT8
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:
