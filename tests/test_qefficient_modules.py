@@ -180,7 +180,7 @@ def test_prompts_fill_the_batch_of_a_program(
     with pytest.raises(FileNotFoundError, match="expected the path that `compile` returned"):
         get_compilation_dims(tmp_path / "other" / "qpcs")
 
-    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    (tmp_path / "prompts.txt").write_text(" one \ntwo\n")
     assert get_input_prompts("one") == ["one"]
     assert get_input_prompts(None, tmp_path / "prompts.txt") == ["one", "two"]
     with pytest.raises(ValueError, match="Give a text, a list of texts, or a file"):

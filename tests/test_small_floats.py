@@ -9,24 +9,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import parity
 import pytest
 import quantized
 import torch
+from onnx_ir.tape import Tape
 from safetensors.torch import load_file, save_file
 from test_full_size import without_weights
 from test_qaic_graph import junk, open_host, program
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.graph.numerics import FLOAT16, FLOAT32
+from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, DeviceNumerics
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
 from qeff_zoo.targets.base import Lowered
+from qeff_zoo.targets.emulation import device
 from qeff_zoo.targets.qaic import lowering, ops
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.storage import Storage
@@ -34,6 +39,7 @@ from qeff_zoo.weights.writing import plan_file, write
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 BFLOAT16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
+pytestmark = pytest.mark.xdist_group("llama-base")
 GENUINE = ("ct-fp8-block", "ct-fp8-dynamic", "fp8-block", "torchao-fp8")
 
 
@@ -101,6 +107,7 @@ def constants(model: ir.Model) -> dict[str, ir.Value]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_graphs_have_the_floats_of_the_checkpoint(kind: str, tmp_path: Path) -> None:
     subject = parity.subject("llama-base")
     values = quantize(subject.folder / "checkpoint", tmp_path / "c", kind)
@@ -173,6 +180,8 @@ def test_other_scales_and_changed_weights_are_no_constants() -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, False),
         (compressed("channel"), False),
         ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8"}}}, False),
+        ({"quant_method": "mxfp8"}, True),
+        ({**compressed("group"), "format": "mxfp8-quantized"}, True),
         ({"quant_method": "awq", "bits": 4}, True),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, True),
     ],
@@ -191,6 +200,9 @@ def test_compilers_get_8_bit_floats_by_request(
     for weights in ("fp32", "stored"):
         plan = check(checkpoint, Request(target="qaic", weights=weights))
         assert not any("stores matrices" in one for one in plan.warnings)
+        kept = weights == "stored" and formats.has_float8(config)
+        assert plan.spec["quantization"].get("float8", 0) == kept
+    assert "float8" not in check(checkpoint, Request(target="ort")).spec["quantization"]
 
 
 def test_fp8_retain_weights_is_stored(tmp_path: Path) -> None:
@@ -200,3 +212,28 @@ def test_fp8_retain_weights_is_stored(tmp_path: Path) -> None:
     assert model._request("qaic", {}).weights == "stored"
     model = QEFFAutoModelForCausalLM.from_pretrained(tmp_path / "c", fp8_retain_weights=False)
     assert model._request("qaic", {}).weights is None
+
+
+@pytest.mark.parametrize("scale", ["float32", "bfloat16"])
+def test_an_emulated_device_rounds_dequantized_weights_once(scale: str, tmp_path: Path) -> None:
+    values = np.array([[448, -3.5], [0.875, 20]], ml_dtypes.float8_e4m3fn)
+    scales = np.array([1 / 3, 3e-6], np.dtype(scale))  # float16 has neither 1 / 3 nor 3e-6
+    w, s = (
+        ir.val(name, const_value=ir.tensor(array, name=name))
+        for name, array in (("w", values), ("s", scales))
+    )
+    x = ir.val("x", ir.DataType.FLOAT, [2, 2])
+    tape = Tape()
+    wide = s if scale == "float32" else tape.op("Cast", [s], {"to": ir.DataType.FLOAT})
+    y = tape.op("MatMul", [x, tape.op("DequantizeLinear", [w, wide], {"axis": 0})])
+    y.name, y.type, y.shape = "y", x.type, x.shape
+    graph = ir.Graph([x], [y], nodes=tape.nodes, initializers=[w, s], opset_imports={"": 21})
+    model = ir.Model(graph, ir_version=10)
+    device.apply(model, DeviceNumerics())
+    ir.save(model, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    (found,) = session.run(None, {"x": np.eye(2, dtype=np.float32)})
+    exact = values.astype(np.float32) * scales.astype(np.float32)[:, None]
+    assert np.array_equal(found, exact.astype(np.float16).astype(np.float32))
+    rounded = scales.astype(np.float16).astype(np.float32)[:, None]
+    assert not np.array_equal(found, (values.astype(np.float32) * rounded).astype(np.float16))

@@ -175,7 +175,7 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         axes.pop("hidden_states", None)
         axes["draft_heads"] = digest_axis(heads)
     # Of the target's lowering, and of what takes adapters: nobody asks for another than the newest.
-    for name in ("revision", "lora_rev"):
+    for name in ("revision", "lora_rev", "float8"):
         axes.pop(name, None)
     if file := manifest.get("weights", {}).get("gguf_file"):
         axes["gguf_file"] = file  # one of several that a repository may have

@@ -45,7 +45,7 @@ DECISIONS = (
     Decision(decide_target, provides=("target",)),
     Decision(decide_components, provides=("components", "fused_heads")),
     Decision(check_quantization),
-    Decision(decide_weights, provides=("weights", "formats")),
+    Decision(decide_weights, provides=("weights", "formats", "float8")),
     Decision(decide_shape, provides=("shape",)),
     Decision(decide_task_options, provides=("task_options",)),
     Decision(decide_merged_adapters),

@@ -56,7 +56,12 @@ def spec_of_build(
             **{name: value for program in programs for name, value in program.variant.items()},
         },
         "shape": {key: value for key, value in asdict(shape).items() if value},
-        "quantization": {"method": checkpoint.method, **_group(decisions, "quantization")},
+        "quantization": {
+            "method": checkpoint.method,
+            **_group(decisions, "quantization"),
+            # Revision of what becomes of 8-bit floats: they were dequantized before.
+            **({"float8": 1} if facts["float8"] else {}),
+        },
         "target": {"name": target.name, "revision": target.revision, **facts["options"]},
         "exporter": EXPORTER_REVISION,
         "tokenizer": text.identity_of(checkpoint.companions),

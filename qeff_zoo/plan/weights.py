@@ -13,6 +13,7 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
     """Decide the storage formats of matrices, and the block size of integers.
 
     The fact `formats` has the fields `weights`, `stored` and `named` of programs; it is empty if there are problems.
+    The fact `float8` is whether 8-bit floats of the checkpoint stay.
     """
     decisions = Decisions()
     quantized = bool(checkpoint.quantization) and STORED in target.weights
@@ -35,6 +36,8 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
             f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
         )
     named = _choose_formats(target, request, decisions)
+    stays = weights == STORED and target.keeps_float8
+    decisions.provide(float8=stays and formats.has_float8(checkpoint.quantization))
     if not known:
         return decisions.provide(weights=weights, formats={})
     chosen = [weights, *named.values()]

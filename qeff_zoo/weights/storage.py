@@ -13,7 +13,7 @@ from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers
+    from qeff_zoo.checkpoint.formats.encoded import Encoded, Floats, Integers
 
 _BITS, _BLOCKS = (2, 4, 8), (256, 128, 64, 32, 16)
 #: What follows the name of a module in that of its matrix.
@@ -95,17 +95,14 @@ class Storage:
         if not whole or self.pattern_of(name) is not None or not _moves_rows(value, self.encoded):
             return None
         columns = shape_of(value, self.encoded)[-1]
-        formats = {
-            one
-            and Format(
-                bits=8,
-                block=one.group if one.group < columns else 0,
-                scale=one.scale,
-                element=one.element,
-            )
-            for one in found
-        }
+        formats = {None if one is None else _float8(one, columns) for one in found}
         return formats.pop() if len(formats) == 1 else None
+
+
+def _float8(floats: "Floats", columns: int) -> Format:
+    """Return the format of rows of 8-bit floats with that many columns."""
+    block = floats.group if floats.group < columns else 0
+    return Format(bits=8, block=block, scale=floats.scale, element=floats.element)
 
 
 def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:

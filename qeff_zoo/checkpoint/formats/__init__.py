@@ -3,7 +3,7 @@
 
 The module of a method has a function `encodings(stored)`. Its result is read row by row, so that only a piece of a
 matrix is decoded at a time. If some variants of a method are unsupported, a function `problem(config)` explains them,
-and if it has small floats in place of integers, `floats(config)`, and `is_float8(config)` if these may have 8 bits.
+and if it has small floats in place of integers, `floats(config)`, and `is_float8(config)` if a graph can have them.
 Nothing here imports torch or transformers.
 """
 
@@ -31,6 +31,7 @@ METHODS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
     }
 )
+_FLOAT8 = "8-bit floats"
 #: Data types that store no unquantized weights; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Known unsupported methods, and advice for each.
@@ -70,8 +71,17 @@ def floats_of(config: Mapping[str, Any]) -> str:
     return str(floats(config)) if floats else ""
 
 
+def has_float8(config: Mapping[str, Any]) -> bool:
+    """Return whether some matrices of a checkpoint are 8-bit floats.
+
+    Args:
+        config: `quantization_config`; empty if there is none.
+    """
+    return bool(config) and floats_of(config) == _FLOAT8
+
+
 def is_float8(config: Mapping[str, Any]) -> bool:
-    """Return whether all quantized matrices of a checkpoint are 8-bit floats.
+    """Return whether all quantized matrices of a checkpoint are 8-bit floats, with scales that are floats too.
 
     Args:
         config: `quantization_config`; empty if there is none.

@@ -48,13 +48,14 @@ from qeff_zoo.checkpoint.formats.gptq import order_of_groups
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Array, Expression, Read
 
+_MXFP8 = "mxfp8-quantized"
 _FORMATS = (
     "dense",
     "float-quantized",
     "int-quantized",
     "mixed-precision",
     "mxfp4-pack-quantized",
-    "mxfp8-quantized",
+    _MXFP8,
     "naive-quantized",
     "nvfp4-pack-quantized",
     "pack-quantized",
@@ -100,8 +101,10 @@ def floats(config: Mapping[str, Any]) -> str:
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:
-    """Return whether all matrices are 8-bit floats."""
-    return bool(groups := _groups(config)) and all(map(_has_float8, groups))
+    """Return whether all matrices are 8-bit floats, with scales that are floats too."""
+    groups = _groups(config)
+    powers = any(one.get("format") == _MXFP8 for one in (config, *groups))
+    return bool(groups) and all(map(_has_float8, groups)) and not powers
 
 
 def _has_float8(group: Mapping[str, Any]) -> bool:

@@ -51,8 +51,8 @@ def floats(config: Mapping[str, Any]) -> str:
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:
-    """Return whether all matrices are 8-bit floats."""
-    return True
+    """Return whether all matrices are 8-bit floats, with scales that are floats too."""
+    return config.get("quant_method") != "mxfp8"
 
 
 def encodings(stored: Stored) -> Encodings:

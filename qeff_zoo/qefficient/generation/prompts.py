@@ -7,22 +7,20 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from qeff_zoo.qefficient.execution import prompts_of
+from qeff_zoo.disk import text_files
 from qeff_zoo.qefficient.generation.cloud_infer import program_at
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 
 def read_prompts_txt_file(prompts_txt_file_path: str | os.PathLike[str]) -> list[str]:
-    """Return the prompts of a text file, one a line.
+    """Return the lines of a text file, without white space at their ends.
 
     Args:
         prompts_txt_file_path: Path of the file, in UTF-8.
-
-    Raises:
-        GenerationError: The file cannot be read, or has no prompt.
     """
-    return prompts_of(None, os.fspath(prompts_txt_file_path))
+    text = text_files.read(Path(prompts_txt_file_path))
+    return [line.strip() for line in text_files.lines_of(text)]
 
 
 def get_input_prompts(
@@ -37,7 +35,6 @@ def get_input_prompts(
 
     Raises:
         ValueError: There is neither.
-        GenerationError: The file cannot be read, or has no prompt.
     """
     if prompts_txt_file_path is not None:
         return read_prompts_txt_file(prompts_txt_file_path)
