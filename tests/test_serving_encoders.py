@@ -89,6 +89,15 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
     (one,) = session.classify([("a cat", "two dogs")])
     assert short[1]["results"][0]["relevance_score"] == pytest.approx(one.score, abs=1e-6)
     assert short[1]["results"][0]["document"]["text"] == "two dogs and more"
+    as_list = [
+        {"index": number, "score": expected[number], "text": TEXTS[number]} for number in best
+    ]
+    tei = ask(url, "rerank", query="a cat", texts=TEXTS, return_text=True, top_n=2)[1]
+    assert tei == [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in as_list[:2]]
+    raw = ask(url, "rerank", query="a cat", texts=TEXTS, raw_scores=True)[1]
+    assert sorted(one["score"] for one in raw) == sorted(one["score"] for one in logits)
+    for wrong in ({}, {"texts": TEXTS, "documents": TEXTS}):
+        assert ask(url, "rerank", query="a cat", **wrong)[0] == 400
     tokens = sum(len(ids) for ids in session.encode([("a cat", text) for text in TEXTS]))
     assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert ask(url, "score", queries=["a", "b"], documents=["c"])[1]["error"]["code"]
@@ -210,5 +219,7 @@ def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
         assert all(one["piece"] for one in pieces["tokens"])
         assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["content"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
-            assert ask(url, "tokenize", **wrong)[0] == 400
+            status, refused = ask(url, "tokenize", **wrong)
+            assert status == 400
+            assert "one of prompt, messages and content" in refused["error"]["message"]
         assert ask(url, "detokenize", tokens=[10**6])[1]["error"]["param"] == "tokens"

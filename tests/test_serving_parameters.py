@@ -238,6 +238,8 @@ def test_each_chunk_may_have_the_usage_so_far(client: openai.OpenAI) -> None:
     assert counts == sorted(counts)
     assert counts[-1] == counts[-2] > 1
     assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+    first, *_ = chat(client, stream=True, stream_options=options)
+    assert (first.usage.completion_tokens, first.usage.prompt_tokens > 0) == (0, True)
 
 
 def test_token_ids_are_returned_on_request(

@@ -71,6 +71,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "typical_p": (1.0,),
+        "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
         "functions": ([],),
@@ -541,18 +542,29 @@ class RerankDocument(BaseModel):
 
 
 class RerankRequest(ScoringRequest):
-    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs."""
+    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs; with `texts`, as in Text Embeddings Inference."""
 
     query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)] = []
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] = []
+    return_text: bool = False
+    raw_scores: bool = False
     top_n: int = Field(0, ge=0)  # 0 for all
     return_documents: bool = True
     max_tokens_per_doc: int = Field(0, ge=0, le=MAX_TOKENS)  # 0 for whole documents
 
+    @model_validator(mode="after")
+    def _one(self) -> "RerankRequest":
+        if bool(self.documents) == bool(self.texts):
+            raise ValueError("one of documents and texts is expected")
+        self.use_activation = self.use_activation and not self.raw_scores
+        return self
+
     @property
-    def texts(self) -> list[str]:
+    def contents(self) -> list[str]:
         """Texts of the documents."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        given = (one if isinstance(one, str) else one.text for one in self.documents)
+        return self.texts or [*given]
 
 
 class _CohereContent(BaseModel):

@@ -174,7 +174,7 @@ def _add_scores(
     @router.post("/v2/rerank")
     async def rerank(request: Request, body: RerankRequest) -> Response:
         admit(body)
-        texts = require_few(body.texts, "documents")
+        texts = require_few(body.contents, "documents")
         read = texts
         if most := body.max_tokens_per_doc:
             with blaming("documents"):
@@ -183,6 +183,15 @@ def _add_scores(
             request, body, [(body.query, text) for text in read], "documents"
         )
         order = sorted(range(len(found)), key=lambda number: -found[number])
+        if body.texts:
+            few = order[: body.top_n or None]
+            return JSONResponse(
+                [
+                    {"index": number, "score": found[number]}
+                    | ({"text": texts[number]} if body.return_text else {})
+                    for number in few
+                ]
+            )
         results: list[dict[str, Any]] = [
             {"index": number, "relevance_score": found[number]}
             | ({"document": {"text": texts[number]}} if body.return_documents else {})

@@ -58,6 +58,10 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
         lambda folder: checkpoint(folder, "bert", task="text-classification", num_labels=2),
         {"seq_lens": (64, 256)},
     ),
+    "tagger": (
+        lambda folder: checkpoint(folder, "bert", task="token-classification", num_labels=2),
+        {"seq_lens": (64, 256)},
+    ),
     "vision": (
         lambda folder: shutil.copytree(EXAMPLE.parent / "tiny-vlm", folder),
         {"ctx_len": 256, "full_batch_size": 4},
