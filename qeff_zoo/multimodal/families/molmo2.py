@@ -84,6 +84,10 @@ class Molmo2(Images):
         grid = self.prompt_layout.grid(len(prepared[self.pixels]), prepared, vision.config)
         return Encoded(digest=digest, features=found, grid=grid)
 
+    def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
+        """See `Images`."""
+        return len(inputs[POOLING])
+
     def check_prompt(self, images: int, videos: int) -> None:
         """See `Images`: the model accepts at most one video, without images."""
         if videos and images + videos > 1:
