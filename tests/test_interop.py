@@ -15,7 +15,7 @@ from fixtures_serving import running
 from scripted_program import TEMPLATE, opening
 
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, TextGenerationSession, open_session
+from qeff_zoo.runtime import Engine, Grammar, TextGenerationSession, open_session
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.runtime.chat_template import ChatTemplate
@@ -109,6 +109,9 @@ def test_a_stand_in_model_ends_its_outputs(
     assert len(found.token_ids) <= servers.ANSWER + 1
     (free,) = alone.generate(["class socket."], generation_len=90, ignore_eos=True)
     assert len(free.token_ids) == 90
+    (closed,) = alone.generate(["class socket."], generation_len=140, grammar=Grammar.json())
+    assert closed.finish_reason in ("eos", "stop")
+    json.loads(closed.text)
 
 
 def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:

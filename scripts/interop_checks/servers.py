@@ -26,7 +26,9 @@ _LONGEST = 256
 #: Numbers of tokens after which reasoning and an answer end, as those of a trained model would: a small one seldom ends
 #: by itself. A grammar must allow the end.
 REASONING, ANSWER = 32, 64
-_SURELY = 1e6  # added to the logits of EOS tokens
+#: Texts that close JSON, the most likely last; EOS tokens are likelier.
+_CLOSING = ("]", "}", '"')
+_SURELY = 1e6  # added to logits
 
 
 class Backends:
@@ -106,11 +108,21 @@ def end_outputs() -> None:
     def ending(self: Answer, logits: Array, *guess: Any) -> None:
         if len(self.token_ids) - len(self.request.scored) >= ANSWER:
             logits = logits.copy()
-            logits[[*self.request.eos_token_ids]] += _SURELY
+            for rank, token in enumerate(_closing(self), 1):
+                logits[token] += rank * _SURELY
+            logits[[*self.request.eos_token_ids]] += 10 * _SURELY
         extend(self, logits, *guess)
 
     ChatFormat.budget = limited  # type: ignore[method-assign]
     Answer.extend = ending  # type: ignore[method-assign]
+
+
+def _closing(answer: Answer) -> list[int]:
+    """Return the tokens that close the JSON of a grammar; none for other answers."""
+    if answer.request.grammar is None or answer._stream is None:
+        return []
+    tokenizer = answer._stream._tokenizer
+    return [tokenizer.encode(text, special_tokens=False)[-1] for text in _CLOSING]
 
 
 def _shorten(session: TextGenerationSession) -> None:
