@@ -90,7 +90,7 @@ def test_some_files_of_tests_run_again(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(suites, "unpacked", lambda *_: tmp_path)
     monkeypatch.setattr(suites, "_tools", lambda _: tmp_path)
-    monkeypatch.setattr(suites.subprocess, "run", run)
+    monkeypatch.setattr("interop_checks.suites.subprocess.run", run)
     assert [row["test"] for row in suite.run(tmp_path, ["a.py"])] == ["a", "b"]
     assert not suite.whole(tmp_path).exists()
     assert [row["test"] for row in suite.run(tmp_path, [])] == ["a"]

@@ -15,6 +15,7 @@ from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Drawn
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
@@ -105,13 +106,13 @@ def end_outputs() -> None:
     def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
         return budget(self, prompt, REASONING if tokens is None else tokens)
 
-    def ending(self: Answer, logits: Array, *guess: Any) -> None:
+    def ending(self: Answer, logits: Array, guess: Drawn | None = None) -> None:
         if len(self.token_ids) - len(self.request.scored) >= ANSWER:
             logits = logits.copy()
             for rank, token in enumerate(_closing(self), 1):
                 logits[token] += rank * _SURELY
             logits[[*self.request.eos_token_ids]] += 10 * _SURELY
-        extend(self, logits, *guess)
+        extend(self, logits, guess)
 
     ChatFormat.budget = limited  # type: ignore[method-assign]
     Answer.extend = ending  # type: ignore[method-assign]
