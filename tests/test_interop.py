@@ -22,7 +22,7 @@ from qeff_zoo.runtime.chat_template import ChatTemplate
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from interop_checks import servers, suites, templates  # noqa: E402
+from interop_checks import evaluation, servers, suites, templates  # noqa: E402
 from interop_checks.reasons import (  # noqa: E402
     FAILS,
     FOREIGN,
@@ -157,3 +157,13 @@ def test_another_prompt_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChatTemplate, "render", lambda *_: "Is it warm in Rome?")
     results = templates.compared(TEMPLATES["hermes"])
     assert {result for result, _ in results.values()} == {FAILS}
+
+
+def test_figures_of_the_harness_are_compared(tmp_path: Path) -> None:
+    evaluation.write_task(tmp_path, 3)
+    rows = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    assert [len(row["choices"]["text"]) for row in rows] == [4, 4, 4]
+    theirs = {"scores": {"acc": 0.5}, "log_likelihoods": [[-1.0, -2.0], [-3.0, -4.0]]}
+    ours = {"scores": {"acc": 0.25}, "log_likelihoods": [[-1.0, -2.00001], [-3.0, -4.1]]}
+    assert [row["result"] for row in evaluation.compared(ours, theirs)] == [FAILS, PASS, FAILS]
+    assert [row["result"] for row in evaluation.compared(theirs, theirs)] == [PASS] * 3

@@ -68,9 +68,9 @@ async def ask(
     name: Any,
     body: bytes | None = None,
     path: str = "/v1/completions",
+    query: bytes = b"",
     kind: bytes = b"application/json",
     left: asyncio.Event | None = None,
-    query: bytes = b"",
 ) -> tuple[int, bytes]:
     """Send a request to an app; give the status and the body. The client leaves at an event."""
     sent: list[Any] = []

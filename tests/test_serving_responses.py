@@ -249,8 +249,9 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
 
 
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_KEPT", 250)
-    monkeypatch.setattr(responses, "MAX_CONVERSATION", 150)
+    one = responses._nbytes([{"id": "a", "text": "x" * 60}, []])
+    monkeypatch.setattr(responses, "MAX_KEPT", 2.5 * one)
+    monkeypatch.setattr(responses, "MAX_CONVERSATION", one + 100)
     store = responses.ResponseStore()
     for name in "abc":
         store.add({"id": name, "text": "x" * 60}, [])
@@ -263,3 +264,16 @@ def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
         store.find("d")
     store.remove("c")
     assert store._nbytes == store.find("a").nbytes
+
+
+def test_responses_are_measured_without_a_look_at_their_text() -> None:
+    text = "x" * (1 << 20)
+    body = {"id": "a", "text": text}
+    found = responses._nbytes([body, [{"role": "user", "content": text}]])
+    assert 2 * len(text) < found < 2 * len(text) + 10_000
+    nested: Any = []
+    for _ in range(10_000):
+        nested = [nested]
+    store = responses.ResponseStore()
+    store.add({**body, "tools": nested}, [])
+    assert store.find("a").nbytes > len(text) + 10_000 * 56

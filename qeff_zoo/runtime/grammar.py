@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError, NoTokenError
+from qeff_zoo.errors import GenerationError, NoTokenError, Translating
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -97,13 +97,14 @@ class Grammar:
         """
         from llguidance.gbnf_to_lark import gbnf_to_lark
 
-        try:
-            return cls.lark(gbnf_to_lark(text))
-        except Exception as error:  # the converter raises `Exception` itself
-            raise GenerationError(
+        def failure(error: BaseException) -> GenerationError:
+            return GenerationError(
                 f"Cannot read a grammar of {len(text):,} characters as GBNF: {str(error) or type(error).__name__}. "
                 "Expected rules `name ::= …`, one of them `root`. Correct it."
-            ) from error
+            )
+
+        with Translating(failure):  # the converter raises `Exception` itself
+            return cls.lark(gbnf_to_lark(text))
 
     @classmethod
     def context_free(cls, text: str) -> "Grammar":

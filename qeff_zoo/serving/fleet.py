@@ -141,7 +141,7 @@ class Fleet:
             return sent.pop() if sent else await receive()
 
         try:
-            member = self._find(_model_of(Headers(scope=scope), body, scope["query_string"]))
+            member = self._find(_model_of(scope, body))
         except ApiError as refusal:
             await refusal.response(scope["path"])(scope, receive, send)
             return
@@ -313,11 +313,11 @@ def _has(model: Model, name: str) -> bool:
     return bool(name)
 
 
-def _model_of(headers: Headers, body: bytes, query: bytes) -> str:
-    """Return the model of a body, JSON or a form, or of a query without a body; empty if there is none."""
+def _model_of(scope: Scope, body: bytes) -> str:
+    """Return the model of a body, JSON or a form, or of the query of a request without one; empty if there is none."""
     if not body:
-        return parse_qs(query.decode("latin-1")).get("model", [""])[0]
-    if is_form(headers):
+        return parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]
+    if is_form(Headers(scope=scope)):
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""
     try:

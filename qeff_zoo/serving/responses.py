@@ -5,7 +5,7 @@ A request becomes a chat, and the events of its output become items. Responses a
 unless the request sets `store` to false: the most recent ones, until the server ends.
 """
 
-import json
+import sys
 import time
 import uuid
 from collections import OrderedDict
@@ -67,7 +67,7 @@ class ResponseStore:
 
     def add(self, body: Object, messages: list[Object]) -> None:
         """Keep a response; the oldest ones make room. One that is too long is not kept."""
-        nbytes = len(json.dumps([body, messages]))
+        nbytes = _nbytes([body, messages])
         if nbytes > MAX_CONVERSATION:
             return
         self._stored[body["id"]] = _Stored(body, messages, nbytes)
@@ -101,6 +101,19 @@ class ResponseStore:
         """
         self._nbytes -= self.find(name).nbytes
         del self._stored[name]
+
+
+def _nbytes(content: object) -> int:
+    """Return the memory of JSON values, in a time that does not depend on the lengths of their texts."""
+    total, left = 0, [content]
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        if isinstance(one, dict):
+            left += [*one, *one.values()]
+        elif isinstance(one, list):
+            left += one
+    return total
 
 
 @dataclass

@@ -168,7 +168,7 @@ RULES = (
         _FORM,
         "not_supported|unsupported_input_type|_valid|error|invalid|non_integer|vocab|seed|negative|empty|store",
         r"BadRequestError'|Regex pattern|literal_error|Unsupported input_type|non-negative integer"
-        r"|'bad2' in|_than_equal' in",
+        r"|'bad2' in|_than_equal' in|Invalid or corrupted audio",
     ),
     Rule(_V, FOREIGN, _FORM, "classify/test_online.py::test_(score|rerank)", "'detail'"),
     Rule(
@@ -209,6 +209,20 @@ RULES = (
         "embed/test_online.py::test_use_activation",
     ),
     Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
+    Rule(
+        _V,
+        MISSING,
+        "seed, max_completion_tokens, to_language and usage of streams of recordings",
+        "speech_to_text",
+        "'(seed|max_completion_tokens|to_language|stream_include_usage)' with",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "/v1/audio for models that chat about recordings",
+        "speech_to_text",
+        "There is no POST /v1/audio",
+    ),
     Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
     Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
     Rule(
