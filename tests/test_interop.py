@@ -15,12 +15,14 @@ from fixtures_serving import running
 from scripted_program import TEMPLATE, opening
 
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, open_session
+from qeff_zoo.runtime import Engine, Grammar, TextGenerationSession, open_session
+from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.runtime.chat_template import ChatTemplate
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from interop_checks import evaluation, templates  # noqa: E402
+from interop_checks import evaluation, servers, suites, templates  # noqa: E402
 from interop_checks.reasons import (  # noqa: E402
     FAILS,
     FOREIGN,
@@ -68,10 +70,48 @@ def test_a_test_has_a_result_and_a_reason() -> None:
     assert result_of("vLLM", outcome("a.py::test_a", "own objects"))[0] == FOREIGN
     unknown = outcome("a.py::test_a", "failed", "assert  1 ==\n2")
     assert result_of("vLLM", unknown) == (FAILS, "assert 1 == 2")
-    lacks = outcome("unit/test_a.py::test_token_count", "failed")
+    lacks = outcome("unit/test_a.py::test_b[functionary]", "failed", "… in an unknown format")
+    assert result_of("llama.cpp", lacks)[0] == FAILS
+    lacks["printed"] = '"code": "tools_not_supported"'
     assert result_of("llama.cpp", lacks)[0] == MISSING
     assert result_of("vLLM", lacks)[0] == FAILS
     assert {rule.result for rule in RULES} == {MISSING, FOREIGN}
+
+
+def test_some_files_of_tests_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their outcomes replace those of the last whole run; without one they are recorded nowhere."""
+    suite, ran = suites.SUITES["llama.cpp"], iter([["a", "b"], ["a"], ["b"]])
+
+    def run(command: list[str], **options: Any) -> None:
+        if "pytest" in command:
+            path = Path(options["env"]["INTEROP_OUTCOMES"])
+            rows = [outcome(test, "passed") for test in next(ran)]
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    monkeypatch.setattr(suites, "unpacked", lambda *_: tmp_path)
+    monkeypatch.setattr(suites, "_tools", lambda _: tmp_path)
+    monkeypatch.setattr("interop_checks.suites.subprocess.run", run)
+    assert [row["test"] for row in suite.run(tmp_path, ["a.py"])] == ["a", "b"]
+    assert not suite.whole(tmp_path).exists()
+    assert [row["test"] for row in suite.run(tmp_path, [])] == ["a"]
+    assert [row["test"] for row in suite.run(tmp_path, ["b.py"])] == ["a", "b"]
+    assert len(suite.whole(tmp_path).read_text().splitlines()) == 2
+
+
+def test_a_stand_in_model_ends_its_outputs(
+    alone: TextGenerationSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Answer, "extend", Answer.extend)  # restored after the test
+    monkeypatch.setattr(ChatFormat, "budget", ChatFormat.budget)
+    servers.end_outputs()
+    (found,) = alone.generate(["class socket."], generation_len=90)
+    assert found.finish_reason == "eos"
+    assert len(found.token_ids) <= servers.ANSWER + 1
+    (free,) = alone.generate(["class socket."], generation_len=90, ignore_eos=True)
+    assert len(free.token_ids) == 90
+    (closed,) = alone.generate(["class socket."], generation_len=140, grammar=Grammar.json())
+    assert closed.finish_reason in ("eos", "stop")
+    json.loads(closed.text)
 
 
 def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:

@@ -570,8 +570,8 @@ def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> No
         with pytest.raises(openai.BadRequestError, match="Text 1 has more than 40 tokens") as long:
             ask("fox", "the lazy dog " * 20, truncate="NONE")
         assert (long.value.param, long.value.code) == ("input", "context_length_exceeded")
-        with pytest.raises(openai.BadRequestError, match="expected 'END' or 'NONE'"):
-            ask("fox", truncate="START")
+        with pytest.raises(openai.BadRequestError, match="expected 'START', 'END' or 'NONE'"):
+            ask("fox", truncate="MIDDLE")
 
 
 @pytest.fixture

@@ -124,6 +124,9 @@ def test_classes_are_those_of_the_session(classes: tuple[str, Any, int]) -> None
         expected = session.classify([[ids[0], *kept, ids[-1]]])
         assert short["usage"]["prompt_tokens"] == 4
         assert max(short["data"][0]["probs"]) == pytest.approx(expected[0].score, abs=1e-6)
+    for options, kept in (({}, ids[:3]), ({"truncation_side": "left"}, ids[-3:])):
+        short = ask(url, "classify", input=ids, truncate_prompt_tokens=3, **options)[1]
+        assert short["data"] == ask(url, "classify", input=kept)[1]["data"]
     assert ask(url, "pooling", input=TEXTS, task="classify")[1]["data"] == pooled
     assert ask(url, "pooling", input=TEXTS, task="embed")[1]["error"]["param"] == "task"
 

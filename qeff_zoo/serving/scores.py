@@ -80,13 +80,12 @@ async def encoded(
         body: Body of the request, which sets the truncation.
         param: Parameter with the texts.
     """
-    length = body.truncate_prompt_tokens
-    work = queue.encode(
-        texts,
-        cut=body.truncate != "NONE",
-        max_length=None if length == -1 else length,
-        side=body.cut_on,
-    )
+    length, longest = body.truncate_prompt_tokens, queue.session.max_length
+    if length is not None:
+        length = longest if length == -1 else min(length, longest)
+        part = slice(-length, None) if body.cut_on == "left" else slice(length)
+        texts = [one[part] if isinstance(one, list) else one for one in texts]
+    work = queue.encode(texts, cut=body.truncate != "NONE", max_length=length, side=body.cut_on)
     try:
         with blaming(param):
             return await unless_gone(request, work)

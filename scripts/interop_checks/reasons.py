@@ -37,6 +37,9 @@ class Rule:
 
 _TEXT = "text, tokens or labels of the model that a test loads"
 _CHOICE = "calls and reasoning that the model of a test chooses by itself"
+_UNITS = "unit tests of its own objects, without a server"
+#: Messages without a refusal: a refused request depends on no text of a model.
+_UNREFUSED = r"\A(?!.*(Error code: 4|Client Error))"
 _FORM = "wording, types and statuses of its errors"
 _LONG = "texts beyond the context: truncated here, with a mark"
 _OWN_API = "its own API: /completion, /infill, /props, /slots, /metrics, /embeddings"
@@ -141,7 +144,7 @@ RULES = (
         _L,
         FOREIGN,
         _TEXT,
-        r"test_chat_completion\[|openai_library|test_rerank|cached_tokens"
+        r"test_chat_completion(_stream)?\[|openai_library|test_rerank|cached_tokens"
         r"|test_tokenize_with_bos",
         r"assert \d+ == \d+|match_regex|Unexpected output",
     ),
@@ -149,10 +152,25 @@ RULES = (
     Rule(
         _V,
         FOREIGN,
-        "gpt-oss and its built-in tools",
-        "test_harmony|TestGPTOSS|test_openai_tool_parser|parsable_context|mcp_tools",
+        "built-in tools of gpt-oss: code, search, servers of MCP",
+        message=r"tools\[0\]\.type' is '",
     ),
-    Rule(_V, MISSING, "Cohere's /v2/embed and /v2/chat", "cohere|test_v2_endpoint"),
+    Rule(
+        _V,
+        FOREIGN,
+        _UNITS,
+        "messages_conversion|TestHarmonyToResponseOutput|test_init_tool_server|TestMCPToolServerUnit",
+    ),
+    Rule(_V, MISSING, "Cohere's /v2/embed of images", "cohere_online_vision"),
+    Rule(
+        _V,
+        FOREIGN,
+        _FORM,
+        "not_supported|unsupported_input_type|_valid|error|invalid|non_integer|vocab|seed|negative|empty|store",
+        r"BadRequestError'|Regex pattern|literal_error|Unsupported input_type|non-negative integer"
+        r"|'bad2' in|_than_equal' in|Invalid or corrupted audio",
+    ),
+    Rule(_V, FOREIGN, _FORM, "classify/test_online.py::test_(score|rerank)", "'detail'"),
     Rule(
         _V,
         MISSING,
@@ -168,51 +186,79 @@ RULES = (
     Rule(
         _V,
         MISSING,
-        "embeddings of single tokens: late interaction, late chunking",
-        "late_interaction|late_chunking|token_embed|without_chunking",
+        "late interaction and late chunking: scores and parts of token embeddings",
+        "late_interaction|late_chunking|token_embed|without_chunking|test_factories",
     ),
     Rule(
         _V,
         MISSING,
-        "pooled vectors in base64 or bytes, and in other types",
+        "pooled vectors in bytes, and in other types and byte orders",
         "pooling/.*(embed_dtype|base64|bytes|params_not_supported|endianness)",
     ),
-    Rule(_V, MISSING, "max_tokens_per_doc of /rerank", "max_tokens_per_doc"),
-    Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
-    Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
-    Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
-    Rule(_V, MISSING, "echo of a chat's last message", message="'echo' with the value"),
     Rule(
         _V,
         MISSING,
-        "log-probabilities of the whole vocabulary, -1",
+        "responses in the background, and their cancellation",
+        "responses/",
+        "'background' is True|/cancel",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "embeddings as they are before normalization: as the package was built here",
+        "embed/test_online.py::test_use_activation",
+    ),
+    Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
+    Rule(
+        _V,
+        MISSING,
+        "seed, max_completion_tokens, to_language and usage of streams of recordings",
+        "speech_to_text",
+        "'(seed|max_completion_tokens|to_language|stream_include_usage)' with",
+    ),
+    Rule(
+        _V,
+        MISSING,
+        "/v1/audio for models that chat about recordings",
+        "speech_to_text",
+        "There is no POST /v1/audio",
+    ),
+    Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
+    Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
+    Rule(
+        _V,
+        MISSING,
+        "log-probabilities of the whole vocabulary, -1, which vLLM gives by a flag",
         message="logprobs' is -1",
     ),
-    Rule(_V, MISSING, "log-probabilities in /v1/responses", "responses/", "'top_logprobs' with"),
     Rule(_V, MISSING, "its new /v1/decisions", "decisions_e2e"),
     Rule(_V, FOREIGN, "its prompt embeddings", "prompt_embeds"),
     Rule(
         _V,
         FOREIGN,
         "its own parameters: logprob_token_ids, beam search, cache_salt, tokens as ids, languages",
-        message="logprob_token_ids|beam_search|cache_salt|'kv_|as_token_ids|lang_code|watermark"
+        message="logprob_token_ids|beam_search|cache_salt|'kv_|as_token_ids|lang_code|watermark|response_messages"
         "|'padding' with",
     ),
     Rule(
         _V,
         FOREIGN,
-        _FORM,
-        message=r"BadRequestError'|Regex pattern|literal_error|'bad2' in|_than_equal' in|'detail'",
+        _LONG,
+        "max_model_len|_truncation_size|test_truncate_prompt_tokens|long_text",
     ),
-    Rule(_V, FOREIGN, _LONG, "max_model_len|_truncation_size|classify.*truncate_prompt_tokens"),
-    Rule(_V, FOREIGN, "longer contexts", message=r"assert 2048 == 8192|The prompt has 4,8"),
+    Rule(
+        _V,
+        FOREIGN,
+        "longer contexts",
+        message=r"assert 2048 == 8192|expected at most 2,048 together",
+    ),
     Rule(_V, FOREIGN, "empty texts, which are encoded here", "empty_input_error"),
     Rule(
         _V,
         FOREIGN,
-        "fields of its own answers: metrics, identifiers of embeddings, nulls",
-        message=r"isinstance\(None, dict\)|attribute '(id|prompt_logprobs|data)'|KeyError: '(data|results)'"
-        r"|'prompt_token_ids' in|== \{'prompt'|'content': ",
+        "fields of its own answers: metrics, and nulls",
+        message=r"isinstance\(None, dict\)|attribute 'prompt_logprobs'|'prompt_token_ids' in|== \{'prompt'"
+        r"|'content': ",
     ),
     Rule(_V, FOREIGN, "reward models with scores of tokens", "pooling/reward"),
     Rule(
@@ -227,7 +273,7 @@ RULES = (
         FOREIGN,
         "its own objects, fixtures and environment",
         message=r"has no attribute|'NoneType' and 'int'|is not callable|run_mteb|JSON serializable|accelerator"
-        r"|is not iterable|fixture|await"
+        r"|is not iterable|is not subscriptable|fixture|await"
         r"|huggingface\.co|not supported between|_io\.|BaseException type|local_asset|hf_model",
     ),
     Rule(
@@ -236,13 +282,17 @@ RULES = (
         _CHOICE,
         "function_tool_use|function_calling|named_tool_use|include_reasoning|thinking_token_budget"
         "|anthropic/|responses/|test_completion_streaming|tool_parsers/|structured_outputs_json"
-        "|response_format_json",
+        "|response_format_json|TestGPTOSS",
+        _UNREFUSED,
     ),
+    Rule(_V, FOREIGN, _TEXT, "classify/test_online.py::test_completion_request"),  # its vocabulary
     Rule(
         _V,
         FOREIGN,
         _TEXT,
-        r"test_completion\.py::|test_chat\.py::|return_token_ids|classify/|rerank_api|speech_to_text",
+        r"test_completion\.py::|test_chat\.py::|return_token_ids|classify/|rerank_api|speech_to_text"
+        "|online.py::test_basic|pooling_embed",
+        _UNREFUSED,
     ),
 )
 
@@ -257,7 +307,7 @@ def result_of(suite: str, row: Mapping[str, str]) -> tuple[str, str]:
     if row["outcome"] in ("passed", "xpassed"):
         return PASS, ""
     if row["outcome"] == "own objects":
-        return FOREIGN, "unit tests of its own objects, without a server"
+        return FOREIGN, _UNITS
     message = f"{row['message']}\n{row['printed']}"
     if row["outcome"] == "skipped":
         return FOREIGN, "skipped by the suite itself"

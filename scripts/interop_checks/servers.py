@@ -11,14 +11,25 @@ from typing import Any
 from interop_checks.packages import package
 from qeff_zoo import serving
 from qeff_zoo.runtime import TextGenerationSession, open_session
+from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Drawn
+from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.server import Server, url_of
 
 _STARTED = 60.0
-#: Maximum number of generated tokens, whatever a test sets: a small model seldom ends by itself.
+#: Maximum number of generated tokens, whatever a test sets.
 _LONGEST = 256
+#: Numbers of tokens after which reasoning and an answer end, as those of a trained model would: a small one seldom ends
+#: by itself. A grammar must allow the end.
+REASONING, ANSWER = 32, 64
+#: Texts that close JSON, the most likely last; EOS tokens are likelier.
+_CLOSING = ("]", "}", '"')
+_SURELY = 1e6  # added to logits
 
 
 class Backends:
@@ -29,6 +40,7 @@ class Backends:
     """
 
     def __init__(self, cache_folder: Path) -> None:
+        end_outputs()
         self._cache, self._stack = cache_folder, ExitStack()
         self._open: dict[str, Any] = {}
 
@@ -85,6 +97,33 @@ class Backends:
             finally:
                 server.should_exit = True
                 thread.join(_STARTED)
+
+
+def end_outputs() -> None:
+    """Make the reasoning and the answers of all models of this process end."""
+    budget, extend = ChatFormat.budget, Answer.extend
+
+    def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
+        return budget(self, prompt, REASONING if tokens is None else tokens)
+
+    def ending(self: Answer, logits: Array, guess: Drawn | None = None) -> None:
+        if len(self.token_ids) - len(self.request.scored) >= ANSWER:
+            logits = logits.copy()
+            for rank, token in enumerate(_closing(self), 1):
+                logits[token] += rank * _SURELY
+            logits[[*self.request.eos_token_ids]] += 10 * _SURELY
+        extend(self, logits, guess)
+
+    ChatFormat.budget = limited  # type: ignore[method-assign]
+    Answer.extend = ending  # type: ignore[method-assign]
+
+
+def _closing(answer: Answer) -> list[int]:
+    """Return the tokens that close the JSON of a grammar; none for other answers."""
+    if answer.request.grammar is None or answer._stream is None:
+        return []
+    tokenizer = answer._stream._tokenizer
+    return [tokenizer.encode(text, special_tokens=False)[-1] for text in _CLOSING]
 
 
 def _shorten(session: TextGenerationSession) -> None:
