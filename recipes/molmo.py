@@ -19,7 +19,7 @@ _CONFIG = {
     },
     "text_config": {**_MOLMO2["text_config"], "attention_bias": True},
 }
-_OLMO_TEXT = {**_CONFIG["text_config"], "attention_bias": False, "qk_norm_type": "olmo"}
+_OLMO_TEXT = {**_CONFIG["text_config"], "attention_bias": False, "qk_norm": True}
 _IMAGE_PROCESSOR = {
     "image_processor_type": "MolmoImageProcessor",
     "size": {"height": 16, "width": 16},
@@ -29,17 +29,12 @@ _IMAGE_PROCESSOR = {
 }
 
 
-def _norms(config: object) -> int:
-    of_layer = 4 if getattr(config, "qk_norm_type", "") == "olmo" else 2
-    return of_layer * int(getattr(config, "num_hidden_layers", 0)) + 1
-
-
 RECIPE = replace(
     MOLMO2,
     model_type="molmo",
     architectures=("MolmoForCausalLM",),
     special="CLIP's vision encoder, vectors for patches of padding, causal attention; queries and keys without norms.",
-    transforms=(rms_norm(_norms),),
+    transforms=(rms_norm(lambda config: (2 + 2 * config.qk_norm) * config.num_hidden_layers + 1),),
     images=Molmo(),
     alias=own_forms.molmo,
     tiny=(

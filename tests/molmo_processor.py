@@ -74,6 +74,10 @@ class MolmoProcessor:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         return cls(tokenizer, vision["image_size"][0], vision["patch_size"])
 
+    @classmethod
+    def register_for_auto_class(cls, *_):
+        """Do nothing: transformers calls it for a class of a checkpoint's code."""
+
     def process(self, text, images=None):
         """Return the tensors of a text, and of an image before it."""
         tokens = self.tokenizer.encode(f" User: {text} Assistant:", add_special_tokens=False)

@@ -186,7 +186,8 @@ def test_an_earlier_build_is_the_estimate_of_later_ones(
     zoo: Path, models: Models, home: Path
 ) -> None:
     package = models.build(models.llama, home, ctx_len=48)
-    measured = {"memory": {"build": 700_000_000}, "seconds": {"build": 2.5}, "weights": 10**5}
+    memory = {"build": 700_000_000, "validate": 500_000_000}
+    measured = {"memory": memory, "seconds": {"build": 2.5}, "weights": 10**5}
     Store(home).note_outcome(package.build_key, measured)
 
     first = plan_farm(zoo_file.read(zoo)).cells[0]
@@ -195,6 +196,9 @@ def test_an_earlier_build_is_the_estimate_of_later_ones(
     assert first.needs.measured
     ratio = first.needs.weights / 10**5
     assert first.needs.seconds["build"] == pytest.approx(2.5 * ratio)
+    assert (
+        {*first.needs.seconds} == {*first.needs.memory} == {*STEPS}
+    )  # of an interrupted build, too
 
 
 def test_a_failed_build_is_remembered_with_its_reason(zoo: Path, home: Path) -> None:

@@ -288,12 +288,12 @@ def test_a_machine_with_another_version_is_refused(
     address: str, tunes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = clusters.installed  # of this process, not of the workers
-    monkeypatch.setattr(
-        clusters, "installed", lambda name: "2.59.0" if name == "ray" else here(name)
-    )
+    ours = {"ray": "2.59.0", "qeff-zoo": "0.0.9"}
+    monkeypatch.setattr(clusters, "installed", lambda name: ours.get(name) or here(name))
 
     with pytest.raises(FarmError) as caught:
         farm(tunes, f"file://{tmp_path}/zoo", address)
 
-    assert len(caught.value.problems) == 2  # one a machine
+    assert len(caught.value.problems) == 4  # two a machine
     assert "has ray 2.60.0; expected 2.59.0, as here." in str(caught.value)
+    assert "; expected 0.0.9 (" in str(caught.value)

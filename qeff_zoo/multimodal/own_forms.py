@@ -64,6 +64,7 @@ _MOLMO_TEXT = {
     "embedding_size": "vocab_size",
     "max_position_embeddings": "max_position_embeddings",
     "qkv_bias": "attention_bias",
+    "attention_layer_norm": "qk_norm",
     "layer_norm_eps": "rms_norm_eps",
     "norm_after": "norm_after",
     "initializer_range": "initializer_range",
@@ -99,7 +100,7 @@ def molmo(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         UnsupportedModelError: The language model has experts, clipped projections, or LayerNorm.
     """
     code = str(config.get("auto_map"))
-    if config.get("model_type") != "molmo" or not config.get("auto_map"):
+    if ".MolmoConfig" not in code:
         return None
     unusual = {"clip_qkv": (None,), "layer_norm_type": (None, "rms")}
     odd = {name: config[name] for name, usual in unusual.items() if config.get(name) not in usual}
@@ -119,7 +120,6 @@ def molmo(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
             "num_key_value_heads": config.get("num_key_value_heads") or heads,
             "head_dim": width // heads,
             "intermediate_size": inner,
-            "qk_norm_type": "olmo" if config.get("attention_layer_norm") else "none",
             "rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]},
             "additional_vocab_size": _MOLMO_NEW_TOKENS,
             "eos_token_id": TokenId("<|endoftext|>"),

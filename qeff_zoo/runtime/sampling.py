@@ -322,8 +322,10 @@ class Sampler:
     def _limited(self, scores: Array) -> tuple[Array, Array]:
         """Return the candidate tokens, ascending, and their unnormalized probabilities."""
         asked = self._sampling
-        tokens = largest(scores, asked.top_k or len(scores))
-        kept = scores[tokens]
+        tokens, kept = np.arange(len(scores)), scores
+        if 0 < asked.top_k < len(scores):
+            tokens = largest(scores, asked.top_k)
+            kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
         if asked.top_p < 1:

@@ -174,6 +174,12 @@ def invalid_body(problems: Sequence[Any]) -> ApiError:
             f"The body is not JSON: {first['ctx']['error']} at character {place[0]}; expected an object. Correct it.",
             code="invalid_json",
         )
+    if not place and first["type"] == "value_error":  # of several parameters
+        return ApiError(
+            400,
+            f"The parameters contradict each other: {first['ctx']['error']}. Change them.",
+            code="invalid_value",
+        )
     if not place:
         return ApiError(
             400,

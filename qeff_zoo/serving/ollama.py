@@ -119,7 +119,7 @@ def _ended(generation: Generation, begun: int, first: int) -> Object:
     Args:
         generation: The generation.
         begun: Nanoseconds of the clock at the start of the request.
-        first: Those at the first token.
+        first: Nanoseconds of the clock at the first token.
     """
     now = time.perf_counter_ns()
     return {

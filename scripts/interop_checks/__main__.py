@@ -25,7 +25,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/interop", description=__doc__)
     parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], metavar="CHECK", default=[])
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="TEXT", help="names with one of these texts"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="names of flows with one of these texts, or files of tests",
     )
     parser.add_argument("--cache", type=Path, default=Path(sys.prefix) / "interop", metavar="DIR")
     asked = parser.parse_args()
@@ -38,7 +42,7 @@ def main() -> int:
         rows = CHECKS[name](cache, asked.only)
         print(shown(name, rows))
         failed |= any(row["result"] == FAILS for row in rows)
-        if not asked.only:
+        if not asked.only or (name in SUITES and SUITES[name].whole(cache).exists()):
             known = json.loads(RECORD.read_bytes()) if RECORD.exists() else {}
             RECORD.write_text(
                 json.dumps({**known, name: summary(name, rows)}, indent=1) + "\n", encoding="utf-8"

@@ -40,14 +40,14 @@ class Suite:
     options: tuple[str, ...] = ()
 
     def run(self, cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
-        """Run the tests; return a row for each.
+        """Run the tests; return a row for each, with those of the last whole run for the tests that do not run.
 
         Args:
             cache: Folder of the sources and packages.
             only: Files of tests; empty for all.
         """
         source = unpacked(self.distribution, self.members, cache / "sources") / self.folder
-        outcomes = cache / f"{self.name}.jsonl"
+        outcomes = cache / f"{self.name}.part.jsonl"
         outcomes.unlink(missing_ok=True)
         paths = [os.environ.get("PYTHONPATH", ""), str(_tools(cache / "tools"))]
         environment = {
@@ -56,13 +56,25 @@ class Suite:
             "INTEROP_OUTCOMES": str(outcomes),
             "PYTHONPATH": os.pathsep.join(paths),
         }
+        # A build takes longer than the time of one test.
+        building = [sys.executable, "-W", "ignore", "-m", "interop_checks.packages", str(cache)]
+        subprocess.run(building, env=environment, check=True)
         plugins = [f"interop_checks.{self.plugin}", "interop_checks.outcomes", "no:cacheprovider"]
         command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "--tb=line"]
         command += ["--continue-on-collection-errors", *self.options]
         command += [word for plugin in plugins for word in ("-p", plugin)]
         subprocess.run([*command, *(only or self.tests)], cwd=source, env=environment, check=False)
-        rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
-        return [_row(self.name, row) for row in rows]
+        found = _outcomes(outcomes)
+        if only:
+            found = {**_outcomes(self.whole(cache)), **found}
+        if not only or self.whole(cache).exists():
+            outcomes.write_text("".join(f"{json.dumps(row)}\n" for row in found.values()))
+            outcomes.replace(self.whole(cache))
+        return [_row(self.name, row) for row in found.values()]
+
+    def whole(self, cache: Path) -> Path:
+        """Return the file of the outcomes of all tests."""
+        return cache / f"{self.name}.jsonl"
 
 
 SUITES: Mapping[str, Suite] = {
@@ -102,6 +114,12 @@ SUITES: Mapping[str, Suite] = {
         ),
     ),
 }
+
+
+def _outcomes(path: Path) -> dict[str, dict[str, str]]:
+    """Return outcomes by test; none for a file that does not exist."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {row["test"]: row for row in map(json.loads, lines)}
 
 
 def _row(suite: str, row: Mapping[str, str]) -> dict[str, str]:

@@ -279,18 +279,13 @@ def _internvl(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-#: Code of Molmo's checkpoint that scripts run: the classes of its configuration and its processor.
-_MOLMO = {
-    "AutoConfig": "config_molmo.MolmoConfig",
-    "AutoProcessor": "preprocessing_molmo.MolmoProcessor",
-}
-
-
 def _molmo(folder: Path) -> None:
     import molmo_checkpoint
     import molmo_processor
 
-    molmo_checkpoint.write(folder, side=336, patch=14, auto_map=_MOLMO, **_LONG)
+    molmo_checkpoint.write(folder, side=336, patch=14, **_LONG)
+    processor = {"auto_map": {"AutoProcessor": "preprocessing_molmo.MolmoProcessor"}}
+    (folder / "processor_config.json").write_text(json.dumps(processor), encoding="utf-8")
     code = "from transformers import PreTrainedConfig\n\n\nclass MolmoConfig(PreTrainedConfig):\n"
     (folder / "config_molmo.py").write_text(f"{code}    model_type = 'molmo'\n", encoding="utf-8")
     shutil.copy(molmo_processor.__file__, folder / "preprocessing_molmo.py")

@@ -30,8 +30,6 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-#: Norms of queries and keys: none, or over all heads as in OLMo 2.
-_NORMS = "none", "olmo"
 #: Places in a layer of the language model, by name in a checkpoint.
 _NAMES = {
     "attn_norm": "input_layernorm",
@@ -47,16 +45,12 @@ class MolmoTextConfig(configs.Molmo2TextConfig):
     """Molmo 2's config of the language model.
 
     Args:
-        qk_norm_type: Norms of queries and keys: "none" or "olmo".
+        qk_norm: Whether queries and keys have norms, over all heads as in OLMo 2.
     """
 
     model_type = "molmo_text"
-    qk_norm_type: str = "none"
-
-    def validate_architecture(self) -> None:
-        """Raise ValueError if a value is not implemented."""
-        if self.qk_norm_type not in _NORMS:
-            raise ValueError(f"qk_norm_type is {self.qk_norm_type!r}, not in {_NORMS}")
+    qk_norm: bool = False
+    qk_norm_type: str = "olmo"
 
 
 class MolmoVisionConfig(configs.Molmo2VisionConfig):
@@ -125,9 +119,9 @@ class MolmoTextModel(molmo2.Molmo2TextModel):
 
     def __init__(self, config: MolmoTextConfig) -> None:
         super().__init__(config)
-        if config.qk_norm_type == "none":
+        if not config.qk_norm:
             for layer in self.layers:
-                del layer.self_attn.q_norm, layer.self_attn.k_norm
+                layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()
 
 
 class MolmoModel(molmo2.Molmo2Model):
