@@ -51,7 +51,7 @@ def urls(trained: Package, engine: Engine) -> Iterator[SimpleNamespace]:
     "name",
     [
         *("stream_equals_whole", "json_schema_stream", "tool_loop", "parsed_tool"),
-        *("responses_with_tools", "messages_with_tools", "messages_count_tokens"),
+        *("responses_with_tools", "messages_with_tools", "messages_count_tokens", "ollama_tools"),
     ],
 )
 def test_a_flow_of_a_client_works(
@@ -116,7 +116,7 @@ def test_a_stand_in_model_ends_its_outputs(
 
 def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:
     record = json.loads(RECORD.read_bytes())
-    assert {"clients", "llama.cpp", "vLLM"} <= record.keys()
+    assert {"clients", "llama.cpp", "vLLM", "templates", "lm-eval"} <= record.keys()
     assert {row["result"] for rows in record.values() for row in rows} <= {PASS, MISSING, FOREIGN}
     rows = [
         {"result": PASS, "test": "a", "reason": ""},

@@ -163,6 +163,11 @@ def test_what_cannot_be_served_is_said_at_the_start(
         assert f"Change --{option}." in capsys.readouterr().err
 
 
+def test_the_model_name_has_the_flag_of_vllm_too() -> None:
+    arguments = cli.parser().parse_args(["serve", "a", "--served-model-name", "b", "c"])
+    assert arguments.model_name == ["b", "c"]
+
+
 def test_one_package_has_the_name_before_its_path(
     trained: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -500,6 +500,7 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument("--api-key-file", metavar="FILE", help="file with an API key in each line")
     parser.add_argument(
         "--model-name",
+        "--served-model-name",
         nargs="+",
         metavar="NAME",
         help="model name for clients, and further ones (default: the package's name)",

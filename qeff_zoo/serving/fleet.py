@@ -148,8 +148,8 @@ class Fleet:
         try:
             async with self._using(member, receive) as loaded:
                 if len(body) > loaded.max_body_bytes:
-                    refusal = too_large(f"{loaded.max_body_bytes:,} bytes for this model")
-                    await refusal.response(scope["path"])(scope, receive, send)
+                    large = too_large(f"{loaded.max_body_bytes:,} bytes for this model")
+                    await large.response(scope["path"])(scope, receive, send)
                 else:
                     await loaded.app(scope, replayed, send)
         except ApiError:  # the client left before the model was loaded
@@ -316,7 +316,8 @@ def _has(model: Model, name: str) -> bool:
 def _model_of(scope: Scope, body: bytes) -> str:
     """Return the model of a body, JSON or a form, or of the query of a request without one; empty if there is none."""
     if not body:
-        return parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]
+        query: bytes = scope["query_string"]
+        return parse_qs(query.decode("latin-1")).get("model", [""])[0]
     if is_form(Headers(scope=scope)):
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""

@@ -159,7 +159,9 @@ def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
     async def embed(request: Request, body: EmbedBody) -> Response:
         model.admit(body)
         begun = time.perf_counter_ns()
-        options = EmbeddingRequest(input=body.input, truncate="END" if body.truncate else "NONE")
+        options = EmbeddingRequest(
+            input=body.input, dimensions=None, truncate="END" if body.truncate else "NONE"
+        )
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, options, "input")
         vectors = np.stack(outputs)

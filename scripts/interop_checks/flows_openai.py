@@ -471,6 +471,22 @@ def ollama_chat(urls: Any) -> None:
 
 
 @flow("ollama")
+def ollama_tools(urls: Any) -> None:
+    messages = [{"role": "user", "content": CALL}]
+    with _ollama(urls.scripted) as client:
+        whole = client.chat("scripted", messages, tools=[TOOL]).message
+        parts = [*client.chat("scripted", messages, tools=[TOOL], stream=True)]
+        assert parts[-1].done
+        calls = [call for part in parts for call in part.message.tool_calls or ()]
+        assert calls == whole.tool_calls
+        (call,) = calls
+        result = {"role": "tool", "tool_name": call.function.name}
+        result["content"] = get_weather(**call.function.arguments)
+        answer = client.chat("scripted", [*messages, whole, result], tools=[TOOL])
+    assert answer.message.content == ANSWER
+
+
+@flow("ollama")
 def ollama_generate(urls: Any) -> None:
     answer = _ollama(urls.trained).generate("trained", "class ", options={"num_predict": 8})
     assert answer.response

@@ -48,9 +48,7 @@ const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const COLUMNS = /^[\s|:-]*-[\s|:-]*$/;
 
 /** Return the nodes of a text in Markdown. */
-export function markdown(text) {
-  return blocks(text.split("\n"), 0);
-}
+export const markdown = (text) => blocks(text.split("\n"), 0);
 
 function blocks(lines, depth) {
   const nodes = [];
@@ -59,18 +57,11 @@ function blocks(lines, depth) {
     if (paragraph.length) nodes.push(element("p", {}, ...inline(paragraph.join("\n"))));
     paragraph = [];
   };
-  for (let at = 0; at < lines.length; at++) {
-    const line = lines[at];
-    const taken = depth < 8 ? block(lines, at, depth) : null;
-    if (taken) {
-      end();
-      nodes.push(taken.node);
-      at = taken.next - 1;
-    } else if (line.trim()) {
-      paragraph.push(line);
-    } else {
-      end();
-    }
+  for (let at = 0, node, next; at < lines.length; at = next) {
+    [node, next] = (depth < 8 && block(lines, at, depth)) || [null, at + 1];
+    if (node || !lines[at].trim()) end();
+    else paragraph.push(lines[at]);
+    if (node) nodes.push(node);
   }
   end();
   return nodes;
@@ -80,32 +71,28 @@ function blocks(lines, depth) {
 function block(lines, at, depth) {
   const line = lines[at];
   const until = (ends, from = at + 1) => {
-    let next = from;
-    while (next < lines.length && !ends(lines[next])) next++;
-    return next;
+    while (from < lines.length && !ends(lines[from])) from++;
+    return from;
   };
   const fence = FENCE.exec(line)?.[1];
   if (fence) {
     const next = until((one) => one.trim().startsWith(fence));
     const code = element("code", {}, lines.slice(at + 1, next).join("\n"));
-    return { node: element("pre", { tabIndex: 0 }, code), next: next + 1 };
+    return [element("pre", { tabIndex: 0 }, code), next + 1];
   }
   const heading = HEADING.exec(line);
-  if (heading) {
-    const level = Math.min(6, heading[1].length + 2);
-    return { node: element(`h${level}`, {}, ...inline(heading[2].trim())), next: at + 1 };
-  }
-  if (RULE.test(line)) return { node: element("hr"), next: at + 1 };
+  if (heading) return [element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2].trim())), at + 1];
+  if (RULE.test(line)) return [element("hr"), at + 1];
   if (QUOTE.test(line)) {
     const next = until((one) => !QUOTE.test(one));
     const inner = lines.slice(at, next).map((one) => one.replace(QUOTE, ""));
-    return { node: element("blockquote", {}, ...blocks(inner, depth + 1)), next };
+    return [element("blockquote", {}, ...blocks(inner, depth + 1)), next];
   }
   if (line.includes("|") && COLUMNS.test(lines[at + 1] ?? "")) {
     const next = until((one) => !one.includes("|"), at + 2);
     const row = (one, tag) => element("tr", {}, ...cells(one).map((cell) => element(tag, {}, ...inline(cell))));
     const body = lines.slice(at + 2, next).map((one) => row(one, "td"));
-    return { node: element("table", { tabIndex: 0 }, row(line, "th"), ...body), next };
+    return [element("table", { tabIndex: 0 }, row(line, "th"), ...body), next];
   }
   return ITEM.test(line) ? list(lines, at, depth) : null;
 }
@@ -133,5 +120,5 @@ function list(lines, at, depth) {
     made.append(element("li", {}, ...content));
     while (!lines[next]?.trim() && ITEM.test(lines[next + 1] ?? "") && next < lines.length) next++;
   }
-  return { node: made, next };
+  return [made, next];
 }

@@ -1,7 +1,7 @@
 // The page of a server: conversations with its models. Chats live in this tab, and end with it.
 
 import { element, markdown } from "./markdown.js";
-import { ask, kindOf, Refusal, setKey, typesOf } from "./requests.js";
+import { ask, kindOf, Refusal, setKey, textOf, typesOf } from "./requests.js";
 
 const $ = (id) => document.getElementById(id);
 const PAUSE = 60; // milliseconds between two renderings of a message
@@ -122,40 +122,33 @@ async function partOf(file) {
 
 /** Show a message at the end of the log; returns a function that shows its present content. */
 function show(message) {
-  const reasoning = element("p");
-  const thoughts = element("details", { hidden: true, open: true }, element("summary", {}, "Reasoning"), reasoning);
-  const text = element("div", { className: "text" });
-  const [media, calls, error, actions] = ["media", "calls", "error", "actions"].map((className) =>
-    element("div", { className, hidden: true }),
-  );
   const name = message.model ?? "You";
-  const article = element(
-    "article", { className: message.role }, element("h2", {}, name), media, thoughts, text, calls, error, actions,
+  const [media, text, calls, error, actions] = ["media", "text", "calls", "error", "actions"].map((className) =>
+    element("div", { className }),
   );
-  article.setAttribute("aria-label", name);
-  $("log").append(article);
+  const reasoning = element("p");
+  const thoughts = element("details", { open: true }, element("summary", {}, "Reasoning"), reasoning);
+  const shown = [element("h2", {}, name), media, thoughts, text, calls, error, actions];
+  $("log").append(element("article", { className: message.role, ariaLabel: name }, ...shown));
   const parts = Array.isArray(message.content) ? message.content : [];
-  for (const part of parts) {
-    if (part.image_url) media.append(element("img", { src: part.image_url.url, alt: "Attached image" }));
-    else if (part.video_url) media.append(element("video", { src: part.video_url.url, controls: true }));
-    else if (part.input_audio) media.append(element("p", {}, "Attached recording"));
-  }
-  media.hidden = !media.childNodes.length;
+  media.append(...parts.filter((part) => part.type !== "text").map(showFile));
   return () => {
     const low = $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 60;
     reasoning.textContent = message.reasoning_content ?? "";
     thoughts.hidden = !message.reasoning_content;
     if (message.ended && !message.closed) thoughts.open = !(message.closed = true);
-    const said = parts.length ? parts.map((part) => part.text ?? "").join("") : message.content;
-    text.replaceChildren(...(message.role === "assistant" ? markdown(said) : [said]));
+    text.replaceChildren(...(message.role === "assistant" ? markdown(message.content) : [textOf(message)]));
     calls.replaceChildren(...(message.tool_calls ?? []).map(showCall));
-    calls.hidden = !message.tool_calls;
     error.textContent = message.error ?? "";
-    error.hidden = !message.error;
     if (message.ended) actions.replaceChildren(...showActions(message));
-    actions.hidden = !message.ended;
     if (low) $("log").scrollTop = $("log").scrollHeight;
   };
+}
+
+function showFile({ image_url: image, video_url: video, input_audio: audio }) {
+  if (image) return element("img", { src: image.url, alt: "Attached image" });
+  if (video) return element("video", { src: video.url, controls: true });
+  return element("audio", { src: `data:audio/${audio.format};base64,${audio.data}`, controls: true, ariaLabel: "Attached recording" });
 }
 
 function showCall({ function: { name, arguments: given } }) {

@@ -76,8 +76,9 @@ function sent({ role, content, reasoning_content, tool_calls, tool_call_id }) {
   return { role, content, reasoning_content, tool_calls, tool_call_id };
 }
 
-const textOf = ({ content }) =>
-  typeof content === "string" ? content : content.filter((one) => one.text).map((one) => one.text).join("");
+/** Return the text of a message, without its files. */
+export const textOf = ({ content }) =>
+  typeof content === "string" ? content : content.map((part) => part.text ?? "").join("");
 const linesOf = (message) => textOf(message).split("\n").filter((line) => line.trim());
 const listed = (pairs) => pairs.map(([score, text]) => `- ${score.toFixed(4)} \`${text.replaceAll("`", "'")}\``).join("\n");
 
