@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: hostile clients change no answer of the others, delay none for long, and leave no memory in use.
 
-A server of `examples/tiny-vlm` and many clients: half of them attack it, half ask questions of which the answers are
-known. Times are those to the first token. Prints JSON.
+A server of two models, `examples/tiny-vlm` and a tiny Whisper of random weights, and many clients: half of them attack
+it, half send questions and recordings of which the answers are known. Times are those to the first token of a chat, and
+to the first text of a transcription. Prints JSON.
 
-    python benchmarks/load.py [--seconds 60] [--clients 64] [--package DIR]
+    python benchmarks/load.py [--seconds 60] [--clients 64] [--package DIR] [--speech DIR]
 """
 
 import argparse
@@ -17,29 +18,39 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
+import random_speech
 import soundfile
 from measuring import machine
 
 import qeff_zoo
+from qeff_zoo.validation.sample_sounds import voice
 
-_MODEL = "tiny"
+#: By kind of request: whether each answer was right, and the seconds to its first part.
+Answers: TypeAlias = dict[str, list[tuple[bool, float]]]
+_MODEL, _SPEECH = "tiny", "speech"
 _CHECKPOINT = Path(__file__).parents[1] / "examples" / "tiny-vlm"
 _QUESTIONS = ("What is this?", "Which colour?", "How many are there?", "Where is it?")
 _TOKENS = 8
 _PEACE = 0.25  # of the time, before the attack
 _PATIENCE = 3.0  # seconds until a hostile client hangs up
-_REST = 2.0  # seconds after the attack until memory is read again
-_RATE = 8000  # samples of a second
+_REST = 30.0  # seconds at most after the attack until memory is as before
+_FLAT = 50 << 20  # bytes that count as no difference
+_RATE = (
+    2000  # samples of a second: a file of a few minutes is small, and large at the rate of a model
+)
+_TRANSCRIBERS = 4  # one of so many honest clients transcribes
 _JSON, _FORM = "application/json", "multipart/form-data; boundary=b"
 _SIDE = 4096  # of the images that are small files and large in memory
 
@@ -50,25 +61,41 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--package", type=Path)
+    parser.add_argument("--speech", type=Path)
     arguments = parser.parse_args()
-    path = arguments.package
+    path, speech = arguments.package, arguments.speech
     if path is None:
         sizes: dict[str, Any] = {"ctx_len": 256, "prefill_seq_len": 64, "full_batch_size": 4}
         path = qeff_zoo.build(str(_CHECKPOINT), validate=False, **sizes).path
-    found = measure(path, arguments.seconds, arguments.clients)
+    if speech is None:
+        with tempfile.TemporaryDirectory() as folder:
+            speech = build_speech(Path(folder) / "tiny-whisper")
+    found = measure(path, speech, arguments.seconds, arguments.clients)
     print(json.dumps({"machine": machine(("qeff-zoo", "onnxruntime")), **found}, indent=1))
 
 
-def measure(package: Path, seconds: float, clients: int) -> dict[str, Any]:
+def build_speech(checkpoint: Path) -> Path:
+    """Build a package of a speech model.
+
+    Args:
+        checkpoint: Folder of its checkpoint, which is written.
+    """
+    random_speech.write(checkpoint)
+    sizes: dict[str, Any] = {"batch_size": 1, "prefill_seq_len": 8}
+    return qeff_zoo.build(str(checkpoint), validate=False, **sizes).path
+
+
+def measure(package: Path, speech: Path, seconds: float, clients: int) -> dict[str, Any]:
     """Return the figures of a server under attack.
 
     Args:
-        package: Of a vision-language model.
+        package: Package of a vision-language model.
+        speech: Package of a speech model.
         seconds: How long it is attacked.
         clients: How many there are; half of them attack.
     """
-    command = [sys.executable, "-m", "qeff_zoo", "serve", str(package), "--model-name", _MODEL]
-    command += ["--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", "qeff_zoo", "serve", f"{_MODEL}={package}"]
+    command += [f"{_SPEECH}={speech}", "--port", "0", "--threads", "1", "--request-log", "none"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout
@@ -81,18 +108,25 @@ def measure(package: Path, seconds: float, clients: int) -> dict[str, Any]:
 async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str, Any]:
     client = Client(url)
     questions = [*map(_question, _QUESTIONS), *(_question(one, _shown()) for one in _QUESTIONS)]
-    alone = [await client.ask(one) for one in questions]  # the first time of each
-    alone = [await client.ask(one) for one in questions for _ in range(3)][2::3]
-    known = [text for text, _ in alone]
+    works = {
+        "first_token_s": [partial(client.ask, one) for one in questions],
+        "transcription_s": [partial(client.transcribe, _form(_voice(one))) for one in range(4)],
+    }
+    alone = {}
+    for kind, calls in works.items():
+        for call in calls:  # the first time of each
+            await call()
+        alone[kind] = [await call() for call in calls for _ in range(3)][2::3]
     attacks, memory = Counter[str](), list[int]()
     end = 0.0
 
-    async def honest(number: int, answers: list[tuple[bool, float]]) -> int:
+    async def honest(number: int, answers: Answers) -> int:
         chance, count = random.Random(number), 0
+        kind = "first_token_s" if number % _TRANSCRIBERS else "transcription_s"
         while time.monotonic() < end:
-            which = chance.randrange(len(questions))
-            text, first = await client.ask(questions[which])
-            answers.append((text == known[which], first))
+            which = chance.randrange(len(works[kind]))
+            text, first = await works[kind][which]()
+            answers[kind].append((text == alone[kind][which][0], first))
             count += 1
         return count
 
@@ -109,10 +143,11 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
             memory.append(_resident(pid))
             await asyncio.sleep(0.1)
 
-    async def ask(answers: list[tuple[bool, float]]) -> list[int]:
+    async def ask(answers: Answers) -> list[int]:
         return await asyncio.gather(*(honest(number, answers) for number in range(clients // 2)))
 
-    answers, before = list[tuple[bool, float]](), list[tuple[bool, float]]()
+    answers: Answers = {kind: [] for kind in works}
+    before: Answers = {kind: [] for kind in works}
     end = time.monotonic() + seconds * _PEACE
     await ask(before)
     memory.append(_resident(pid))
@@ -122,18 +157,25 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
     for one in attackers:
         one.cancel()
     await asyncio.wait(attackers)
-    await asyncio.sleep(_REST)
-    memory.append(_resident(pid))
+    begun = time.monotonic()
+    while (after := _resident(pid)) > memory[0] + _FLAT and time.monotonic() < begun + _REST:
+        await asyncio.sleep(0.2)
+    memory.append(after)
     return {
         "seconds": seconds,
         "clients": clients,
-        "answers": len(answers),
-        "wrong_answers": sum(not right for right, _ in [*before, *answers]),
+        "answers": {kind: len(found) for kind, found in answers.items()},
+        "wrong_answers": sum(
+            not right for found in (before, answers) for one in found.values() for right, _ in one
+        ),
         "fewest_answers_of_a_client": min(counts),
-        "first_token_s": {
-            "one client": _spread([first for _, first in alone]),
-            "before the attack": _spread([first for _, first in before]),
-            "during the attack": _spread([first for _, first in answers]),
+        **{
+            kind: {
+                "one client": _spread(alone[kind]),
+                "before the attack": _spread(before[kind]),
+                "during the attack": _spread(answers[kind]),
+            }
+            for kind in works
         },
         "attacks": dict(sorted(attacks.items())),
         "resident_bytes": {
@@ -141,12 +183,13 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
             "at_half": max(memory[: len(memory) // 2]),
             "peak": max(memory),
             "after": memory[-1],
+            "seconds_until_after": round(time.monotonic() - begun, 1),
         },
     }
 
 
-def _spread(times: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(times)
+def _spread(answers: Sequence[tuple[object, float]]) -> dict[str, float]:
+    ordered = sorted(seconds for _, seconds in answers)
     last = len(ordered) - 1
     return {
         "median": round(statistics.median(ordered), 4),
@@ -219,6 +262,16 @@ class Client:
                         text += content
         return text, first
 
+    async def transcribe(self, form: bytes) -> tuple[str, float]:
+        """Return the streamed text of a recording, and the seconds to its first part."""
+        begun, first, text = time.perf_counter(), 0.0, ""
+        async with self.sending("audio/transcriptions", form, kind=_FORM) as reader:
+            while line := await reader.readline():
+                if line.startswith(b"data: {"):
+                    first = first or time.perf_counter() - begun
+                    text = json.loads(line[6:]).get("text", text)
+        return text, first
+
 
 def _question(text: str, *files: bytes, **more: Any) -> bytes:
     urls = ["data:image/png;base64," + base64.b64encode(one).decode() for one in files]
@@ -247,14 +300,25 @@ def _blank(width: int, height: int, told: tuple[int, int] | None = None) -> byte
     )
 
 
-def _silence(seconds: float, claimed: float | None = None) -> bytes:
-    """Write silence in eight channels, whose header may promise more of it."""
-    file = io.BytesIO()
-    soundfile.write(file, np.zeros((int(seconds * _RATE), 8), np.int16), _RATE, format="FLAC")
+@cache
+def _silence(minutes: int, channels: int = 8, claimed: float | None = None) -> bytes:
+    """Write silence, whose header may promise more seconds of it."""
+    file, minute = io.BytesIO(), np.zeros((60 * _RATE, channels), np.int16)
+    with soundfile.SoundFile(file, "w", _RATE, channels, format="FLAC") as out:
+        for _ in range(minutes):
+            out.write(minute)
     data = bytearray(file.getvalue())
     (fields,) = struct.unpack_from(">Q", data, 18)  # of STREAMINFO; its last 36 bits count samples
-    struct.pack_into(">Q", data, 18, fields >> 36 << 36 | int((claimed or seconds) * _RATE))
+    promised = int((claimed or minutes * 60) * _RATE)
+    struct.pack_into(">Q", data, 18, fields >> 36 << 36 | promised)
     return bytes(data)
+
+
+def _voice(number: int) -> bytes:
+    """Write a second of sound and a half."""
+    file, rate = io.BytesIO(), 16_000
+    soundfile.write(file, voice(rate * 3 // 2, rate, number), rate, format="FLAC")
+    return file.getvalue()
 
 
 def _heard(sound: bytes) -> bytes:
@@ -265,8 +329,11 @@ def _heard(sound: bytes) -> bytes:
 
 def _form(sound: bytes) -> bytes:
     field = 'Content-Disposition: form-data; name="{}"'
-    head = f"--b\r\n{field.format('model')}\r\n\r\n{_MODEL}\r\n--b\r\n"
-    head += f'{field.format("file")}; filename="a.flac"\r\n\r\n'
+    values = {"model": _SPEECH, "language": "en", "stream": "true"}
+    head = "".join(
+        f"--b\r\n{field.format(name)}\r\n\r\n{value}\r\n" for name, value in values.items()
+    )
+    head += f'--b\r\n{field.format("file")}; filename="a.flac"\r\n\r\n'
     return head.encode() + sound + b"\r\n--b--\r\n"
 
 
@@ -281,9 +348,8 @@ _CHOICES = _body(prompt=["a"] * 2000, n=128)
 _LISTS = b'{"prompt": [' + b"[]," * 300_000 + b"[]]}"
 _REGEX = _body(prompt="a", structured_outputs={"regex": "(([a-z0-9_.]{1,99}){1,99}){1,99}X"})
 _ANSWER = _question("What is this?", max_tokens=100)
-_CLAIM = _heard(_silence(1.0, 8e6))  # 64 days
-_SILENCE = _heard(_silence(300.0))
-_UPLOAD = _form(_silence(300.0))
+_CLAIM = 8e6  # seconds: 64 days
+_GIGABYTES = 44e9 / 8 / 4 / _RATE  # seconds: 44 GB in eight channels of float32
 
 
 async def _left(client: Client, body: bytes, seconds: float) -> str:
@@ -292,10 +358,15 @@ async def _left(client: Client, body: bytes, seconds: float) -> str:
     return "left"
 
 
-async def _half(client: Client) -> str:
-    async with client.sending("completions", _LONG[:1000], announced=len(_LONG)):
+async def _half(client: Client, path: str, body: bytes, kind: str = _JSON) -> str:
+    half = body[: len(body) // 2]
+    async with client.sending(path, half, announced=len(body), kind=kind):
         await asyncio.sleep(0.5)
     return "left"
+
+
+async def _uploaded(client: Client, *silence: Any) -> str:
+    return await _sent(client, "audio/transcriptions", _form(_silence(*silence)), _FORM)
 
 
 async def _slow(client: Client) -> str:
@@ -320,10 +391,17 @@ ATTACKS: dict[str, Callable[[Client], Any]] = {
     "choices": lambda client: _sent(client, "completions", _CHOICES),
     "lists": lambda client: _sent(client, "completions", _LISTS),
     "expression": lambda client: _sent(client, "completions", _REGEX),
-    "claimed sound": lambda client: _sent(client, "chat/completions", _CLAIM),
-    "silence": lambda client: _sent(client, "chat/completions", _SILENCE),
-    "upload of silence": lambda client: _sent(client, "audio/transcriptions", _UPLOAD, _FORM),
-    "half a request": _half,
+    "recording in a chat": lambda client: _sent(
+        client, "chat/completions", _heard(_silence(1, 8, _CLAIM))
+    ),
+    "claimed recording": lambda client: _uploaded(client, 1, 8, _CLAIM),
+    "recording of 44 GB": lambda client: _uploaded(client, 1, 8, _GIGABYTES),
+    "40 minutes in eight channels": lambda client: _uploaded(client, 40),
+    "50 minutes": lambda client: _uploaded(client, 50, 1),
+    "half a recording": lambda client: _half(
+        client, "audio/transcriptions", _form(_silence(40)), _FORM
+    ),
+    "half a request": lambda client: _half(client, "completions", _LONG),
     "slow headers": _slow,
     "answer, left": lambda client: _left(client, _ANSWER, 0.1),
 }

@@ -18,6 +18,7 @@ ZooError                    base class: the user can act on it; the command line
 │   ├── BusyError           more requests than the limit
 │   ├── ContextLengthError  a prompt that exceeds the context
 │   ├── HandoffError        KV states of a prompt that a prefill server does not deliver
+│   ├── NoTokenError        a grammar and sampling parameters that allow no next token
 │   └── MediaError          an image, audio or video file that cannot be read, or is too large
 ├── ServingError            a server that cannot start
 ├── TrainingError           a training run that cannot start or continue
@@ -113,6 +114,10 @@ class HandoffError(GenerationError):
 
 class ContextLengthError(GenerationError):
     """A prompt has more tokens than the context."""
+
+
+class NoTokenError(GenerationError):
+    """The grammar and the sampling parameters of a request allow no next token."""
 
 
 class MediaError(GenerationError):

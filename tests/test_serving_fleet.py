@@ -16,7 +16,7 @@ from fixtures_serving import MODEL, PROMPT, QUESTION, TIMEOUT, post
 from starlette.types import Receive, Scope, Send
 
 import qeff_zoo
-from qeff_zoo import serving
+from qeff_zoo import cli, serving
 from qeff_zoo.cli.running import _serve_several, _served
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Stats, open_session
@@ -33,19 +33,27 @@ class Toy:
         self.name, self.nbytes, self.loads = name, nbytes, 0
         self.is_loaded, self.gate = False, asyncio.Event()
         self.gate.set()
+        self.seconds, self.max_body_bytes = 0.0, 1 << 20
 
     @contextmanager
     def load(self) -> Iterator[Loaded]:
         self.loads, self.is_loaded = self.loads + 1, True
         metrics = Metrics(partial(Stats, 1, 0, 0, {}, 0, 0, 0))
         model = Model(name=self.name, fingerprint="", max_tokens=1)
-        yield Loaded(app=self.answer, model=model, metrics=metrics, nbytes=self.nbytes)
+        yield Loaded(
+            app=self.answer,
+            model=model,
+            metrics=metrics,
+            nbytes=self.nbytes,
+            max_body_bytes=self.max_body_bytes,
+        )
         self.is_loaded = False
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.is_loaded
         body = (await receive())["body"]
         await self.gate.wait()
+        await asyncio.sleep(self.seconds)
         assert self.is_loaded
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": self.name.encode() + body[:0]})
@@ -56,28 +64,40 @@ class Toy:
 
 
 async def ask(
-    fleet: Fleet, name: Any, body: bytes | None = None, path: str = "/v1/completions"
+    fleet: Fleet,
+    name: Any,
+    body: bytes | None = None,
+    path: str = "/v1/completions",
+    query: bytes = b"",
+    kind: bytes = b"application/json",
+    left: asyncio.Event | None = None,
 ) -> tuple[int, bytes]:
-    """Send a request to an app; give the status and the body."""
+    """Send a request to an app; give the status and the body. The client leaves at an event."""
     sent: list[Any] = []
     content = json.dumps({"model": name}).encode() if body is None else body
+    whole = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": content, "more_body": False}
+        if not whole:
+            await (left or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+        return whole.pop()
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"content-type", kind)]
     method = "GET" if body == b"" else "POST"
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "headers": headers,
-        "query_string": b"",
+        "query_string": query,
     }
     await fleet(scope, receive, send)
+    if not sent:
+        return 499, b""
     return sent[0]["status"], sent[1]["body"]
 
 
@@ -152,7 +172,11 @@ def test_a_request_without_a_known_model_is_refused() -> None:
         for content in (b"", b"[1]", b"\xff", b"{" * 100_000):
             assert (await ask(fleet, "", content))[0] == 400
         form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
-        assert await ask(fleet, "", form) == (200, b"one")
+        assert await ask(fleet, "", form, kind=b"multipart/form-data; boundary=x") == (200, b"one")
+        assert await ask(fleet, "", b"", "/openapi.json", b"model=one") == (200, b"one")
+        assert (await ask(fleet, "", b"", "/openapi.json", b"model=two"))[0] == 404
+        status, body = await ask(fleet, "two", path="/api/chat")
+        assert (status, "no model 'two'" in json.loads(body)["error"]) == (404, True)
 
     asyncio.run(run())
 
@@ -175,11 +199,15 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone() -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_served_together_is_refused_first(trained: Package) -> None:
+def test_what_cannot_be_served_together_is_refused_first(
+    trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(qeff_zoo.ZooError, match="Two packages have the model name 'one'"):
         Fleet([Toy("one", 1).member, Toy("one", 1).member])
     with pytest.raises(qeff_zoo.ZooError, match=r"'one' takes .*--memory-budget"):
         Fleet([Toy("one", 100).member], budget=99)
+    assert cli.main(["serve", str(trained.path), "--memory-budget", "1000"]) == 1
+    assert "and the memory budget is 1 kB" in capsys.readouterr().err
     flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
     path = str(trained.path)
     asked = argparse.Namespace(**flags, package=path, others=[path], build=False)

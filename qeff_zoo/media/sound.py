@@ -30,6 +30,7 @@ _RATES = range(1000, 768_001)  # a second
 _CHANNELS = 64
 _LOUDEST = 256.0  # larger samples are not scaled to -1 to 1, and transcripts of them would be wrong
 _BLOCK = 1 << 21  # samples in all channels decoded at a time
+_PIECE = 60  # seconds resampled at a time
 _SPARE = 64  # samples that resampling may add
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
@@ -130,7 +131,7 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
     # Untouched memory is not allocated before samples arrive: a header may promise more than the file has.
     mono = np.empty(int(opened.samples * rate / opened.rate) + _SPARE, np.float32)
     loudest, read, made = 0.0, 0, 0
-    for block in opened.blocks():
+    for block in _pieces(opened):
         lowest, highest = float(block.min()), float(block.max())
         loudest = max(loudest, -lowest, highest)
         if not np.isfinite((lowest, highest)).all():
@@ -154,6 +155,14 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
             "expected at least one. Record it again."
         )
     return mono[:made]
+
+
+def _pieces(opened: OpenedSound) -> Iterator[Samples]:
+    """Yield the samples of a recording, at most a minute at a time, which is short at any rate of a model."""
+    length = _PIECE * opened.rate
+    for block in opened.blocks():
+        for start in range(0, len(block), length):
+            yield block[start : start + length]
 
 
 def _resampler(opened: OpenedSound, rate: int) -> Callable[[Samples, bool], Samples]:

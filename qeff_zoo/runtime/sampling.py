@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime.grammar import Guide
 from qeff_zoo.runtime.program import Array
 
@@ -383,7 +383,7 @@ class ExcludedTokens:
             masked[self._allowed] = scores[self._allowed]
         masked[excluded] = -np.inf
         if not np.isfinite(masked.max()):
-            raise GenerationError(
+            raise NoTokenError(
                 "The sampling parameters exclude every next token; expected at least one. Change "
                 "allowed_token_ids, bad_words or min_tokens."
             )

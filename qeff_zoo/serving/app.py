@@ -34,8 +34,9 @@ Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
     *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
+    *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
+    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/embed", "v2/rerank")),
     *(
         "/tokenize",
         "/apply-template",
@@ -74,6 +75,11 @@ def service_of(session: "Session | EncoderSession") -> Service:
         )
     service: Service = serve()()
     return service
+
+
+def body_bytes_of(session: "Session | EncoderSession") -> int:
+    """Return the maximum size of a request's body for a session, which depends on whether it has files."""
+    return MAX_MEDIA_BYTES if service_of(session).takes_files(session) else MAX_BODY_BYTES
 
 
 def create_app(
@@ -119,11 +125,9 @@ def create_app(
         adapter_sources=adapter_sources,
         formats=formats or ChatFormats(),
     )
-    has_files = service_of(backend.session).takes_files(backend.session)
-    usual = MAX_MEDIA_BYTES if has_files else MAX_BODY_BYTES
     app = guarded(
         endpoints(backend, offer)[0],
-        usual if max_body_bytes is None else max_body_bytes,
+        body_bytes_of(backend.session) if max_body_bytes is None else max_body_bytes,
         api_keys=api_keys,
         hosts=hosts,
         origins=origins,

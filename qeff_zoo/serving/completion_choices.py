@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
-from qeff_zoo.errors import AdapterError, BusyError, GenerationError
+from qeff_zoo.errors import AdapterError, BusyError, GenerationError, NoTokenError
 from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request, stream_deltas
 from qeff_zoo.serving.errors import ApiError, internal_error, queue_full, shutting_down
 from qeff_zoo.serving.metrics import Metrics
@@ -53,6 +53,8 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
                 raise shutting_down()
             yield number, delta
     if error := next((handle.error for handle in handles if handle.error), None):
+        if isinstance(error, NoTokenError):
+            raise ApiError(400, str(error), code="no_token") from error
         _log.error("A request failed.", exc_info=error)
         raise internal_error() from error
 

@@ -14,26 +14,34 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
-from qeff_zoo.serving import errors, ollama
-from qeff_zoo.serving.app import operations
-from qeff_zoo.serving.errors import ApiError, brief, internal_error
+from qeff_zoo.serving import errors, ollama, responses
+from qeff_zoo.serving.app import MAX_MEDIA_BYTES, PATHS, operations
+from qeff_zoo.serving.errors import ApiError, brief, internal_error, too_large
 from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.middleware import is_form
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.services import API
 from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
 _OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models", *ollama.OWN_PATHS)
 _MODEL = "/v1/models/"
-_FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{0,512})\r\n')  # of a form
+#: Field of a form; all repetitions are bounded, since the content of a file may look like fields.
+_FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]{1,256}\r\n){0,4}\r\n([^\r\n]{0,512})\r\n')
+#: Seconds that a request may wait for room while new requests of other models keep those in memory.
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +53,14 @@ class Loaded:
         model: Description of the model.
         metrics: Metrics of the model.
         nbytes: Memory of the model.
+        max_body_bytes: Maximum size of a request's body.
     """
 
     app: ASGIApp
     model: Model
     metrics: Metrics
     nbytes: int
+    max_body_bytes: int = MAX_MEDIA_BYTES
 
 
 @dataclass(eq=False, kw_only=True)
@@ -67,11 +77,13 @@ class Member:
     nbytes: int
     load: Callable[[], AbstractContextManager[Loaded]]
     loaded: Loaded | None = field(default=None, init=False)
-    #: Number of requests that run or wait.
+    #: Number of requests, and of those that use the model.
+    requests: int = field(default=0, init=False)
     users: int = field(default=0, init=False)
     #: Whether a thread loads or unloads the model.
     busy: bool = field(default=False, init=False)
     last_used: float = field(default=0.0, init=False)
+    loaded_since: float = field(default=0.0, init=False)
     stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
@@ -87,6 +99,7 @@ class Fleet:
         members: The models, of different names.
         budget: Memory of all loaded models in bytes; None for no limit.
         idle_seconds: Seconds without requests after which a model is unloaded; None for never.
+        store: Kept responses of all models.
 
     Raises:
         ServingError: Two models have one name, or a model exceeds the budget alone.
@@ -98,6 +111,7 @@ class Fleet:
         *,
         budget: int | None = None,
         idle_seconds: float | None = None,
+        store: ResponseStore | None = None,
     ) -> None:
         self._members = {member.name: member for member in members}
         if len(self._members) < len(members):
@@ -107,38 +121,42 @@ class Fleet:
                 f"Two packages have the model name {twice!r}; expected different names. Name one of them: NAME=PACKAGE."
             )
         for member in members:
-            if budget is not None and member.nbytes > budget:
-                raise ServingError(
-                    f"Model {member.name!r} takes {human_size(member.nbytes)}, and the memory budget is "
-                    f"{human_size(budget)}; expected room for each model alone. Raise --memory-budget, or leave the "
-                    "model out."
-                )
+            check_budget(member.name, member.nbytes, budget)
         self._budget, self._idle = budget, idle_seconds
         self._changed = asyncio.Condition()
-        self._own = _own_endpoints(self._members)
+        #: Models whose requests wait for room, the first one first, with the times since when they do.
+        self._waiting: dict[str, float] = {}
+        self._own = _own_endpoints(self._members, store or ResponseStore())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to its model, which is loaded first if necessary."""
-        if scope["path"] in _OWN_PATHS or scope["path"].startswith(_MODEL):
+        path = scope["path"]
+        if path in _OWN_PATHS or path not in PATHS:  # an unknown path loads no model
             await self._own(scope, receive, send)
             return
-        body = await receive()  # whole, from `BodyLimit`
-        sent = [body]
+        message = await receive()  # whole, from `BodyLimit`
+        sent, body = [message], message.get("body", b"")
 
         async def replayed() -> Message:
             return sent.pop() if sent else await receive()
 
         try:
-            member = self._find(_model_of(body.get("body", b"")))
+            member = self._find(_model_of(scope, body))
         except ApiError as refusal:
-            await refusal.response(scope, receive, send)
+            await refusal.response(scope["path"])(scope, receive, send)
             return
         try:
-            async with self._using(member) as loaded:
-                await loaded.app(scope, replayed, send)
+            async with self._using(member, receive) as loaded:
+                if len(body) > loaded.max_body_bytes:
+                    refusal = too_large(f"{loaded.max_body_bytes:,} bytes for this model")
+                    await refusal.response(scope["path"])(scope, receive, send)
+                else:
+                    await loaded.app(scope, replayed, send)
+        except ApiError:  # the client left before the model was loaded
+            return
         except ZooError as error:
             _log.error("Model %r could not be loaded: %s", member.name, error)
-            await internal_error().response(scope, receive, send)
+            await internal_error().response(scope["path"])(scope, receive, send)
 
     def close(self) -> None:
         """Unload all models, whose running requests are cancelled."""
@@ -155,32 +173,69 @@ class Fleet:
         return member
 
     @asynccontextmanager
-    async def _using(self, member: Member) -> AsyncIterator[Loaded]:
-        member.users += 1
+    async def _using(self, member: Member, receive: Receive) -> AsyncIterator[Loaded]:
+        """Hold a model in memory.
+
+        Raises:
+            ApiError: The client left before there was room for the model.
+        """
+        member.requests += 1
+        left = asyncio.ensure_future(receive())
+        left.add_done_callback(lambda _: asyncio.ensure_future(self._wake()))
         try:
-            yield await self._load(member)
+            loaded = await self._load(member, left)
+            try:
+                yield loaded
+            finally:
+                member.users -= 1
         finally:
-            member.users -= 1
+            left.cancel()
+            member.requests -= 1
             member.last_used = time.monotonic()
-            async with self._changed:
-                self._changed.notify_all()
+            if not member.requests:
+                self._waiting.pop(member.name, None)
+            await self._wake()
             if self._idle is not None and not member.users:
                 loop = asyncio.get_running_loop()
                 loop.call_later(self._idle, lambda: loop.create_task(self._unload_idle(member)))
 
-    async def _load(self, member: Member) -> Loaded:
-        """Return a model in memory, loading it when there is room."""
+    async def _wake(self) -> None:
         async with self._changed:
-            while member.loaded is None or member.busy:
-                if member.busy:
+            self._changed.notify_all()
+
+    async def _load(self, member: Member, left: asyncio.Future[Message]) -> Loaded:
+        """Return a model in memory with one more user, loading it when there is room, unless its client left."""
+        async with self._changed:
+            while member.loaded is None or member.busy or member is self._yielding():
+                first = self._starving()
+                if left.done():
+                    raise ApiError(499, "The client has disconnected.")
+                if member.busy or member.loaded or first not in (None, member):
                     await self._changed.wait()
                 elif self._has_room(member):
+                    self._waiting.pop(member.name, None)
                     await self._change(member, lambda: _enter(member))
                 elif (other := self._least_recent()) is not None:
                     await self._change(other, lambda: _leave(other))
                 else:
+                    self._waiting.setdefault(member.name, time.monotonic())
                     await self._changed.wait()
+            member.users += 1
             return member.loaded
+
+    def _starving(self) -> Member | None:
+        """Return the model whose requests have waited for room for too long; None if there is none."""
+        first = next(iter(self._waiting.items()), None)
+        if first is None or time.monotonic() - first[1] < PATIENCE:
+            return None
+        return self._members[first[0]]
+
+    def _yielding(self) -> Member | None:
+        """Return the model whose new requests wait, so that it can be unloaded for a model that has waited too long."""
+        if self._starving() is None:
+            return None
+        loaded = [one for one in self._members.values() if one.loaded]
+        return min(loaded, key=lambda one: one.loaded_since, default=None)
 
     async def _change(self, member: Member, work: Callable[[], None]) -> None:
         """Load or unload a model in a thread; others go on meanwhile."""
@@ -210,11 +265,30 @@ class Fleet:
                 await self._change(member, lambda: _leave(member))
 
 
+def check_budget(name: str, nbytes: int, budget: int | None) -> None:
+    """Check that a model fits into the memory budget.
+
+    Args:
+        name: Name of the model.
+        nbytes: Estimated memory of the model.
+        budget: Memory in bytes; None for no limit.
+
+    Raises:
+        ServingError: The model exceeds it.
+    """
+    if budget is not None and nbytes > budget:
+        raise ServingError(
+            f"Model {name!r} takes {human_size(nbytes)}, and the memory budget is {human_size(budget)}; expected room "
+            "for each model alone. Raise --memory-budget, or leave the model out."
+        )
+
+
 def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
     known = ", ".join(map(repr, members))
     return ApiError(
         404 if name else 400,
-        f"There is no model {brief(name)}; expected one of {known}. Ask for one of them.",
+        f"There is no model {brief(name)}; expected one of {known}. Name one in the field 'model', or as ?model= "
+        "of a request without a body.",
         param="model",
         code="model_not_found",
     )
@@ -222,6 +296,7 @@ def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
 
 def _enter(member: Member) -> None:
     member.loaded = member.stack.enter_context(member.load())
+    member.loaded_since = time.monotonic()
     member.nbytes = max(member.nbytes, member.loaded.nbytes)
 
 
@@ -238,9 +313,11 @@ def _has(model: Model, name: str) -> bool:
     return bool(name)
 
 
-def _model_of(body: bytes) -> str:
-    """Return the model of a body, JSON or a form; empty if there is none."""
-    if body[:2] == b"--":
+def _model_of(scope: Scope, body: bytes) -> str:
+    """Return the model of a body, JSON or a form, or of the query of a request without one; empty if there is none."""
+    if not body:
+        return parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]
+    if is_form(Headers(scope=scope)):
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""
     try:
@@ -251,7 +328,7 @@ def _model_of(body: bytes) -> str:
     return named if isinstance(named, str) else ""
 
 
-def _own_endpoints(members: Mapping[str, Member]) -> FastAPI:
+def _own_endpoints(members: Mapping[str, Member], store: ResponseStore) -> FastAPI:
     """Return the endpoints of the server itself."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     errors.install(app)
@@ -266,6 +343,7 @@ def _own_endpoints(members: Mapping[str, Member]) -> FastAPI:
         return [entry for member in members.values() for entry in _described(member)]
 
     app.include_router(ollama.catalog(described))
+    app.include_router(responses.kept(API, store))
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -274,7 +352,9 @@ def _own_endpoints(members: Mapping[str, Member]) -> FastAPI:
     @app.get(f"{_MODEL}{{name:path}}")
     async def model(name: str) -> Response:
         found = next((entry for entry in described() if entry["id"] == name), None)
-        return JSONResponse(found) if found else _unknown(name, members).response
+        if found is None:
+            raise _unknown(name, members)
+        return JSONResponse(found)
 
     return app
 

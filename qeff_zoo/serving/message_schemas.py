@@ -144,6 +144,8 @@ def _messages_of(message: Message) -> Iterator[Object]:
     for block in message.content:
         if block.get("type") == "tool_result":
             content = block.get("content") or ""
+            if not isinstance(content, str | list):
+                raise _unknown(content)
             text = content if isinstance(content, str) else [*map(_part, content)]
             frame = {"role": "tool", "tool_call_id": block.get("tool_use_id")}
             yield {**frame, "content": text}
@@ -154,14 +156,15 @@ def _messages_of(message: Message) -> Iterator[Object]:
 
 
 def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
-    message: Object = {"role": "assistant", "content": ""}
+    texts: list[str] = []
+    thoughts: list[str] = []
+    message: Object = {"role": "assistant"}
     for block in blocks:
         kind = block.get("type")
         if kind == "text":
-            message["content"] += _string(block, "text")
+            texts.append(_string(block, "text"))
         elif kind == "thinking":
-            thought = message.get("reasoning_content", "") + _string(block, "thinking")
-            message["reasoning_content"] = thought
+            thoughts.append(_string(block, "thinking"))
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
             function = {"name": block.get("name"), "arguments": arguments}
@@ -169,11 +172,14 @@ def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
             message.setdefault("tool_calls", []).append(call)
         elif kind != "redacted_thinking":
             raise _unknown(kind)
-    return message
+    thought = {"reasoning_content": "".join(thoughts)} if thoughts else {}
+    return {**message, "content": "".join(texts), **thought}
 
 
-def _part(block: Mapping[str, Any]) -> Object:
+def _part(block: Any) -> Object:
     """Return a block of a user's message by its name in a chat."""
+    if not isinstance(block, Mapping):
+        raise _unknown(block)
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": _string(block, "text")}

@@ -5,6 +5,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from starlette.datastructures import Headers
@@ -17,6 +18,13 @@ from qeff_zoo.serving.waiting import Bodies
 
 _SCHEME = "bearer "
 _MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
+_MAX_DEPTH = 100  # of lists and objects within each other; schemas of functions have less than 30
+#: Escapes of UTF-16's halves of characters, and JSON without one that stands alone.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_UNICODE = re.compile(
+    rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]))*+",
+    re.DOTALL,
+)
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
 
@@ -41,7 +49,7 @@ class Framing:
                     "The request has the headers Content-Length and Transfer-Encoding; expected one of them. Leave one "
                     "out.",
                     code="invalid_body",
-                ).response
+                ).response(scope["path"])
                 refusal.headers["Connection"] = "close"
                 await refusal(scope, receive, send)
                 return
@@ -76,7 +84,7 @@ class ApiKey:
                     "that this server was started with. Give it.",
                     code="invalid_api_key",
                 )
-                await refusal.response(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -102,7 +110,7 @@ class BodyLimit:
             try:
                 body = await self._received(Headers(scope=scope), receive, grow)
             except ApiError as refusal:
-                await refusal.response(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
             if body is None:
                 return
@@ -143,10 +151,14 @@ class BodyLimit:
             more = message.get("more_body", False)
         body = b"".join(pieces)
         # A form has a limited number of fields, and a file.
-        is_json = not headers.get("content-type", "").lower().startswith("multipart/form-data")
-        if is_json and _is_manifold(body):
-            raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
+        if not is_form(headers):
+            _check_json(body)
         return body
+
+
+def is_form(headers: Headers) -> bool:
+    """Return whether a body is a form by its headers; any other body is JSON, with limits of its own."""
+    return headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
 async def _disconnect(receive: Receive) -> Message:
@@ -156,14 +168,32 @@ async def _disconnect(receive: Receive) -> Message:
     return message
 
 
-def _is_manifold(body: bytes) -> bool:
-    """Return whether JSON has more lists and objects than a valid request can have."""
+def _check_json(body: bytes) -> None:
+    """Refuse JSON that is larger, deeper or of other characters than any valid request, before it is parsed.
 
-    def count(text: bytes) -> int:
-        codes = np.frombuffer(text, np.uint8)  # faster than `bytes.count` where few are found
-        return sum(int(np.count_nonzero(codes == opening)) for opening in b"[{")
+    Raises:
+        ApiError: It has too many lists and objects, they are nested too deeply, or a text is not Unicode.
+    """
 
-    return count(body) > _MAX_CONTAINERS and count(_STRING.sub(b"", body)) > _MAX_CONTAINERS
+    def openings(codes: Any) -> Any:
+        return (codes == ord("[")) | (codes == ord("{"))
+
+    codes = np.frombuffer(body, np.uint8)  # faster than `bytes.count` where few are found
+    if np.count_nonzero(openings(codes)) > _MAX_DEPTH:
+        codes = np.frombuffer(_STRING.sub(b"", body), np.uint8)
+        opened, closed = openings(codes), (codes == ord("]")) | (codes == ord("}"))
+        if np.count_nonzero(opened) > _MAX_CONTAINERS:
+            raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
+        steps = (opened.astype(np.int8) - closed)[opened | closed]
+        if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
+            raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
+    if _SURROGATE.search(body) and len(body) > (end := _UNICODE.match(body).end()):
+        raise ApiError(
+            400,
+            f"The body has half a character, {body[end : end + 6].decode(errors='replace')!r}; expected Unicode, in "
+            "which \\ud800 to \\udfff come in pairs. Correct the text.",
+            code="invalid_json",
+        )
 
 
 class ResponseCount:

@@ -27,7 +27,9 @@ def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
         if kind == "message":
             _add_message(messages, item, number)
         elif kind == "reasoning":
-            texts = item.get("content") or item.get("summary") or ()
+            texts = item.get("content") or item.get("summary") or []
+            if not isinstance(texts, list):
+                raise _unknown(number, "content", texts)
             _assistant(messages)["reasoning_content"] = "".join(_text(one, number) for one in texts)
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments", "")}

@@ -31,6 +31,7 @@ from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import (
     MAX_MEDIA_BYTES,
     PATHS,
+    body_bytes_of,
     create_app,
     endpoints,
     guarded,
@@ -42,6 +43,7 @@ from qeff_zoo.serving.fleet import Fleet, Loaded, Member
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.responses import ResponseStore
 from qeff_zoo.serving.services import Offer
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find
@@ -223,16 +225,18 @@ def serve_several(
     """
     sys.setswitchinterval(_SWITCH)
 
+    store = ResponseStore()
+
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
         own = replace(choices, name=name, fingerprint=package.build_key, aliases=())
-        return Member(
-            name=name, nbytes=package.size, load=partial(_loaded, package, open_session, own)
-        )
+        load = partial(_loaded, package, open_session, own, store)
+        return Member(name=name, nbytes=package.size, load=load)
 
     fleet = Fleet(
         [member(name, *one) for name, one in packages.items()],
         budget=available_memory() if choices.memory_budget is None else choices.memory_budget,
         idle_seconds=choices.idle_timeout,
+        store=store,
     )
     app = guarded(
         fleet,
@@ -249,9 +253,12 @@ def serve_several(
 
 @contextmanager
 def _loaded(
-    package: Package, open_session: Callable[[], Session], choices: ServerOptions
+    package: Package,
+    open_session: Callable[[], Session],
+    choices: ServerOptions,
+    store: ResponseStore,
 ) -> Iterator[Loaded]:
-    """Load a package for a fleet."""
+    """Load a package for a fleet, whose models share kept responses."""
     session = open_session()
     with service_of(session).open(session, choices) as backend:
         metrics = Metrics(backend.stats)
@@ -263,6 +270,7 @@ def _loaded(
             image_hosts=choices.image_hosts,
             adapter_sources=None,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            store=store,
         )
         app, model = endpoints(backend, offer)
         decoder = getattr(session, "decoder", None)
@@ -272,6 +280,7 @@ def _loaded(
             model=model,
             metrics=metrics,
             nbytes=package.size + states,
+            max_body_bytes=body_bytes_of(session),
         )
 
 

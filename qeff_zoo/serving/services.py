@@ -13,6 +13,7 @@ from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
 from qeff_zoo.serving import (
     adapters,
     capabilities,
+    cohere,
     embeddings,
     generation,
     matching,
@@ -28,6 +29,7 @@ from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.responses import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import FEATURE_EXTRACTION
@@ -47,6 +49,7 @@ class Offer:
         image_hosts: Hosts from which images and videos are fetched for clients.
         adapter_sources: Folders and repositories that clients may load adapters from; None for none.
         formats: Formats of the model's chats.
+        store: Kept responses of the server.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Offer:
     image_hosts: Collection[str]
     adapter_sources: adapters.Sources | None
     formats: ChatFormats = field(default_factory=ChatFormats)
+    store: ResponseStore = field(default_factory=ResponseStore)
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
@@ -135,7 +139,8 @@ class Generation:
         )
         routers = [
             generation.routes(API, runs),
-            responses.routes(API, runs),
+            responses.routes(API, runs, offer.store),
+            responses.kept(API, offer.store),
             messages.routes(API, runs),
             ollama.routes(runs),
         ]
@@ -153,8 +158,6 @@ class TextEncoding:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
-        if session.task == FEATURE_EXTRACTION:
-            session.require_pooling()
         return closing(EncoderQueue(session, max_waiting=choices.max_queue))
 
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
@@ -163,7 +166,8 @@ class TextEncoding:
             backend.session.max_length, capabilities=capabilities.of_texts(backend.session)
         )
         routers = [scores.routes(API, backend, model.admit)]
-        if backend.session.task == FEATURE_EXTRACTION:
+        if backend.session.task == FEATURE_EXTRACTION and not backend.session.has_states:
+            routers.append(cohere.routes(backend, model.admit))
             routers.append(embeddings.routes(API, backend, model.admit))
             routers.append(ollama.embedding(backend, model))
         return model, routers

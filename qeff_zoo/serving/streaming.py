@@ -69,9 +69,11 @@ async def events(
         include_usage: Whether to end with a chunk of the usage; the others then have `"usage": null`.
         continuous: Whether each chunk has the usage so far.
     """
-    usage: Object = {"usage": None} if include_usage else {}
     prompt_tokens = sum(handle.request.prompt_tokens for handle in handles[::n])
     generated = 0
+    usage: Object = {}
+    if include_usage:
+        usage = {"usage": usage_of(prompt_tokens, 0) if continuous else None}
     try:
         for number in range(len(handles)):
             if opening := reply.opening(number, n):
@@ -86,7 +88,7 @@ async def events(
         yield _event(error.body)
         return
     if include_usage:
-        yield _event(reply.closing([handle.result() for handle in handles], n))
+        yield _event(reply.closing(chat, [handle.result() for handle in handles], n))
     yield b"data: [DONE]\n\n"
 
 

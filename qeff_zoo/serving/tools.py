@@ -9,6 +9,7 @@ from typing import Any
 from qeff_zoo.runtime import Grammar, TextGenerationSession
 from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
+from qeff_zoo.runtime.chat_output.values import check_schema
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
@@ -115,15 +116,16 @@ def output_plan(
         allowed = schemas
         if schemas and isinstance(chosen, NamedTool):
             allowed = {chosen.function.name: schemas[chosen.function.name]}
-        grammar = output_grammar(
-            known.calls,
-            known.reasoning,
-            special,
-            schemas=allowed,
-            thoughts=known.thoughts(end),
-            several=several,
-            otherwise=None if must else form,
-        )
+        with blaming("tools", "invalid_schema"):
+            grammar = output_grammar(
+                known.calls,
+                known.reasoning,
+                special,
+                schemas=allowed,
+                thoughts=known.thoughts(end),
+                several=several,
+                otherwise=None if must else form,
+            )
     if grammar is not None and schemas:
         with blaming("tools", "invalid_schema"):
             session.guides.check(grammar)
@@ -145,6 +147,9 @@ def _schemas(body: ChatRequest, known: ChatFormat) -> Mapping[str, Any] | None:
         ApiError: The model calls no functions, or the chosen one does not exist.
     """
     schemas = {tool.function.name: tool.function.parameters for tool in body.offered}
+    with blaming("tools", "invalid_schema"):
+        for schema in schemas.values():
+            check_schema(schema)
     chosen = body.tool_choice
     wanted = chosen.function.name if isinstance(chosen, NamedTool) else None
     if (wanted is not None and wanted not in schemas) or (chosen == "required" and not schemas):

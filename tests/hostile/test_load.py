@@ -24,33 +24,37 @@ EXPECTED = {
     "choices": {"400"},
     "lists": {"413"},
     "expression": {"200", "400"},
-    "claimed sound": {"400"},
-    "silence": {"400"},
-    "upload of silence": {"404"},
+    "recording in a chat": {"400"},
+    "claimed recording": {"400"},
+    "recording of 44 GB": {"400"},
+    "40 minutes in eight channels": {"200"},
+    "50 minutes": {"200"},
 }
 
 
 @pytest.fixture
-def found(seeing: Package, monkeypatch: pytest.MonkeyPatch) -> Any:
+def found(seeing: Package, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give the figures of a load."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import load
 
-    return load.measure(seeing.path, SECONDS, 64)
+    speech = load.build_speech(tmp_path / "tiny-whisper")
+    return load.measure(seeing.path, speech, SECONDS, 64)
 
 
 def test_half_of_the_clients_are_hostile(found: Any) -> None:
     assert (found["wrong_answers"], found["clients"]) == (0, 64)
     assert found["fewest_answers_of_a_client"] >= 1
-    assert found["answers"] >= 64
+    assert found["answers"]["first_token_s"] >= 48
+    assert found["answers"]["transcription_s"] >= 8
     for attack in found["attacks"]:
         name, _, ended = attack.partition(": ")
         assert ended in {"left", *EXPECTED.get(name, ())}, attack
     assert len({attack.partition(": ")[0] for attack in found["attacks"]}) > 6
     if SECONDS >= 60:
-        times = found["first_token_s"]
-        for which in ("median", "p95"):
-            assert times["during the attack"][which] <= 2 * times["before the attack"][which]
+        for times in (found["first_token_s"], found["transcription_s"]):
+            for which in ("median", "p95"):
+                assert times["during the attack"][which] <= 2 * times["before the attack"][which]
     memory = found["resident_bytes"]
     assert memory["peak"] - memory["before"] < 600 << 20
     assert memory["after"] - memory["before"] < 150 << 20

@@ -237,3 +237,9 @@ def test_channels_are_not_in_memory_at_a_time() -> None:
 def test_more_samples_than_a_recording_may_have() -> None:
     with pytest.raises(MediaError, match="expected at most 4,000,000,000 in all"):
         sound.read_sound(claiming(4 * 3600 - 1), RATE)
+
+
+def test_no_step_is_long_at_a_low_rate() -> None:
+    """A block of few samples a second is an hour, which takes seconds to resample, and no client is left meanwhile."""
+    opened = sound.open_sound(flac(np.zeros(1000 * 3000, np.int16), 1000), RATE)
+    assert sum(1 for _ in sound.decoding(opened, RATE)) >= 50

@@ -23,6 +23,7 @@ _DEFINITIONS = ("$defs", "definitions")
 #: Text of gpt-oss before its answer.
 _FINAL = "<|channel|>final<|message|>"
 _MOST_RULES = 20_000
+_MOST_CHARACTERS = 1 << 24
 _DEEPEST = 8  # nested values with unquoted keys
 
 
@@ -84,7 +85,7 @@ class _Rules:
     """
 
     def __init__(self, calls: CallFormat, special: Mapping[int, str]) -> None:
-        self._format, self._rules = calls, list[str]()
+        self._format, self._rules, self._size = calls, list[str](), 0
         self._special = {text: token for token, text in special.items()}
         longest = sorted(self._special, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
@@ -99,9 +100,11 @@ class _Rules:
         self._rules.append(f"{name}: {body}")
 
     def _new(self, body: str, attributes: str = "") -> str:
-        if len(self._rules) > _MOST_RULES:
+        self._size += len(body)
+        if len(self._rules) > _MOST_RULES or self._size > _MOST_CHARACTERS:
             raise GenerationError(
-                f"The schemas of the functions take more than {_MOST_RULES:,} rules; expected fewer. Make them simpler."
+                f"The schemas of the functions take more than {_MOST_RULES:,} rules, or {_MOST_CHARACTERS:,} "
+                "characters with the definitions that each rule repeats; expected fewer. Make them simpler."
             )
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
@@ -189,7 +192,7 @@ class _Rules:
         """
         known = resolved(schema, root)
         properties: Mapping[str, Any] = known.get("properties") or {}
-        required = {*known.get("required", ())} & properties.keys()
+        required = {*(known.get("required") or ())} & properties.keys()
         between = json.dumps(separator) if separator else ""
         alternatives, rest = list[str](), ""  # of the first field, and what may follow it
         for name, one in reversed([*properties.items()]):
@@ -251,7 +254,7 @@ class _Rules:
             fields = self._fields(known, root, partial(self._unquoted_field, depth=depth + 1), ",")
             return f'"{{" {fields} "}}"'
         if types & {"array"} and depth < _DEEPEST:
-            item = self._new(self._unquoted(known.get("items", {}), root, depth + 1))
+            item = self._new(self._unquoted(known.get("items") or {}, root, depth + 1))
             return f'"[" ({item} ("," {item})*)? "]"'
         if types and not types & {"string", "object", "array"}:
             return self._json(schema, root)

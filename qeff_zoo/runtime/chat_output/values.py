@@ -7,6 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.terminal.sanitize import shortened
+
 _TYPES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -21,31 +24,68 @@ _WORDS = {"true": True, "false": False, "null": None}  # of JSON, among Python's
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _FAILURES = (MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _DEEPEST = 8  # references of a schema
+#: Keywords of JSON Schema with schemas by name, in a list, or alone.
+_NAMED = ("properties", "$defs", "definitions")
+_LISTED = ("anyOf", "oneOf", "allOf")
+_PARTS = ("items", "additionalProperties", "not")
+_FORMS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(_NAMED, dict),
+    **dict.fromkeys((*_LISTED, "enum", "required"), list),
+    "type": (str, list),
+}
 
 
-def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
+def types_of(schema: Any, root: Any = None) -> frozenset[str]:
     """Return the JSON types that a schema allows; empty if it restricts none.
 
     Args:
-        schema: JSON Schema of a value.
+        schema: JSON Schema of a value, of a form that `check_schema` accepts.
         root: Schema that its references are in.
-        depth: Number of references that were followed.
     """
     root = schema if root is None else root
-    schema = resolved(schema, root)
-    if depth > _DEEPEST:
-        return frozenset()
-    if "type" in schema:
-        named = schema["type"]
-        return frozenset([named] if isinstance(named, str) else named)
-    if isinstance(
-        values := schema.get("enum", [schema["const"]] if "const" in schema else None), list
-    ):
-        return frozenset(_TYPES.get(type(value), "") for value in values)
-    several = [
-        types_of(one, root, depth + 1) for key in ("anyOf", "oneOf") for one in schema.get(key, ())
-    ]
-    return frozenset().union(*several) if all(several) else frozenset()
+    waiting, seen, found = [schema], set[int](), set[str]()
+    while waiting:
+        one = resolved(waiting.pop(), root)
+        if id(one) in seen:  # each is visited once, however many references lead to it
+            continue
+        seen.add(id(one))
+        alternatives = [*(one.get("anyOf") or ()), *(one.get("oneOf") or ())]
+        values = one.get("enum", [one["const"]] if "const" in one else None)
+        if named := one.get("type"):
+            found.update([named] if isinstance(named, str) else named)
+        elif values is not None:
+            found.update(_TYPES.get(type(value), "") for value in values)
+        elif alternatives:
+            waiting += alternatives
+        else:
+            return frozenset()
+    return frozenset(found)
+
+
+def check_schema(schema: Any) -> None:
+    """Check the forms of the keywords that this package reads, in a JSON Schema and in all of its parts.
+
+    Args:
+        schema: JSON Schema, of a depth that Python's recursion allows.
+
+    Raises:
+        GenerationError: A keyword has a value of another form.
+    """
+    if not isinstance(schema, Mapping):
+        return
+    for keyword, value in schema.items():
+        if value is None or keyword not in (*_FORMS, *_PARTS):
+            continue
+        names = value if keyword in ("required", "type") and isinstance(value, list) else ()
+        is_right = isinstance(value, _FORMS.get(keyword, object))
+        if not is_right or not all(isinstance(name, str) for name in names):
+            raise GenerationError(
+                f"Keyword {keyword!r} of a JSON Schema is {shortened(repr(value))}; expected the form that JSON Schema "
+                "gives it. Correct the schema."
+            )
+        parts = value if keyword in _LISTED else [value] if keyword in _PARTS else ()
+        for part in value.values() if keyword in _NAMED else parts:
+            check_schema(part)
 
 
 def resolved(schema: Any, root: Any) -> Mapping[str, Any]:

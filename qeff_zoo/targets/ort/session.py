@@ -221,7 +221,7 @@ class OrtProgram:
             if any(isinstance(size, str) for size in tensor.shape)
         }
         #: Shapes of inputs in the newest call, and those of its outputs.
-        self._newest: tuple[Shapes, dict[str, tuple[int, ...] | None]] = ([], {})
+        self._newest: tuple[Shapes | None, dict[str, tuple[int, ...] | None]] = (None, {})
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1

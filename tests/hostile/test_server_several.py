@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several models in one server: no body, path, name or client of one model holds the others or their memory."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from test_serving_fleet import Toy, ask
+
+import qeff_zoo
+from qeff_zoo.serving import fleet as fleets
+from qeff_zoo.serving.fleet import Fleet
+from qeff_zoo.serving.responses import ResponseStore
+
+FORM = b"multipart/form-data; boundary=x"
+SECONDS = 2.0  # for one body on a machine that does other things, too; they took minutes
+_FIELDS = b"--x\r\n" + b'name="model"\r\n' * 40_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [_FIELDS, _FIELDS + b"X: " + b"a" * 400_000, b'{"a": [' + b"[]," * 1_000_000 + b"[]]}"],
+    ids=["fields", "a long line", "lists"],
+)
+def test_the_model_of_a_form_is_found_in_time(body: bytes) -> None:
+    """A body may be called a form to be spared the limits of JSON, and a form may have fields without end."""
+
+    async def run() -> None:
+        begun = time.process_time()
+        assert (await ask(Fleet([Toy("one", 1).member]), "", body, kind=FORM))[0] == 400
+        assert time.process_time() - begun < SECONDS
+
+    asyncio.run(run())
+
+
+def test_an_unknown_path_loads_no_model() -> None:
+    async def run() -> None:
+        toy = Toy("one", 1)
+        fleet = Fleet([toy.member])
+        for path in ("/v1/nothing", "/v1/responses/one", "/v1/load_lora_adapter", "/one"):
+            assert (await ask(fleet, "one", path=path))[0] in (404, 405)
+        assert toy.loads == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["org/model", "../one", "/etc", "hf://org/model", "one ", "ONE"])
+def test_no_name_of_a_client_is_built_pulled_or_opened(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's command builds (`serve --build`); a request has the names of the server's models alone."""
+    for work in ("build", "pull", "load"):
+        monkeypatch.setattr(qeff_zoo, work, lambda *_, **__: pytest.fail("a client's name is used"))
+
+    async def run() -> None:
+        toy = Toy("one", 1)
+        status, body = await ask(Fleet([toy.member]), name)
+        assert (status, json.loads(body)["error"]["code"]) == (404, "model_not_found")
+        assert toy.loads == 0
+
+    asyncio.run(run())
+
+
+def test_a_body_has_the_limit_of_its_model() -> None:
+    async def run() -> None:
+        toy = Toy("one", 1)
+        toy.max_body_bytes = 100
+        fleet = Fleet([toy.member])
+        body = json.dumps({"model": "one", "prompt": "a" * 100}).encode()
+        status, found = await ask(fleet, "", body)
+        assert (status, json.loads(found)["error"]["code"]) == (413, "body_too_large")
+        assert (await ask(fleet, "one"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_model_in_steady_use_yields_to_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of one model always have a request there; the other's one is answered, and theirs go on."""
+    monkeypatch.setattr(fleets, "PATIENCE", 0.2)
+
+    async def run() -> None:
+        one, two = Toy("one", 40), Toy("two", 40)
+        fleet, answers = Fleet([one.member, two.member], budget=60), list[int]()
+        one.seconds = 0.05
+
+        async def insist() -> None:
+            while True:
+                answers.append((await ask(fleet, "one"))[0])
+
+        clients = [asyncio.create_task(insist()) for _ in range(3)]
+        for client in clients:  # out of step: there is no moment without a request
+            await asyncio.sleep(0.02)
+            assert not client.done()
+        assert await asyncio.wait_for(ask(fleet, "two"), 5) == (200, b"two")
+        count = len(answers)
+        await asyncio.sleep(0.5)
+        assert len(answers) > count
+        assert {*answers} == {200}
+        for client in clients:
+            client.cancel()
+        await asyncio.wait(clients)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_loaded_for_a_client_that_left() -> None:
+    async def run() -> None:
+        one, two = Toy("one", 40), Toy("two", 40)
+        fleet, left = Fleet([one.member, two.member], budget=60), asyncio.Event()
+        one.gate.clear()
+        running = asyncio.create_task(ask(fleet, "one"))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(ask(fleet, "two", left=left))
+        await asyncio.sleep(0.05)
+        left.set()
+        assert await asyncio.wait_for(waiting, 5) == (499, b"")
+        one.gate.set()
+        assert (await running)[0] == 200
+        await asyncio.sleep(0.05)
+        assert (two.loads, one.is_loaded) == (0, True)
+
+    asyncio.run(run())
+
+
+def test_kept_responses_have_one_bound_for_all_models() -> None:
+    """And they outlive the model that made them, which may be unloaded."""
+    store = ResponseStore()
+
+    async def run() -> None:
+        fleet = Fleet([Toy(name, 1).member for name in ("one", "two")], store=store)
+        store.add({"id": "resp_1"}, [])
+        status, body = await ask(fleet, "", b"", "/v1/responses/resp_1")
+        assert (status, json.loads(body)) == (200, {"id": "resp_1"})
+
+    asyncio.run(run())
