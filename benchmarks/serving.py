@@ -106,7 +106,7 @@ def measure(
             free = Side(ours, temperature=temperature)
             kinds[name] = {"grammar": replace(free, regex=_GRAMMAR), "free": free}
         for side in both.values():
-            asyncio.run(_load(side, 2, 1))  # the first calls take longest
+            asyncio.run(_load(side, _SLOTS, 1))  # the first calls of each kind take longest
         found: dict[str, Any] = {}
         speed = 0.0  # tokens per second of the slower side, in the run before
         for clients in arguments.clients:
