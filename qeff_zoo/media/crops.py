@@ -117,7 +117,7 @@ def _require_even(settings: Mapping[str, Any]) -> None:
     pool = settings["pooling_size"][0]
     if any(one % pool for one in (side // patch, *settings["overlap_margins"])):
         raise CheckpointError(
-            f"Cannot cut pictures into crops: {side // patch} patches on a side, and `overlap_margins` "
+            f"Cannot cut images into crops: {side // patch} patches on a side, and `overlap_margins` "
             f"{settings['overlap_margins']!r}. Expected multiples of {pool}, in which patches are pooled. Correct the "
             "processor's JSON."
         )
@@ -149,7 +149,7 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
     side, edges = size.get("height"), sum(settings["overlap_margins"]) * patch["height"]
     if side != size.get("width") or len({*pool}) > 1 or not edges < side or side % patch["height"]:
         raise CheckpointError(
-            f"Cannot cut pictures into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
+            f"Cannot cut images into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
             f"`overlap_margins` {settings['overlap_margins']!r}. Expected squares, of whole patches, with room between "
             "the margins. Correct the processor's JSON."
         )

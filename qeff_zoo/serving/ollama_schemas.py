@@ -114,8 +114,8 @@ class GenerateBody(GenerationBody):
     def messages(self) -> list[OllamaMessage]:
         """Messages of the chat; none without a prompt."""
         system = [OllamaMessage(role="system", content=self.system)] if self.system else []
-        asked = OllamaMessage(role="user", content=self.prompt, images=self.images)
-        return [*system, asked] if self.prompt or self.images else []
+        message = OllamaMessage(role="user", content=self.prompt, images=self.images)
+        return [*system, message] if self.prompt or self.images else []
 
 
 def chat_of(body: ChatBody | GenerateBody) -> Object:

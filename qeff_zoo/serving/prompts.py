@@ -466,16 +466,16 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
 
 def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest) -> Grammar | None:
     """Return the compiled grammar of the structured output; None for free text."""
-    asked = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
-    if len(asked) > 1:
-        first, second, *_ = asked
+    given = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
+    if len(given) > 1:
+        first, second, *_ = given
         raise ApiError(
             400,
             f"Both {first!r} and {second!r} give the answer a form; expected one. Leave one out.",
             param=second,
             code="invalid_value",
         )
-    for name, value in asked.items():
+    for name, value in given.items():
         with blaming(name, "invalid_schema"):
             found = _FORMS[name](value)
             if found is not None:

@@ -282,7 +282,7 @@ def _misplaced(
 
 
 def _forbidden(remote: HubRemote) -> Iterator[str]:
-    """Return why the user of the token may not write to a Hub repository, as far as the Hub knows before a commit."""
+    """Return why the user of the token may not write to a Hub repository, by the roles that the Hub lists."""
     from huggingface_hub import whoami
 
     found = hub_call("look up the user of the token", lambda: whoami(hub_token(), cache=True))
