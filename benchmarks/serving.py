@@ -76,7 +76,10 @@ def main() -> None:
     facts = machine(("qeff-zoo", "onnxruntime", "xllamacpp"))
     packages = {size: prepared(arguments, size) for size in arguments.sizes}
     until = time.monotonic() + 60 * arguments.minutes
-    cases = {size: measure(arguments, *packages[size], until) for size in arguments.sizes}
+    cases = {}
+    for size in arguments.sizes:
+        print(f"# {size}", file=sys.stderr)
+        cases[size] = measure(arguments, *packages[size], until)
     said = {"weights": arguments.weights, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
     print(json.dumps({"machine": facts, **said, "cases": cases}, indent=1))
 
@@ -103,7 +106,7 @@ def measure(
             free = Side(ours, temperature=temperature)
             kinds[name] = {"grammar": replace(free, regex=_GRAMMAR), "free": free}
         for side in both.values():
-            asyncio.run(_load(side, 2, 1))  # the first calls take longest
+            asyncio.run(_load(side, _SLOTS, 1))  # the first calls of each kind take longest
         found: dict[str, Any] = {}
         speed = 0.0  # tokens per second of the slower side, in the run before
         for clients in arguments.clients:
@@ -122,7 +125,7 @@ def measure(
                 found.setdefault(kind, {})[str(clients)] = case
                 speed = min(case[name]["tokens_per_s"] for name in sides)
                 shown = {name: figures for name, figures in case.items() if name != "runs"}
-                print(package.name[:8], kind, clients, json.dumps(shown), file=sys.stderr)
+                print(kind, clients, json.dumps(shown), file=sys.stderr)
     return found
 
 

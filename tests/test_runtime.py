@@ -69,6 +69,23 @@ def test_outputs_share_memory_until_a_caller_holds_one(built: dict[str, Package]
     np.testing.assert_array_equal(call(5, 0, 0)[0, -1], expected)
 
 
+def test_a_token_takes_few_calls_of_python(sessions: dict[str, TextGenerationSession]) -> None:
+    """Time outside of the program is time of such calls; their number does not depend on the machine's load."""
+    counts = list[int]()
+    for length in (4, 4, 12):
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        sessions["rows"].generate([[5, 6, 7]], generation_len=length, ignore_eos=True)
+        sys.setprofile(None)
+        counts.append(calls)
+    assert (counts[2] - counts[1]) / 8 < 190  # 161 where it was written, 237 before
+
+
 def test_inputs_are_read_when_a_call_begins(built: dict[str, Package]) -> None:
     program = open_program(built["rows"], "decoder", threads=1)
     inputs = {"input_ids": np.array([[5]], np.int64), "position_ids": np.array([[0]], np.int64)}
