@@ -5,8 +5,9 @@
     python benchmarks/farm.py simulate --report FILE [--packages 10000] [--nodes 100]
 
 `build` makes fine-tunes of one tiny model: one configuration, other weights. Each side begins with an empty store. It
-prints JSON: seconds of both, their ratio, seconds of the farm beside its steps (Ray's start, and the rest for each
-package), and the report of the farm.
+prints JSON: seconds and CPU seconds of both sides, all of their processes included, their ratios, seconds of the farm
+beside its steps (Ray's start, and the rest for each package), and the report of the farm. On a machine that does other
+work, only CPU seconds mean something.
 
 `simulate` runs the farm's own schedule on simulated machines. FILE is what `build` printed; the time of each step is
 drawn from it, times a size of the model from 1 to 100. The schedule has the estimates without the spread of the
@@ -14,6 +15,7 @@ measured times. Machines run a step where the fewest cores are used, and later s
 """
 
 import argparse
+import ctypes
 import heapq
 import json
 import math
@@ -24,12 +26,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from measuring import machine
 
 from qeff_zoo.farm.estimates import PUBLISH, STEPS, Estimate
@@ -42,6 +47,8 @@ _EXAMPLE = Path(__file__).parent.parent / "examples" / "tiny-llama"
 _SEED = 44
 _MODELS_PER_ARCHITECTURE, _VARIANTS = 25, 4
 _LARGEST = 100  # size of a model, in units of the measured one
+_CHILD_SUBREAPER = 36  # of Linux: orphans below this process become its children
+_SAMPLING = 0.2  # seconds
 _AHEAD = 2  # steps per core, as `qeff_zoo.farm.cluster` submits
 
 
@@ -81,8 +88,8 @@ def compare(packages: int, cores: int) -> dict[str, Any]:
         )
         qeff_zoo = shlex.join([sys.executable, "-m", "qeff_zoo"])
         lines = [f"{qeff_zoo} build {shlex.quote(str(one))} --ctx-len 64 -q" for one in models]
-        loop, _ = timed(["bash", "-e", "-c", "\n".join(lines)], folder / "loop")
-        farm, output = timed(
+        loop, loop_cpu, _ = timed(["bash", "-e", "-c", "\n".join(lines)], folder / "loop")
+        farm, farm_cpu, output = timed(
             ["bash", "-c", f"{qeff_zoo} farm run zoo.toml -q --json"], folder / "farm", cwd=folder
         )
     report = json.loads(output)
@@ -93,6 +100,9 @@ def compare(packages: int, cores: int) -> dict[str, Any]:
         "loop_seconds": loop,
         "farm_seconds": farm,
         "ratio": round(loop / farm, 3),
+        "loop_cpu_seconds": loop_cpu,
+        "farm_cpu_seconds": farm_cpu,
+        "cpu_ratio": round(loop_cpu / farm_cpu, 3),
         "busy": round(steps / (farm * cores), 3),
         "overhead_seconds_per_package": round((farm * cores - steps) / packages / cores, 3),
         "report": report,
@@ -113,14 +123,32 @@ def fine_tune(folder: Path, number: int) -> Path:
     return folder
 
 
-def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[float, str]:
-    """Run a command on an empty store; return its seconds and output."""
+def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[float, float, str]:
+    """Run a command on an empty store; return its seconds, the CPU seconds of all its processes, and its output."""
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans stay below this process
     environment = {**os.environ, "QEFF_HOME": str(home)}
+    used, over = dict[tuple[int, float], float](), threading.Event()
+    sampling = threading.Thread(target=sample, args=(used, over))
+    sampling.start()
     begun = time.perf_counter()
-    done = subprocess.run(
-        command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return round(time.perf_counter() - begun, 2), done.stdout
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
+        )
+        seconds = time.perf_counter() - begun
+    finally:
+        over.set()
+        sampling.join()
+    return round(seconds, 2), round(sum(used.values()), 1), done.stdout
+
+
+def sample(used: dict[tuple[int, float], float], over: threading.Event) -> None:
+    """Note the CPU seconds of each process below this one; nobody waits for Ray's workers, so no parent has theirs."""
+    while not over.wait(_SAMPLING):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                used[process.pid, process.create_time()] = times.user + times.system
 
 
 # --- simulated machines -------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 """Claim: `qeff-zoo serve` costs no more than llama-server on the same CPU: throughput, delays, CPU time of a token.
 
 Both serve a Llama of random weights in 4 bits, on one thread each, with 8 slots, and take turns. Clients send prompts
-of 64 random token ids and stream 64 tokens; nothing is reused, and nothing is drafted. Delays are measured by two
-clocks: the wall's, and the server's CPU time, which counts what it did between two tokens on a machine with other work.
-Prints JSON.
+of 64 random token ids and stream 64 tokens, or 32 to 96 (`spread`), so that prompts begin while others decode; nothing
+is reused, and nothing is drafted. Delays are measured by two clocks: the wall's, and the server's CPU time, which
+counts what it did between two tokens on a machine with other work. `grammar` is the cost of an output that matches a
+regular expression: this server with it and without, in turns, greedy and sampled. Prints JSON. Runs that would end
+after `--minutes` are left out, and named.
 
     python benchmarks/serving.py [--llama-server FILE] [--sizes 33m 160m] [--clients 1 8 64] [--turns 2]
 
@@ -21,8 +23,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -40,6 +43,8 @@ SIZES = {
 }
 _SLOTS, _CONTEXT, _PROMPT, _TOKENS = 8, 1024, 64, 64
 _START = 120.0  # seconds until a server must answer
+_REQUESTS = 64  # of a run, at most, but for one of each client
+_GRAMMAR = "[a-z0-9 ]{900,4000}"
 #: llama.cpp's server in a process of its own, from the Python package `xllamacpp`.
 _XLLAMACPP = """
 import sys, time, xllamacpp
@@ -58,55 +63,80 @@ def main() -> None:
     """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--llama-server", type=Path, metavar="FILE")
-    parser.add_argument("--sizes", nargs="+", choices=[*SIZES], default=["33m", "160m"])
+    parser.add_argument("--sizes", nargs="+", choices=[*SIZES], default=[*SIZES])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--turns", type=int, default=2, help="runs of each server")
-    parser.add_argument("--requests", type=int, default=4, help="of each client in a run")
+    parser.add_argument("--requests", type=int, default=4, help="of each client in a run, at most")
+    parser.add_argument("--minutes", type=float, default=20, help="time limit")
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--no-peer", action="store_true", help="measure this server alone")
-    parser.add_argument("--regex", help="regular expression that every output matches")
-    parser.add_argument(
-        "--spread",
-        action="store_true",
-        help="stream 32 to 96 tokens, so that clients are not in step",
-    )
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(("qeff-zoo", "onnxruntime", "xllamacpp"))
-    cases = {size: measure(arguments, size) for size in arguments.sizes}
+    packages = {size: prepared(arguments, size) for size in arguments.sizes}
+    until = time.monotonic() + 60 * arguments.minutes
+    cases = {size: measure(arguments, *packages[size], until) for size in arguments.sizes}
     said = {"weights": arguments.weights, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
     print(json.dumps({"machine": facts, **said, "cases": cases}, indent=1))
 
 
-def measure(arguments: argparse.Namespace, size: str) -> dict[str, Any]:
-    """Return the figures of both servers for a size, by number of clients, and their ratios."""
-    checkpoint = _checkpoint(arguments.cache, size)
-    found: dict[str, Any] = {}
-    with _ours(checkpoint, arguments.weights) as ours, _peer(arguments, checkpoint) as theirs:
+def measure(
+    arguments: argparse.Namespace, package: Path, file: Path, until: float
+) -> dict[str, Any]:
+    """Return the figures of both servers for a size, by kind of run and number of clients, and their ratios.
+
+    Args:
+        arguments: Arguments of the command.
+        package: Folder of the package.
+        file: GGUF file of the same weights.
+        until: End of the time, by the monotonic clock.
+    """
+    with _ours(package) as ours, _peer(arguments, file) as theirs:
         servers = {"qeff-zoo": ours, **({"llama-server": theirs} if theirs else {})}
-        for server in servers.values():
-            asyncio.run(_load(server, 2, 1))  # the first calls take longest
+        both = {name: Side(server) for name, server in servers.items()}
+        kinds: dict[str, dict[str, Side]] = {
+            "in step": both,
+            "spread": {name: replace(side, spread=True) for name, side in both.items()},
+        }
+        for name, temperature in (("grammar", 0), ("sampled grammar", 1)):
+            free = Side(ours, temperature=temperature)
+            kinds[name] = {"grammar": replace(free, regex=_GRAMMAR), "free": free}
+        for side in both.values():
+            asyncio.run(_load(side, 2, 1))  # the first calls take longest
+        found: dict[str, Any] = {}
+        speed = 0.0  # tokens per second of the slower side, in the run before
         for clients in arguments.clients:
-            runs: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
-            for turn in range(arguments.turns):
-                order = [*servers] if turn % 2 == 0 else [*servers][::-1]
-                for name in order:
-                    load = _load(
-                        servers[name],
-                        clients,
-                        arguments.requests,
-                        arguments.regex,
-                        spread=arguments.spread,
-                    )
-                    runs[name].append(asyncio.run(load))
-            figures = {name: _medians(every) for name, every in runs.items()}
-            if theirs:
-                both = figures["qeff-zoo"], figures["llama-server"]
-                figures["ratio"] = {one: round(both[0][one] / both[1][one], 3) for one in both[0]}
-            found[str(clients)] = {**figures, "runs": runs}
-            print(size, clients, json.dumps(figures), file=sys.stderr)
+            requests = min(arguments.requests, max(1, _REQUESTS // clients))
+            for kind, sides in kinds.items():
+                if "grammar" in kind and clients not in (1, _SLOTS):
+                    continue
+                turns = arguments.turns
+                turn = len(sides) * clients * requests * _TOKENS / speed if speed else 0
+                if time.monotonic() + turns * turn > until:
+                    turns = 1  # rather than none
+                if time.monotonic() + turn > until:
+                    found.setdefault("left out", []).append(f"{kind}, {clients} clients")
+                    continue
+                case = _in_turns(sides, clients, requests, turns)
+                found.setdefault(kind, {})[str(clients)] = case
+                speed = min(case[name]["tokens_per_s"] for name in sides)
+                shown = {name: figures for name, figures in case.items() if name != "runs"}
+                print(package.name[:8], kind, clients, json.dumps(shown), file=sys.stderr)
     return found
+
+
+def _in_turns(sides: "Mapping[str, Side]", clients: int, requests: int, turns: int) -> Any:
+    """Return the medians of each side's figures, the ratio of the first to the second, and all runs."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for turn in range(turns):
+        for name in [*sides] if turn % 2 == 0 else [*sides][::-1]:
+            runs[name].append(asyncio.run(_load(sides[name], clients, requests)))
+    figures = {name: _medians(every) for name, every in runs.items()}
+    if len(figures) == 2:
+        one, other = figures.values()
+        figures["ratio"] = {name: round(one[name] / other[name], 3) for name in one if other[name]}
+    return {**figures, "runs": runs}
 
 
 def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -129,6 +159,23 @@ def _checkpoint(cache: Path, size: str) -> Path:
 
 
 # --- servers -------------------------------------------------------------------------------------
+
+
+def prepared(arguments: argparse.Namespace, size: str) -> tuple[Path, Path]:
+    """Return the package of a size, and the GGUF file of the same weights, which are made unless they are there."""
+    checkpoint = _checkpoint(arguments.cache, size)
+    file = checkpoint.with_suffix(f"{checkpoint.suffix}.q4_0.gguf")
+    if not arguments.no_peer and not file.is_file():
+        gguf_llama.write_q4_0(checkpoint, file)
+    built = qeff_zoo.build(
+        str(checkpoint),
+        validate=False,
+        weights=arguments.weights,
+        ctx_len=_CONTEXT,
+        prefill_seq_len=128,
+        full_batch_size=_SLOTS,
+    )
+    return built.path, file
 
 
 class Server:
@@ -181,28 +228,17 @@ def _started(command: Sequence[str], url: str | None = None) -> Iterator[Server]
 
 
 @contextmanager
-def _ours(checkpoint: Path, weights: str) -> Iterator[Server]:
-    built = qeff_zoo.build(
-        str(checkpoint),
-        validate=False,
-        weights=weights,
-        ctx_len=_CONTEXT,
-        prefill_seq_len=128,
-        full_batch_size=_SLOTS,
-    )
+def _ours(package: Path) -> Iterator[Server]:
     options = ["--port", "0", "--threads", "1", "--prefix-cache-bytes", "0"]
-    with _started([sys.executable, "-m", "qeff_zoo", "serve", str(built.path), *options]) as server:
+    with _started([sys.executable, "-m", "qeff_zoo", "serve", str(package), *options]) as server:
         yield server
 
 
 @contextmanager
-def _peer(arguments: argparse.Namespace, checkpoint: Path) -> Iterator[Server | None]:
+def _peer(arguments: argparse.Namespace, file: Path) -> Iterator[Server | None]:
     if arguments.no_peer:
         yield None
         return
-    file = checkpoint.with_suffix(f"{checkpoint.suffix}.q4_0.gguf")
-    if not file.is_file():
-        gguf_llama.write_q4_0(checkpoint, file)
     port, sizes = _free_port(), [str(_SLOTS), str(_CONTEXT)]
     command = [sys.executable, "-c", _XLLAMACPP, str(file), str(port), *sizes]
     if arguments.llama_server:
@@ -226,19 +262,35 @@ def _free_port() -> int:
 Times: TypeAlias = tuple[float, float]  # by the wall's clock, and by the server's CPU time
 
 
-async def _load(
-    server: Server, clients: int, requests: int, regex: str | None = None, *, spread: bool = False
-) -> dict[str, float]:
+@dataclass(frozen=True)
+class Side:
+    """Server with the kind of requests that it gets.
+
+    Args:
+        server: The server.
+        spread: Whether outputs have 32 to 96 tokens.
+        regex: Regular expression that every output matches; None for any output.
+        temperature: Temperature of sampling.
+    """
+
+    server: Server
+    spread: bool = False
+    regex: str | None = None
+    temperature: float = 0
+
+
+async def _load(side: Side, clients: int, requests: int) -> dict[str, float]:
     """Return the figures of one run."""
-    first, next_ = list[Times](), list[Times]()
+    server, first, next_ = side.server, list[Times](), list[Times]()
     begun, cpu = time.perf_counter(), server.cpu_seconds
 
     async def client(number: int) -> None:
         chance = random.Random(number)
         for _ in range(requests):
             prompt = [chance.randrange(300, 8000) for _ in range(_PROMPT)]
-            tokens = chance.randint(_TOKENS // 2, 3 * _TOKENS // 2) if spread else _TOKENS
-            times = await _ask(server, prompt, tokens, regex)
+            half = _TOKENS // 2
+            tokens = chance.randint(half, 3 * half) if side.spread else _TOKENS
+            times = await _ask(side, prompt, tokens)
             first.append(times[0])
             next_.extend(times[1:])
 
@@ -262,15 +314,14 @@ def _percentiles(name: str, times: Sequence[Times]) -> dict[str, float]:
     return found
 
 
-async def _ask(
-    server: Server, prompt: Sequence[int], tokens: int, regex: str | None
-) -> list[Times]:
+async def _ask(side: Side, prompt: Sequence[int], tokens: int) -> list[Times]:
     """Return the seconds from a request to its first token, and from each token to the next."""
+    server, regex = side.server, side.regex
     body = {
         "model": server.model,
         "prompt": prompt,
         "max_tokens": tokens,
-        "temperature": 0,
+        "temperature": side.temperature,
         "stream": True,
     }
     form = {"ignore_eos": True} if regex is None else {"structured_outputs": {"regex": regex}}

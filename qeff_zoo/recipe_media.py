@@ -44,6 +44,9 @@ class Media:
     among: ClassVar[tuple[str, ...]] = ()
     #: Names of special tokens, of which the first that a tokenizer has begins every prompt.
     opening: ClassVar[tuple[str, ...]] = ()
+    #: Text between the images of a chat and its text, if all images come first; empty if they are where the template
+    #: has them.
+    before_text: ClassVar[str] = ""
 
     @property
     def types(self) -> str:

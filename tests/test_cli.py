@@ -683,3 +683,16 @@ def test_a_missing_module_of_ours_is_not_taken_for_an_extra(
         "should not: ModuleNotFoundError: No module named 'qeff_zoo.gone'"
         in capsys.readouterr().err
     )
+
+
+def test_an_unknown_flag_has_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, usage in (
+        (["serve", "package", "--prot=1"], "qeff-zoo serve"),
+        (["trust", "ls", "--josn"], "qeff-zoo trust ls"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"usage: {usage} ")
+        assert f"did you mean {'--port' if 'serve' in words else '--json'}?" in said

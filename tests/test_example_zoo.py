@@ -66,6 +66,8 @@ def test_its_commands_build_and_publish_its_packages(zoo: Path) -> None:
     assert report["states"] == {"published": 1}
     assert "1 published" in shell(zoo, status)
     assert "tiny-llama" in shell(zoo, listed)
+    shell(zoo, steps["Site"])
+    assert (zoo / "site" / "local" / "tiny-llama.html").is_file()
     assert "1 published" in shell(zoo, steps["Validate stale evidence"])  # nothing is stale
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A zoo file, its plan, and the order of its steps; builds are in test_farm_runs."""
 
+import gzip
+import io
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -11,15 +14,21 @@ from typing import Any
 
 import pytest
 from fixtures_builds import Models
+from local_hub import LocalHub
+from publications import folder_files
 
 from qeff_zoo import cli
 from qeff_zoo.errors import FarmError, RemoteError
 from qeff_zoo.farm import zoo_file
 from qeff_zoo.farm.estimates import STEPS, Estimate
 from qeff_zoo.farm.planning import BUILT, MISSING, PUBLISHED, RED, STALE, UNPROVED, Cell, plan_farm
+from qeff_zoo.farm.running import _Watcher
 from qeff_zoo.farm.schedule import FAILURES, REVALIDATE, Result, Schedule, Step
+from qeff_zoo.hub.index import INDEX_NAME, Index
+from qeff_zoo.hub.index_files import files_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
+from qeff_zoo.terminal.progress_bars import board
 
 Write = Callable[[str], Path]
 MODEL = '[[models]]\nmodel = "org/name"\n'
@@ -177,7 +186,8 @@ def test_an_earlier_build_is_the_estimate_of_later_ones(
     zoo: Path, models: Models, home: Path
 ) -> None:
     package = models.build(models.llama, home, ctx_len=48)
-    measured = {"memory": {"build": 700_000_000}, "seconds": {"build": 2.5}, "weights": 10**5}
+    memory = {"build": 700_000_000, "validate": 500_000_000}
+    measured = {"memory": memory, "seconds": {"build": 2.5}, "weights": 10**5}
     Store(home).note_outcome(package.build_key, measured)
 
     first = plan_farm(zoo_file.read(zoo)).cells[0]
@@ -186,6 +196,9 @@ def test_an_earlier_build_is_the_estimate_of_later_ones(
     assert first.needs.measured
     ratio = first.needs.weights / 10**5
     assert first.needs.seconds["build"] == pytest.approx(2.5 * ratio)
+    assert (
+        {*first.needs.seconds} == {*first.needs.memory} == {*STEPS}
+    )  # of an interrupted build, too
 
 
 def test_a_failed_build_is_remembered_with_its_reason(zoo: Path, home: Path) -> None:
@@ -257,6 +270,46 @@ def test_a_cluster_that_is_not_there_is_refused(
 ) -> None:
     assert cli.main(["farm", "run", str(zoo), "--address", "127.0.0.1:9"]) == 1
     assert "There is no cluster" in capsys.readouterr().err
+
+
+def test_an_index_of_a_newer_version_is_refused(zoo: Path, tmp_path: Path) -> None:
+    (tmp_path / "remote").mkdir()
+    newer = files_of(Index())[INDEX_NAME]
+    newer = gzip.compress(gzip.decompress(newer).replace(b"qeff-index/3", b"qeff-index/9"))
+    (tmp_path / "remote" / INDEX_NAME).write_bytes(newer)
+
+    with pytest.raises(RemoteError, match="qeff-index/9"):
+        plan_farm(zoo_file.read(zoo))
+
+
+def test_models_of_a_hub_are_planned_without_their_weights(
+    write: Write, alice: LocalHub, models: Models, home: Path
+) -> None:
+    commit = alice.commit("acme/llama", folder_files(models.llama))
+
+    (cell,) = plan_farm(zoo_file.read(write(MODEL.replace("org/name", "acme/llama")))).cells
+
+    size = (models.llama / "model.safetensors").stat().st_size
+    assert (cell.state, cell.revision) == (MISSING, commit)
+    assert cell.needs is not None
+    assert cell.needs.weights == size
+    assert cell.needs.disk > size  # of the download, and the package
+    assert not [one for one in alice.requests("safetensors") if one.sent >= size]
+
+
+def test_a_hub_without_rights_is_refused_before_anything_runs(
+    zoo: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_bob")
+    hub.commit("acme/zoo", {"README.md": b""})
+    zoo.write_text(re.sub('remote = ".*"', 'remote = "hf://acme/zoo"', zoo.read_text()))
+
+    assert cli.main(["farm", "run", str(zoo)]) == 1
+    assert "'bob' is no member of 'acme'" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOKEN", "hf_alice")
+    assert cli.main(["farm", "run", str(zoo)]) == 1
+    assert "llama: acme/zoo is public, but its source states no" in capsys.readouterr().err
+    assert "index.json" not in hub.files("acme/zoo")
 
 
 # --- the order of steps ---------------------------------------------------------------------------
@@ -334,6 +387,26 @@ def test_three_failures_of_one_kind_stop_that_kind() -> None:
     assert reasons[:FAILURES] == ["Bad."] * FAILURES
     assert all(text.startswith("Not tried after 3 failures") for text in reasons[FAILURES:-1])
     assert schedule.progress[-1].state == PUBLISHED
+
+
+def test_bars_show_every_package_and_those_that_are_not_tried(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", screen)
+    schedule = Schedule(cells(FAILURES + 2))  # all of one name
+    bars = board(FAILURES + 2)
+    watcher = _Watcher(schedule, Store(home), bars)
+    while step := schedule.next():
+        watcher.begun(step)
+        result = Result(failure="CompileError", reason="Bad.")
+        schedule.finish(step, result)
+        watcher.done(step, result)
+
+    shown = screen.getvalue()
+    assert "trace    org/name" in shown
+    assert re.search(rf"all \(5 red\) +{FAILURES + 2}/{FAILURES + 2} ", shown)
 
 
 def test_packages_that_are_too_large_stop_no_others() -> None:

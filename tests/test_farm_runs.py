@@ -5,7 +5,10 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +19,7 @@ import psutil
 import pytest
 from fixtures_builds import Models
 from local_hub import LocalHub
-from publications import assert_whole, folder_files
+from publications import assert_whole, folder_files, titles
 from safetensors.numpy import load_file, save_file
 
 from qeff_zoo.errors import FarmError
@@ -24,6 +27,7 @@ from qeff_zoo.farm import cluster as clusters
 from qeff_zoo.farm import zoo_file
 from qeff_zoo.farm.planning import PUBLISHED, RED, plan_farm
 from qeff_zoo.farm.running import Report, run
+from qeff_zoo.site.reports import read_report
 from qeff_zoo.store import Store
 
 ray = pytest.importorskip("ray")
@@ -82,12 +86,18 @@ def tunes(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return variants_of(models, tmp_path_factory.mktemp("tunes"), 3)
 
 
-def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any) -> Report:
-    """Run a zoo of all models in a folder."""
+def write_zoo(folder: Path, remote: str, text: str = "") -> Path:
+    """Write a zoo of all models in a folder."""
     path = folder / "zoo.toml"
     private = "true" if remote.startswith("hf:") else "false"
     top = f'remote = "{remote}"\nprivate = {private}\n'
     path.write_text(f'{top}[[models]]\nmodel = "tune-*"\n{text}')
+    return path
+
+
+def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any) -> Report:
+    """Run a zoo of all models in a folder."""
+    path = write_zoo(folder, remote, text)
     return run(plan_farm(zoo_file.read(path)), address=address, **options)
 
 
@@ -141,7 +151,12 @@ def test_a_failing_build_and_one_too_large_are_red_and_stop_nothing(
     assert "model.norm.weight" in damaged.reason
     assert "It requires " in large.reason
     assert "GB of memory; expected a machine with that much" in large.reason
-    assert json.loads(json.dumps(report.as_dict()))["states"] == {"red": 2, "published": 1}
+    content = tmp_path / "report.json"
+    content.write_text(json.dumps(report.as_dict()))
+    assert json.loads(content.read_bytes())["states"] == {"red": 2, "published": 1}
+    failures = [*read_report(content)]  # as a site does
+    assert [one.model for one in failures] == ["tune-00", "large"]
+    assert "model.norm.weight" in failures[0].comparison.why
     planned = plan_farm(zoo_file.read(tmp_path / "zoo.toml")).cells
     assert planned[0].why.startswith("Last time: ")
 
@@ -160,8 +175,11 @@ def test_a_hub_that_answers_503_gets_every_package_once(
 
 
 # --- workers that die -----------------------------------------------------------------------------
+_AT_ONCE = 3  # workers that may be killed before another package is built
+
+
 class Killer(threading.Thread):
-    """Kills workers of our nodes at random moments.
+    """Kills workers of our nodes at random moments, on a busy machine not all of them during the same step.
 
     Args:
         count: Number of workers to kill.
@@ -171,11 +189,16 @@ class Killer(threading.Thread):
     def __init__(self, count: int, seed: int) -> None:
         super().__init__(daemon=True)
         self._count, self._dice = count, random.Random(seed)
+        self._packages = Store().folder(f"qz1-{0:064x}").parent
         self.killed = 0
         self.over = threading.Event()
 
     def run(self) -> None:
+        least = 0  # packages of the store before the next kill
         while self.killed < self._count and not self.over.wait(self._dice.uniform(0.2, 2.5)):
+            built = len([*self._packages.glob("*")])
+            if self.killed >= _AT_ONCE and built < least:
+                continue
             workers = [
                 child
                 for child in psutil.Process(os.getpid()).children(recursive=True)
@@ -184,7 +207,7 @@ class Killer(threading.Thread):
             if workers:
                 with suppress(psutil.Error):
                     self._dice.choice(workers).kill()
-                    self.killed += 1
+                    self.killed, least = self.killed + 1, built + 1
 
 
 def _is_at_work(process: psutil.Process) -> bool:
@@ -218,6 +241,28 @@ def test_builds_whose_workers_are_killed_are_run_again(
     assert_whole(folder_files(tmp_path / "zoo"), *filter(None, packages))
 
 
+def interrupt(zoo: Path, address: str) -> None:
+    """Run a farm in a process that is killed after its first package."""
+    packages = Store().folder(f"qz1-{0:064x}").parent
+    before = len([*packages.glob("*")])
+    command = [
+        sys.executable,
+        "-m",
+        "qeff_zoo",
+        "farm",
+        "run",
+        str(zoo),
+        "--address",
+        address,
+        "-q",
+    ]
+    with subprocess.Popen(command) as process:
+        while process.poll() is None and len([*packages.glob("*")]) == before:
+            time.sleep(0.1)
+        assert process.poll() is None
+        process.kill()
+
+
 @pytest.mark.full
 def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: LocalHub) -> None:
     variants_of(models, tmp_path, 9)
@@ -226,10 +271,13 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
     (large / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 1e-4}))
     alice.fault("POST", "/commit/", status=503, times=3, skip=2)
     text = '[[models]]\nmodel = "large"\nmemory = "900 GB"\n[[variants]]\nctx_len = [24, 32, 40]\n'
+    interrupt(write_zoo(tmp_path, "hf://acme/thirty", text), address)
 
     report = with_killer(8, 30, lambda: farm(tmp_path, "hf://acme/thirty", address, text))
 
     assert states(report) == [PUBLISHED] * 27 + [RED] * 3
+    added = [title for title in titles(alice, "acme/thirty") if title.startswith("Add ")]
+    assert len(added) == len({*added}) == 27  # none twice
     files = alice.files("acme/thirty")
     packages = [Store().lookup(one.cell.build_key) for one in report.cells[:27]]
     assert_whole(files, *filter(None, packages))
@@ -240,12 +288,12 @@ def test_a_machine_with_another_version_is_refused(
     address: str, tunes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = clusters.installed  # of this process, not of the workers
-    monkeypatch.setattr(
-        clusters, "installed", lambda name: "2.59.0" if name == "ray" else here(name)
-    )
+    ours = {"ray": "2.59.0", "qeff-zoo": "0.0.9"}
+    monkeypatch.setattr(clusters, "installed", lambda name: ours.get(name) or here(name))
 
     with pytest.raises(FarmError) as caught:
         farm(tunes, f"file://{tmp_path}/zoo", address)
 
-    assert len(caught.value.problems) == 2  # one a machine
+    assert len(caught.value.problems) == 4  # two a machine
     assert "has ray 2.60.0; expected 2.59.0, as here." in str(caught.value)
+    assert "; expected 0.0.9 (" in str(caught.value)

@@ -13,9 +13,11 @@ from publications import folder_files
 
 from qeff_zoo import cli, pipeline
 from qeff_zoo.farm import zoo_file
+from qeff_zoo.farm.estimates import BUILD, PUBLISH, VALIDATE
 from qeff_zoo.farm.planning import MISSING, PUBLISHED, STALE, Cell, plan_farm
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.farm.tasks import Options, run_step
+from qeff_zoo.hub.entries import Notice, key16_of
 from qeff_zoo.hub.index import INDEX_NAME
 from qeff_zoo.hub.index_files import decode
 from qeff_zoo.package import Package
@@ -162,3 +164,27 @@ def test_a_stale_package_that_fails_becomes_known_bad_and_is_built_again(
     assert notice.state == "known_bad"
     assert "onnxruntime 1.31.1" in notice.reason
     assert cell_of(tmp_path, models).state == MISSING
+
+
+def test_a_package_that_is_built_again_supersedes_the_earlier_one(
+    package: Package, tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_entries, "has_uncommitted_changes", lambda: False)
+    monkeypatch.setattr(preloaded, "shared", lambda: None)
+    record = ladder.Record(
+        level="checkpoint", checks=package.manifest["validation"], reported={}, versions={}, sequences=[], arrays={},
+    )  # fmt: skip
+    monkeypatch.setattr(ladder, "validate", lambda *_, **__: record)
+    publish(package, tmp_path)
+    cell = cell_of(tmp_path, models)
+    for name in (BUILD, VALIDATE, PUBLISH, PUBLISH):  # the second finds all of it there
+        result = run_step(Step(name=name, number=0, cell=cell), Options())
+        assert result.failure == "", result.reason
+
+    index = decode((tmp_path / "remote" / INDEX_NAME).read_bytes())
+    ((path, notice),) = index.notices.items()
+    newer = next(entry.path for entry in index.entries if entry.path != path)
+    assert path.endswith(key16_of(package.build_key))
+    assert notice == Notice("superseded", f"Built again with other software: {WHY}", newer)
+    assert index.serial == 2
+    assert cell_of(tmp_path, models).state == PUBLISHED

@@ -1041,6 +1041,7 @@ def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("HF_HUB_CACHE", "HF_TOKEN"):
         monkeypatch.setenv(name, "before")
     words = ["--model_name", "org/name", "--cache-dir", "/there", "--local_model_dir", "here"]
+    words += ["--mxint8-kv-cache", "True"]
     arguments = (
         importlib.import_module("qeff_zoo.qefficient.cloud.export")._parser().parse_args(words)
     )

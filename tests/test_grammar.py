@@ -57,6 +57,12 @@ FORMS: dict[str, tuple[Callable[[], Grammar], Callable[[str], None]]] = {
         lambda: Grammar.lark('start: "(" start ")" | word\nword: /[a-z]{1,3}/'),
         lambda text: _matches(r"\(*[a-z]{1,3}\)*")(text) or _balanced(text),
     ),
+    "gbnf": (
+        lambda: Grammar.context_free(
+            'root ::= (word " = " [0-9]+ "\\n"){1,2}  # lines\nword ::= [a-z] [^=]{0,3}'
+        ),
+        _matches(r"([a-z][^=]{0,3} = [0-9]+\n){1,2}"),
+    ),
 }
 
 
@@ -176,6 +182,9 @@ def test_a_token_that_the_mask_lacks_is_allowed_only_if_the_form_holds_with_it(
         ),
         "a schema elsewhere": (lambda: Grammar.json({"$ref": "http://127.0.0.1/x"}), "127.0.0.1"),
         "nothing": (lambda: Grammar.json({"type": "string", "enum": []}), "enum|[Uu]nsatisf"),
+        "GBNF without its end": (lambda: Grammar.gbnf('root ::= "a" ('), "as GBNF"),
+        "GBNF without a root": (lambda: Grammar.context_free('a ::= "a"'), "No 'root' rule"),
+        "GBNF without a bottom": (lambda: Grammar.gbnf("root ::= " + "(" * 9999), "recursion"),
         "no schema": (lambda: Grammar.json("[1]"), "Expected a JSON object"),
         "no choices": (lambda: Grammar.choice([]), "at least one text"),
         "an empty choice": (lambda: Grammar.choice(["a", ""]), "none of them empty"),
@@ -221,6 +230,12 @@ def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
         "regex": ({"structured_outputs": {"regex": "[ab]{3}"}}, _matches("[ab]{3}")),
         "choice": ({"structured_outputs": {"choice": ["yes", "no"]}}, _matches("yes|no")),
         "grammar": ({"structured_outputs": {"grammar": 'start: "a" "b"'}}, _matches("ab")),
+        "GBNF in vllm's": ({"structured_outputs": {"grammar": 'root ::= "a" "b"'}}, _matches("ab")),
+        "llama.cpp's grammar": ({"grammar": 'root ::= "a"{5,5}'}, _matches("a{5}")),
+        "llama.cpp's schema": ({"json_schema": {"const": "42"}, "grammar": ""}, _matches('"42"')),
+        "llama.cpp's schema of an object": (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}}, _is_json,
+        ),
     }  # fmt: skip
     for asked, check in forms.values():
         chat = client.chat.completions.create(
@@ -253,6 +268,10 @@ def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
             "structured_outputs",
         ),
+        ({"grammar": "root ::= this is (not"}, "grammar"),
+        ({"json_schema": {"type": "hiccup"}}, "json_schema"),
+        ({"json_schema": {"type": "null"}, "grammar": 'root ::= "a"'}, "json_schema"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format"),
     ],
     ids=str,
 )  # fmt: skip

@@ -4,12 +4,13 @@
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chat_templates import TEMPLATES, THINKING
 from fixtures_serving import running
 from scripted_program import TEMPLATE, opening
 
@@ -19,6 +20,7 @@ from qeff_zoo.runtime.chat_template import ChatTemplate
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
+from interop_checks import evaluation, templates  # noqa: E402
 from interop_checks.reasons import (  # noqa: E402
     FAILS,
     FOREIGN,
@@ -90,3 +92,38 @@ def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:
     text = table(path)
     assert text.startswith("1 of 1 flows of clients pass: openai 1 (1 of 1).")
     assert [line for line in text.splitlines() if "batches" in line and "| missing " in line]
+
+
+def _failing(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return why prompts differ from those of transformers, by template and conversation."""
+    return {
+        f"{name}: {title}": reason
+        for name, text in texts.items()
+        for title, (result, reason) in templates.compared(text).items()
+        if result not in (PASS, FOREIGN)
+    }
+
+
+def test_prompts_are_those_of_transformers() -> None:
+    """Templates of every format of calls, and some of families that trl's wheel has."""
+    assert len(templates.CONVERSATIONS) == 25
+    published = dict(templates.published([templates.installed()]))
+    families = ("cohere", "gemma3", "gptoss_training", "llama3_1", "qwen3", "smolvlm")
+    published = {name: published[f"chat_templates/{name}.jinja"] for name in families}
+    assert _failing({**TEMPLATES, "thinking": THINKING, **published}) == {}
+
+
+def test_another_prompt_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatTemplate, "render", lambda *_: "Is it warm in Rome?")
+    results = templates.compared(TEMPLATES["hermes"])
+    assert {result for result, _ in results.values()} == {FAILS}
+
+
+def test_figures_of_the_harness_are_compared(tmp_path: Path) -> None:
+    evaluation.write_task(tmp_path, 3)
+    rows = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    assert [len(row["choices"]["text"]) for row in rows] == [4, 4, 4]
+    theirs = {"scores": {"acc": 0.5}, "log_likelihoods": [[-1.0, -2.0], [-3.0, -4.0]]}
+    ours = {"scores": {"acc": 0.25}, "log_likelihoods": [[-1.0, -2.00001], [-3.0, -4.1]]}
+    assert [row["result"] for row in evaluation.compared(ours, theirs)] == [FAILS, PASS, FAILS]
+    assert [row["result"] for row in evaluation.compared(theirs, theirs)] == [PASS] * 3

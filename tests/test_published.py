@@ -317,8 +317,8 @@ LACKING = {
         "granite4_vision",
     },
     "transformers' processor needs its video processor, and that torchvision.": {"minicpmv4_6"},
-    "transformers has no processor: its checkpoints' code is one, see test_families_with_code.py.": {
-        "internvl_chat",
+    "transformers has no processor: its checkpoints' code is one, see test_families_with_code.py and test_molmo.py.": {
+        *("internvl_chat", "molmo"),
     },
 }
 SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"}

@@ -458,6 +458,29 @@ def test_a_build_that_could_not_be_published_is_not_begun(
     assert writes(alice) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"orgs": []}, "'alice' is no member of 'acme'"),
+        ({"orgs": [{"name": "acme", "roleInOrg": "read"}]}, "may only read from 'acme'"),
+        ({"auth": {"accessToken": {"role": "read"}}}, "may only read from 'acme'"),
+    ],
+    ids=["stranger", "reader", "token"],
+)
+def test_a_token_that_may_not_write_is_refused_before_a_build(
+    change: dict[str, Any],
+    reason: str,
+    alice: LocalHub,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_destination(REPO)
+    found = {"name": "alice", "orgs": [{"name": "acme", "roleInOrg": "write"}], **change}
+    monkeypatch.setattr("huggingface_hub.whoami", lambda *_, **__: found)
+    with pytest.raises(PublishError, match=reason):
+        check_destination(REPO)
+
+
 def test_a_build_is_published(
     make_package: Make,
     alice: LocalHub,

@@ -53,3 +53,24 @@ def test_the_table_counts_and_names_what_does_not_run(tmp_path: Path) -> None:
     assert "`b.py`" in text
     assert r"PlanError: x \| y" in text
     assert "a.py" not in text
+
+
+@pytest.mark.usefixtures("scripts")
+def test_failures_of_unit_tests_are_internals_or_shown(tmp_path: Path) -> None:
+    missing = "QEfficient's 'utils.hash_utils' has no counterpart in qeff_zoo.qefficient."
+    (tmp_path / "test_a.xml").write_text(
+        "<testsuites><testsuite><testcase name='one'/><testcase name='two'><skipped/></testcase>"
+        f'<testcase name="three"><failure message="{missing}"/></testcase>'
+        "<testcase name='four'><failure message='assert False'>_Missing object at</failure></testcase>"
+        "<testcase name='five'><failure message='ValueError: 1 | 2'/></testcase></testsuite></testsuites>"
+    )
+    results = module("unit_tests")
+    row = results.row_of("utils/test_a.py", tmp_path / "test_a.xml")
+    assert (row["passed"], row["skipped"]) == (1, 1)
+    assert row["internals"] == {"hash_utils": 1, "objects of its modules": 1}
+    assert row["others"] == {"five": "ValueError: 1 | 2"}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    text = results.table(tmp_path / "rows.json")
+    cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
+    assert cells[1:6] == ["`utils/test_a.py`", "1", "1", "2", "1"]
+    assert r"ValueError: 1 \| 2" in text

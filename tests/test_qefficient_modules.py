@@ -28,6 +28,11 @@ from qeff_zoo.errors import (
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.generation import vision
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
+from qeff_zoo.qefficient.generation.prompts import (
+    fix_prompts,
+    get_compilation_dims,
+    get_input_prompts,
+)
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 
 HERE = "qeff_zoo.qefficient"
@@ -159,6 +164,34 @@ def test_a_session_describes_its_program(package: Package) -> None:
     assert not session.is_active
 
 
+def test_prompts_fill_the_batch_of_a_program(
+    package: Package, batched: Package, tmp_path: Path
+) -> None:
+    sizes = (SIZES["ctx_len"], None)
+    assert get_compilation_dims(package.path) == (1, *sizes)
+    assert get_compilation_dims(package.path / package.programs[0].path) == (1, *sizes)
+    assert get_compilation_dims(str(batched.path))[1:] == (SIZES["ctx_len"], 3)
+    for symbols in ({"batch_size": "4", "ctx_len": "64"}, {"batch_size": "1", "ctx_len": "64"}):
+        entry = {"name": "Prefill", "symbols": {**symbols, "full_batch_size": "2"}}
+        for first, slots in ((symbols, None), (entry, 2)):
+            (tmp_path / "specializations.json").write_text(json.dumps({"specializations": [first]}))
+            expected = int(symbols["batch_size"]), 64, slots
+            assert get_compilation_dims(tmp_path / "qpcs") == expected
+    with pytest.raises(FileNotFoundError, match="expected the path that `compile` returned"):
+        get_compilation_dims(tmp_path / "other" / "qpcs")
+
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    assert get_input_prompts("one") == ["one"]
+    assert get_input_prompts(None, tmp_path / "prompts.txt") == ["one", "two"]
+    with pytest.raises(ValueError, match="Give a text, a list of texts, or a file"):
+        get_input_prompts(None, None)
+    prompts = ["one", "two", "three"]
+    assert fix_prompts(prompts, 1, full_batch_size=4) == [*prompts, "one"]
+    assert fix_prompts(prompts, 2, full_batch_size=2) == prompts
+    with pytest.warns(UserWarning, match="1 of 3 prompts are left out"):
+        assert fix_prompts(prompts, 2) == ["one", "two"]
+
+
 def test_a_prepared_folder_is_no_program(tmp_path: Path) -> None:
     (tmp_path / "compile.sh").touch()
     with pytest.raises(GenerationError, match="is prepared, and has no program yet"):
@@ -225,6 +258,7 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
         ("finetune.utils.logging_utils", "logger"),
         ("generation.cloud_infer", "QAICInferenceSession"),
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
+        ("generation.text_generation_inference", "fix_prompts"),
         ("peft.lora", "QEffAutoLoraModelForCausalLM"),
         ("transformers.models.modeling_auto", "QEFFAutoModel"),
         ("transformers.quantizers.auto", "replace_transformers_quantizers"),

@@ -28,7 +28,7 @@ from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, memory, op
 from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
-from qeff_zoo.runtime.program import Observed
+from qeff_zoo.runtime.program import Array, Observed
 from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.text_generation import Generation
@@ -47,6 +47,41 @@ def encoder(built: dict[str, Package]) -> EmbeddingSession:
 
 
 # --- the cache ------------------------------------------------------------------------------------
+def test_outputs_share_memory_until_a_caller_holds_one(built: dict[str, Package]) -> None:
+    program = open_program(built["rows"], "decoder", threads=1)
+
+    def call(token: int, row: int, start: int) -> Array:
+        pair = (np.array([[number]], np.int64) for number in (token, start))
+        return program.run(dict(zip(("input_ids", "position_ids"), pair, strict=True)), [row])[
+            "logits"
+        ]
+
+    address = call(5, 0, 0).ctypes.data
+    assert call(5, 1, 0).ctypes.data == address  # nobody holds the first
+    held = call(5, 2, 0)[0, -1]  # a view of a view
+    expected = held.copy()
+    other = call(6, 2, 1)
+
+    assert other.ctypes.data != address
+    np.testing.assert_array_equal(held, expected)
+    assert not np.array_equal(other[0, -1], expected)
+    del held, other
+    np.testing.assert_array_equal(call(5, 0, 0)[0, -1], expected)
+
+
+def test_inputs_are_read_when_a_call_begins(built: dict[str, Package]) -> None:
+    program = open_program(built["rows"], "decoder", threads=1)
+    inputs = {"input_ids": np.array([[5]], np.int64), "position_ids": np.array([[0]], np.int64)}
+    first = program.run(inputs, [0])["logits"].copy()
+    inputs["input_ids"][:] = 6
+    second = program.run(inputs, [0])["logits"].copy()
+    assert not np.array_equal(first, second)
+    assert inputs["input_ids"].tolist() == [[6]]
+    program.run({name: array + 0 for name, array in inputs.items()}, [0])
+    inputs["input_ids"][:] = 5
+    np.testing.assert_array_equal(program.run(inputs, [0])["logits"], first)
+
+
 def test_a_call_writes_its_own_positions_and_nothing_else(built: dict[str, Package]) -> None:
     opened = Decoder(open_program(built["rows"], "decoder", threads=1))
     addresses = {name: state.ctypes.data for name, state in opened.states.items()}

@@ -131,22 +131,23 @@ def submit(scheduler: Scheduler, length: int, limit: int = 20, first: int = 1) -
 
 
 def test_a_long_prompt_holds_up_the_others_by_one_chunk_a_step() -> None:
-    decoder = ToyDecoder(3, CTX_LEN, 8)
+    decoder = ToyDecoder(6, CTX_LEN, 8)
     scheduler = scheduler_of(decoder)
-    submit(scheduler, 4)
+    for _ in range(4):
+        submit(scheduler, 4)
     scheduler.step()
     submit(scheduler, 30)
     submit(scheduler, 29)
     decoder.calls.clear()
     for _ in range(8):
         scheduler.step()
-    assert decoder.calls[:2] == [([1], 8), ([0], 1)]  # the shorter one begins
+    assert decoder.calls[:2] == [([4], 8), ([0, 1, 2, 3], 1)]  # the shorter one begins
     assert [width for _, width in decoder.calls] == [8, 1] * 3 + [5, 1] + [8, 1] * 3 + [6, 1]
-    assert decoder.calls[-1] == ([0, 1, 2], 1)
+    assert decoder.calls[-1] == ([0, 1, 2, 3, 4, 5], 1)
 
 
-def test_a_prompt_beside_others_runs_as_many_tokens_a_step_as_they_decode() -> None:
-    """Where the length of calls changes no bit: whole calls alone, and short ones as soon as one decodes."""
+def test_a_prompt_beside_others_runs_in_short_pieces() -> None:
+    """Where the length of calls changes no bit: whole calls alone, and short ones beside others that decode."""
     decoder = ToyDecoder(6, CTX_LEN, 40, split=2)
     scheduler = scheduler_of(decoder)
     for _ in range(3):
@@ -154,27 +155,26 @@ def test_a_prompt_beside_others_runs_as_many_tokens_a_step_as_they_decode() -> N
     scheduler.step()
     assert decoder.calls == [([0, 1, 2], 4), ([0, 1, 2], 1)]
     decoder.calls.clear()
-    late = submit(scheduler, 13)
+    late = submit(scheduler, 25)
     while not late.token_ids:
         scheduler.step()
-    # Three decode, in calls of multiples of two; the last token does not run alone.
-    assert [width for rows, width in decoder.calls if rows == [3]] == [4, 4, 5]
+    # Four multiples of two; the last token does not run alone.
+    assert [width for rows, width in decoder.calls if rows == [3]] == [8, 8, 9]
     assert [rows for rows, _ in decoder.calls if 0 in rows] == [[0, 1, 2]] * 2 + [[0, 1, 2, 3]]
-    assert late.token_ids == greedy_answer([1] * 13, 2, VOCAB)
+    assert late.token_ids == greedy_answer([1] * 25, 2, VOCAB)
 
 
-def test_a_prompt_runs_faster_where_fewer_decode_than_prefill() -> None:
-    decoder = ToyDecoder(4, CTX_LEN, 40, split=2)
+def test_prompts_run_whole_and_together_if_many_wait() -> None:
+    decoder = ToyDecoder(6, CTX_LEN, 40, split=2)
     scheduler = scheduler_of(decoder)
-    submit(scheduler, 4, first=2)
+    for _ in range(3):
+        submit(scheduler, 4, first=2)
     scheduler.step()
     decoder.calls.clear()
-    for first in (1, 3, 5):
+    for first in (1, 3):  # of five requests
         submit(scheduler, 12, first=first)
-    for _ in range(7):
-        scheduler.step()
-    # One decodes and three prefill, then two and two.
-    assert [width for _, width in decoder.calls if width > 1] == [6, 6, 2, 2, 2, 2, 2]
+    scheduler.step()
+    assert decoder.calls == [([3, 4], 12), ([0, 1, 2, 3, 4], 1)]
 
 
 @settings(deadline=None, max_examples=asked(100))
@@ -267,7 +267,8 @@ def test_prompts_that_begin_together_share_calls() -> None:
         scheduler.step()
     prefills = [call for call in decoder.calls if call[1] > 1]
     assert prefills[0] == ([0, 1, 2], 8)
-    assert prefills[1:] == [([1], 8), ([1], 2)]  # while the short one decodes, one at a time
+    # While the short one decodes, both are in each step; the program takes rows beyond their beginning one by one.
+    assert prefills[1:] == [([1], 8), ([2], 8), ([1], 2), ([2], 4)]
 
 
 def test_short_prompts_are_not_padded_to_long_ones() -> None:

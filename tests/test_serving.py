@@ -41,6 +41,7 @@ from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.chats import events_of
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Reply
 
 # --- answers --------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
         stop=(stop,) if stop else (),
         eos_token_ids=frozenset({256}),
     )
-    reply = Reply(kind, MODEL, "", tokenizer, logprobs=True)
+    reply = Reply(kind, MODEL, "", LogprobObjects(tokenizer), logprobs=True)
     chunks: list[Any] = []
     answer = Answer(
         request,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints of rerankers, classifiers and embedding models, by vLLM's API, beside the sessions alone."""
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +15,9 @@ from fixtures_serving import MODEL, post, running
 
 import qeff_zoo
 from qeff_zoo.package import Package
+from qeff_zoo.serving import cohere
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.errors import ApiError
 
 TEXTS = ["a cat sat here", "two dogs", "the quick brown fox jumps over it"]
 
@@ -77,6 +80,24 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
         assert scores == pytest.approx([expected[number] for number in best], abs=1e-6)
     few = ask(url, "rerank", query="a cat", documents=TEXTS, top_n=1, return_documents=False)[1]
     assert few["results"] == [{"index": best[0], "relevance_score": scores[0]}]
+    logits = ask(url, "score", queries="a cat", documents=TEXTS, use_activation=False)[1]["data"]
+    activated = session.activate(np.array([[one["score"]] for one in logits]))[:, 0]
+    assert activated == pytest.approx(expected, abs=1e-6)
+    most = len(session.tokenizer.encode("two dogs", special_tokens=False))
+    asked: Any = {"query": "a cat", "documents": ["two dogs and more"]}
+    short = ask(url, "rerank", **asked, max_tokens_per_doc=most)
+    (one,) = session.classify([("a cat", "two dogs")])
+    assert short[1]["results"][0]["relevance_score"] == pytest.approx(one.score, abs=1e-6)
+    assert short[1]["results"][0]["document"]["text"] == "two dogs and more"
+    as_list = [
+        {"index": number, "score": expected[number], "text": TEXTS[number]} for number in best
+    ]
+    tei = ask(url, "rerank", query="a cat", texts=TEXTS, return_text=True, top_n=2)[1]
+    assert tei == [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in as_list[:2]]
+    raw = ask(url, "rerank", query="a cat", texts=TEXTS, raw_scores=True)[1]
+    assert sorted(one["score"] for one in raw) == sorted(one["score"] for one in logits)
+    for wrong in ({}, {"texts": TEXTS, "documents": TEXTS}):
+        assert ask(url, "rerank", query="a cat", **wrong)[0] == 400
     tokens = sum(len(ids) for ids in session.encode([("a cat", text) for text in TEXTS]))
     assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     assert ask(url, "score", queries=["a", "b"], documents=["c"])[1]["error"]["code"]
@@ -92,11 +113,19 @@ def test_classes_are_those_of_the_session(classes: tuple[str, Any, int]) -> None
         assert one["probs"] == pytest.approx([by_label[name] for name in session.labels], abs=1e-6)
     pooled = ask(url, "v1/pooling", input=TEXTS)[1]["data"]
     assert [one["data"] for one in pooled] == [one["probs"] for one in found["data"]]
-    short = ask(url, "classify", input=TEXTS[2], truncate_prompt_tokens=4)[1]
+    logits = ask(url, "classify", input=TEXTS, use_activation=False)[1]["data"]
+    activated = [session.activate(np.array(one["probs"])).tolist() for one in logits]
+    assert activated == [pytest.approx(one["probs"], abs=1e-6) for one in found["data"]]
     (ids,) = session.encode([TEXTS[2]])
-    expected = session.classify([[*ids[:3], ids[-1]]])  # the separator stays
-    assert short["usage"]["prompt_tokens"] == 4
-    assert max(short["data"][0]["probs"]) == pytest.approx(expected[0].score, abs=1e-6)
+    # The separator stays.
+    for options, kept in (({}, ids[1:3]), ({"truncate": "START"}, ids[-3:-1])):
+        body: Any = {"input": TEXTS[2], "truncate_prompt_tokens": 4, **options}
+        short = ask(url, "classify", **body)[1]
+        expected = session.classify([[ids[0], *kept, ids[-1]]])
+        assert short["usage"]["prompt_tokens"] == 4
+        assert max(short["data"][0]["probs"]) == pytest.approx(expected[0].score, abs=1e-6)
+    assert ask(url, "pooling", input=TEXTS, task="classify")[1]["data"] == pooled
+    assert ask(url, "pooling", input=TEXTS, task="embed")[1]["error"]["param"] == "task"
 
 
 def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: Package) -> None:
@@ -116,6 +145,64 @@ def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: 
         assert ask(url, "classify", input=TEXTS)[0] == 404
 
 
+def test_a_package_without_pooling_returns_the_states_of_tokens(
+    models: Models, tmp_path: Path
+) -> None:
+    package = models.build(models.bert, tmp_path, seq_lens=(16,), pooling="none")
+    with served(package) as (url, session):
+        expected = session.states(TEXTS)
+        for task in (None, "token_embed"):
+            found = ask(url, "v1/pooling", input=TEXTS, task=task)[1]["data"]
+            for one, states in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one["data"], states, atol=1e-6)
+        for path in ("v1/embeddings", "v2/embed", "v1/rerank"):
+            assert ask(url, path, input=TEXTS)[0] == 404
+
+
+def test_embeddings_by_coheres_api(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        vectors = session.embed(TEXTS)
+        types = ["float", "base64", "binary", "ubinary"]
+        status, found = ask(
+            url, "v2/embed", texts=TEXTS, embedding_types=types, input_type="clustering"
+        )
+        assert (status, found["texts"], found["meta"]["api_version"]) == (
+            200,
+            TEXTS,
+            {"version": "2"},
+        )
+        tokens = sum(map(len, session.encode(TEXTS)))
+        assert found["meta"]["billed_units"] == {"input_tokens": tokens, "image_tokens": 0}
+        by_type = found["embeddings"]
+        np.testing.assert_allclose(by_type["float"], vectors, atol=1e-6)
+        for number, text in enumerate(by_type["base64"]):
+            np.testing.assert_array_equal(
+                np.frombuffer(base64.b64decode(text), "<f4"), np.float32(by_type["float"][number])
+            )
+        signs = np.unpackbits(np.uint8(by_type["ubinary"]), axis=1)[:, : vectors.shape[1]]
+        np.testing.assert_array_equal(signs, np.array(by_type["float"]) > 0)
+        np.testing.assert_array_equal(np.array(by_type["binary"]) + 128, by_type["ubinary"])
+        inputs = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
+        short = ask(url, "v2/embed", inputs=inputs, output_dimension=8)[1]["embeddings"]["float"]
+        part = vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
+        np.testing.assert_allclose(short, part, atol=1e-6)
+        for wrong in (
+            {}, {"texts": ["a"], "inputs": inputs}, {"texts": ["a"], "input_type": "x"},
+            {"texts": ["a"], "embedding_types": ["int8"]}, {"images": ["data:"]},
+            {"texts": ["a b " * 99], "truncate": "NONE"},
+        ):  # fmt: skip
+            assert ask(url, "v2/embed", **wrong)[0] == 400, wrong
+
+
+def test_a_kind_of_input_has_the_prompt_of_the_model() -> None:
+    prompts = {"query": "query: ", "passage": "passage: ", "sts": "same? "}
+    kinds = ("search_query", "search_document", "sts", "clustering", None)
+    found = [cohere.prompt_of(prompts, kind) for kind in kinds]
+    assert found == ["query: ", "passage: ", "same? ", "", ""]
+    with pytest.raises(ApiError, match="classification, clustering, passage"):
+        cohere.prompt_of(prompts, "image")
+
+
 def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
     with served(encoder_package) as (url, session):
         (ids,) = session.encode(TEXTS[:1])
@@ -132,5 +219,7 @@ def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
         assert all(one["piece"] for one in pieces["tokens"])
         assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["content"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
-            assert ask(url, "tokenize", **wrong)[0] == 400
+            status, refused = ask(url, "tokenize", **wrong)
+            assert status == 400
+            assert "one of prompt, messages and content" in refused["error"]["message"]
         assert ask(url, "detokenize", tokens=[10**6])[1]["error"]["param"] == "tokens"

@@ -16,7 +16,7 @@ from fixtures_serving import MODEL, PROMPT, QUESTION, TIMEOUT, post
 from starlette.types import Receive, Scope, Send
 
 import qeff_zoo
-from qeff_zoo import serving
+from qeff_zoo import cli, serving
 from qeff_zoo.cli.running import _serve_several, _served
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Stats, open_session
@@ -68,6 +68,7 @@ async def ask(
     name: Any,
     body: bytes | None = None,
     path: str = "/v1/completions",
+    query: bytes = b"",
     kind: bytes = b"application/json",
     left: asyncio.Event | None = None,
 ) -> tuple[int, bytes]:
@@ -92,7 +93,7 @@ async def ask(
         "method": method,
         "path": path,
         "headers": headers,
-        "query_string": b"",
+        "query_string": query,
     }
     await fleet(scope, receive, send)
     if not sent:
@@ -172,6 +173,10 @@ def test_a_request_without_a_known_model_is_refused() -> None:
             assert (await ask(fleet, "", content))[0] == 400
         form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
         assert await ask(fleet, "", form, kind=b"multipart/form-data; boundary=x") == (200, b"one")
+        assert await ask(fleet, "", b"", "/openapi.json", b"model=one") == (200, b"one")
+        assert (await ask(fleet, "", b"", "/openapi.json", b"model=two"))[0] == 404
+        status, body = await ask(fleet, "two", path="/api/chat")
+        assert (status, "no model 'two'" in json.loads(body)["error"]) == (404, True)
 
     asyncio.run(run())
 
@@ -194,11 +199,15 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone() -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_served_together_is_refused_first(trained: Package) -> None:
+def test_what_cannot_be_served_together_is_refused_first(
+    trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(qeff_zoo.ZooError, match="Two packages have the model name 'one'"):
         Fleet([Toy("one", 1).member, Toy("one", 1).member])
     with pytest.raises(qeff_zoo.ZooError, match=r"'one' takes .*--memory-budget"):
         Fleet([Toy("one", 100).member], budget=99)
+    assert cli.main(["serve", str(trained.path), "--memory-budget", "1000"]) == 1
+    assert "and the memory budget is 1 kB" in capsys.readouterr().err
     flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
     path = str(trained.path)
     asked = argparse.Namespace(**flags, package=path, others=[path], build=False)

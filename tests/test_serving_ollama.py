@@ -32,11 +32,12 @@ from test_serving_tools import CITY
 import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Text
+from qeff_zoo.runtime.chat_output import Output
+from qeff_zoo.runtime.chat_output.events import ToolCall
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.ollama import _Builder
-from qeff_zoo.serving.ollama_schemas import ChatBody
+from qeff_zoo.serving.ollama import content_of
+from qeff_zoo.serving.ollama_schemas import ChatBody, GenerateBody, chat_of
 
 OPTIONS = {"temperature": 0, "num_predict": 16}
 SCHEMA = {"type": "object", "properties": {"city": CITY}, "required": ["city"]}
@@ -110,29 +111,27 @@ def test_functions_are_called_and_answered(engine: Engine, monkeypatch: pytest.M
         assert "tools" in client.show(MODEL).capabilities
         found = client.chat(MODEL, turns, tools=[tool], options=OPTIONS)
         assert found.message.content is not None
-    body = ChatBody.model_validate({"model": MODEL, "messages": turns}).as_chat()["messages"]
+    body = chat_of(ChatBody.model_validate({"model": MODEL, "messages": turns}))["messages"]
     assert body[1]["tool_calls"][0]["function"] == {
         "name": "get_weather",
-        "arguments": '{"city": "Rome"}',
+        "arguments": {"city": "Rome"},
     }
     assert body[2]["tool_call_id"] == body[1]["tool_calls"][0]["id"]
 
 
-def test_thinking_text_and_calls_have_lines_in_their_order() -> None:
-    events = [
-        Reasoning("hm"), Text("So"), Call(0, "c", "f"), Arguments(0, '{"x"'), Arguments(0, ": 1}"), Call(1, "d", "g"),
-        Arguments(1, '{"cut'),
-    ]  # fmt: skip
-    builder = _Builder(MODEL, is_chat=True)
-    lines = [line for event in events for line in builder.grow(event)]
-    lines += builder.close()
-    messages = [ollama.ChatResponse(**json.loads(line)).message for line in lines]
-    assert [(one.content, one.thinking) for one in messages[:2]] == [("", "hm"), ("So", None)]
-    calls = [call.function for one in messages[2:] for call in one.tool_calls or ()]
-    assert [(one.name, one.arguments) for one in calls] == [("f", {"x": 1}), ("g", {})]
-    whole = ollama.ChatResponse(**builder.body(Output.of(events))).message
-    assert (whole.content, whole.thinking) == ("So", "hm")
-    assert [call.function for call in whole.tool_calls or ()] == calls
+def test_thinking_text_and_calls_are_fields_of_a_message() -> None:
+    calls = (
+        ToolCall(id="c", name="f", arguments='{"x": 1}'),
+        ToolCall(id="d", name="g", arguments='{"cut'),
+    )
+    output = Output(text="So", reasoning="hm", calls=calls)
+    body = ChatBody(model=MODEL)
+    message = ollama.ChatResponse(**content_of(body, output)).message
+    assert (message.content, message.thinking) == ("So", "hm")
+    found = [call.function for call in message.tool_calls or ()]
+    assert [(one.name, one.arguments) for one in found] == [("f", {"x": 1}), ("g", {})]
+    generated = ollama.GenerateResponse(**content_of(GenerateBody(model=MODEL), output))
+    assert (generated.response, generated.thinking) == ("So", "hm")
 
 
 def test_the_example_of_the_guide(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,11 +102,19 @@ def test_neutral_values_of_other_servers_change_nothing(
     neutral = {
         "top_k": -1, "length_penalty": 1.0, "use_beam_search": False, "priority": 0, "detokenize": True,
         "spaces_between_special_tokens": True, "skip_special_tokens": True, "typical_p": 1.0, "cache_prompt": True,
-        "request_id": "mine",
+        "request_id": "mine", "mirostat": 0, "dry_multiplier": 0.0, "xtc_probability": 0, "n_probs": 0, "num_beams": 1,
+        "repeat_penalty": 1.0, "n_predict": -1,
     }  # fmt: skip
     assert more(client, **neutral).text == usual.text
     with pytest.raises(openai.BadRequestError, match="length_penalty"):
         more(client, length_penalty=2.0)
+    named = client.completions.create(
+        model=MODEL, prompt=PROMPT, temperature=0, extra_body={"n_predict": 3}
+    )
+    assert named.usage is not None
+    assert named.usage.completion_tokens == 3
+    both: Any = [PROMPT, alone.encode(PROMPT)]
+    assert [one.text for one in complete(client, both).choices] == [usual.text] * 2
 
 
 def test_a_request_is_named_by_its_client_or_by_the_server(url: str) -> None:
@@ -230,6 +238,8 @@ def test_each_chunk_may_have_the_usage_so_far(client: openai.OpenAI) -> None:
     assert counts == sorted(counts)
     assert counts[-1] == counts[-2] > 1
     assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
+    first, *_ = chat(client, stream=True, stream_options=options)
+    assert (first.usage.completion_tokens, first.usage.prompt_tokens > 0) == (0, True)
 
 
 def test_token_ids_are_returned_on_request(
@@ -245,6 +255,40 @@ def test_token_ids_are_returned_on_request(
     found = chat(client, **options)
     assert found.prompt_token_ids == alone.encode_chat(QUESTION)
     assert len(found.choices[0].token_ids) == found.usage.completion_tokens
+
+
+def test_tokens_are_named_by_their_ids_on_request(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    asked: Any = {"extra_body": {"return_tokens_as_token_ids": True}}
+    ids = alone.encode(PROMPT)
+    usual = complete(client, echo=True, logprobs=1, max_tokens=2).choices[0].logprobs
+    found = complete(client, echo=True, logprobs=1, max_tokens=2, **asked).choices[0].logprobs
+    assert found.tokens[: len(ids)] == [f"token_id:{one}" for one in ids]
+    assert (found.token_logprobs, found.text_offset) == (usual.token_logprobs, usual.text_offset)
+    first, *_ = chat(client, logprobs=True, top_logprobs=1, **asked).choices[0].logprobs.content
+    assert first.token == first.top_logprobs[0].token
+    assert first.token.startswith("token_id:")
+
+
+def test_a_chat_may_repeat_the_message_that_it_continues(client: openai.OpenAI) -> None:
+    begun = [*QUESTION, {"role": "assistant", "content": "A class"}]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    usual = chat(client, messages=begun, extra_body=options).choices[0].message.content
+    asked: Any = {"messages": begun, "extra_body": {**options, "echo": True}}
+    assert chat(client, **asked).choices[0].message.content == "A class" + usual
+    chunks = [one.choices[0].delta.content or "" for one in chat(client, stream=True, **asked)]
+    assert (chunks[0], "".join(chunks)) == ("A class", "A class" + usual)
+    unanswered = chat(client, extra_body={"echo": True}).choices[0].message.content
+    assert unanswered == chat(client).choices[0].message.content
+
+
+def test_the_tokens_of_a_chat_are_counted(client: openai.OpenAI, url: str) -> None:
+    expected = chat(client, max_tokens=1).usage.prompt_tokens
+    body = json.dumps({"messages": QUESTION}).encode()
+    counted = {"object": "response.input_tokens", "input_tokens": expected}
+    assert post(url, "chat/completions/input_tokens", body)[1] == counted
+    assert client.responses.input_tokens.count(model=MODEL, input=QUESTION).input_tokens == expected
 
 
 def test_a_chat_template_is_applied_alone(url: str, alone: TextGenerationSession) -> None:

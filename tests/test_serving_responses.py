@@ -16,6 +16,7 @@ from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Tex
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving import responses
 from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
 
@@ -83,6 +84,21 @@ def test_a_stream_has_the_events_of_its_response(client: openai.OpenAI) -> None:
     ) as stream:
         text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
         assert stream.get_final_response().output_text == text == expected.output_text
+
+
+def test_a_text_has_log_probabilities_on_request(client: openai.OpenAI) -> None:
+    expected = (
+        chat(client, max_tokens=16, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    )
+    asked: Any = {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+    found = respond(client, **asked).output[0].content[0].logprobs
+    assert [one.model_dump() for one in found] == [one.model_dump() for one in expected]
+    events = [*respond(client, stream=True, **asked)]
+    deltas = [one for one in events if one.type == "response.output_text.delta"]
+    streamed = [entry.model_dump() for one in deltas for entry in one.logprobs]
+    assert streamed == [one.model_dump() for one in found]
+    assert events[-1].response.output[0].content[0].logprobs == found
+    assert respond(client).output[0].content[0].logprobs == []
 
 
 def test_a_response_continues_an_earlier_one(client: openai.OpenAI) -> None:
@@ -208,8 +224,12 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
         reused_tokens=1,
     )
     body = ResponsesRequest.model_validate({"model": MODEL, "input": "a"})
-    whole = responses.ResponseBuilder(body, len).whole(generation, Output.of(events))
-    streamed = responses.ResponseBuilder(body, len)
+    parts: Any = (
+        lambda _: 2,
+        LogprobObjects(None),
+    )  # tokens of reasoning, and objects of log-probabilities
+    whole = responses.ResponseBuilder(body, *parts).whole(generation, Output.of(events))
+    streamed = responses.ResponseBuilder(body, *parts)
     lines = [line for event in events for line in streamed.grow(event)] + [*streamed.close()]
     names = [line.split(b"\n")[0].removeprefix(b"event: response.").decode() for line in lines]
     assert names == [
@@ -218,7 +238,7 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
         "output_item.done", "output_item.added", "function_call_arguments.delta", "function_call_arguments.delta",
         "function_call_arguments.done", "output_item.done",
     ]  # fmt: skip
-    made = streamed.finished(generation, Output.of(events))
+    made = streamed.finished(generation)
     for one in (whole, made):
         for item in one["output"]:
             del item["id"]
@@ -229,8 +249,9 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
 
 
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_KEPT", 250)
-    monkeypatch.setattr(responses, "MAX_CONVERSATION", 150)
+    one = responses._nbytes([{"id": "a", "text": "x" * 60}, []])
+    monkeypatch.setattr(responses, "MAX_KEPT", 2.5 * one)
+    monkeypatch.setattr(responses, "MAX_CONVERSATION", one + 100)
     store = responses.ResponseStore()
     for name in "abc":
         store.add({"id": name, "text": "x" * 60}, [])
@@ -243,3 +264,16 @@ def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
         store.find("d")
     store.remove("c")
     assert store._nbytes == store.find("a").nbytes
+
+
+def test_responses_are_measured_without_a_look_at_their_text() -> None:
+    text = "x" * (1 << 20)
+    body = {"id": "a", "text": text}
+    found = responses._nbytes([body, [{"role": "user", "content": text}]])
+    assert 2 * len(text) < found < 2 * len(text) + 10_000
+    nested: Any = []
+    for _ in range(10_000):
+        nested = [nested]
+    store = responses.ResponseStore()
+    store.add({**body, "tools": nested}, [])
+    assert store.find("a").nbytes > len(text) + 10_000 * 56

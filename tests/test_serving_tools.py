@@ -140,6 +140,7 @@ def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> 
     ]
     first = ask(thinking, **options, parallel_tool_calls=False).choices[0].message.tool_calls
     assert len(first) == 1
+    assert ask(thinking, **options).usage.completion_tokens_details.reasoning_tokens > 0
     hidden = {**body["extra_body"], "include_reasoning": False}
     silent = ask(thinking, **{**options, "extra_body": hidden}).choices[0].message
     assert (silent.content, getattr(silent, "reasoning_content", None)) == ("I see.", None)

@@ -30,10 +30,11 @@ from qeff_zoo import bench, cli, registry
 from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingError
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import VALIDATED
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, words
+from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, reports, words
 from qeff_zoo.site import gather as gathering
-from qeff_zoo.site.content import Model, Speed, Zoo
+from qeff_zoo.site.content import LEVELS, Model, Speed, Zoo
 from qeff_zoo.site.gather import gather
 from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.preview import serve
@@ -176,6 +177,11 @@ def test_memory_includes_weights_and_all_states(zoo: Zoo) -> None:
     assert one.sizes == "--prefill-seq-len 128 --ctx-len 4096 --batch-size 1"
 
 
+def test_the_levels_of_the_data_are_those_of_packages() -> None:
+    schema = json.loads(pages.SCHEMA.read_bytes())
+    assert schema["$defs"]["level"]["enum"] == [*LEVELS] == [*VALIDATED]
+
+
 def test_losses_are_graded_in_words() -> None:
     cost = {"metric": "kl_divergence", "mean": 0.46, "error": 0.02, "perplexity_ratio": 1.49}
     (said,) = words.costs({"weights": cost})
@@ -185,6 +191,71 @@ def test_losses_are_graded_in_words() -> None:
     )
     (said,) = words.measured({"words": 152, "wrong": 12, "reference": 4})
     assert said == "12 of 152 transcribed words are wrong; Hugging Face's model has 4 wrong words."
+
+
+# --- builds that failed ------------------------------------------------------------------------------------------
+
+
+def report(place: Path, *cells: dict[str, Any], **changes: Any) -> Path:
+    """Write the report of a farm whose packages failed."""
+    plain = {
+        "model": "org/tiny", "variant": "cpu", "options": {"weights": "int8"}, "model_type": "llama", "target": "qaic",
+        "build_key": f"qz1-{44:064x}", "remote": None, "state": "red", "why": "qaic-compile failed.",
+    }  # fmt: skip
+    content = {"schema": reports.SCHEMA_ID, "finished": "2026-11-27T19:00:00Z", **changes}
+    file = place / "report.json"
+    file.write_text(json.dumps({**content, "cells": [{**plain, **cell} for cell in cells]}))
+    return file
+
+
+@pytest.mark.usefixtures("no_models")
+def test_builds_that_failed_are_red_with_their_reason(
+    zoo_url: str, zoo: Zoo, tmp_path: Path, home: Path
+) -> None:
+    (there, *_) = model(zoo, "org/tiny").variants
+    fixed = {"target": "ort", "build_key": f"qz1-{there.key}{0:048x}"}
+    file = report(
+        tmp_path,
+        {"why": "<img src=x onerror=alert(1)> \u202e failed"},
+        {"model": "new", "target": "", "build_key": "", "model_type": "", "why": "No config.json."},
+        {**fixed, "why": "Built since then."},
+        {"state": "published", "why": ""},
+    )
+    found = gather([zoo_url], reports=[file])
+    cells = {cell.target: cell for cell in model(found, "org/tiny").cells}
+    assert cells["ort"].red == ()  # the remote has it by now
+    assert (cells["qaic"].state, cells["qaic"].level) == ("red", "none")
+    assert cells["qaic"].how == "No usable package."
+    assert cells["qaic"].red == ("int8: <img src=x onerror=alert(1)> \u202e failed",)
+    one = model(found, "new")
+    assert (one.cells[0].state, one.cells[0].red) == ("red", ("int8: No config.json.",))
+    assert (one.hub, one.architecture) == (False, "")
+    shown = dict(pages.files(small(replace(found, models=(one, model(found, "org/tiny"))))))
+    page = shown["org/tiny.html"]
+    assert "&lt;img src=x onerror=alert(1)&gt; \\u202e failed" in page
+    assert page.count('<span class="badge red">') >= 2  # in the table, and in its comparison
+    schema = Draft202012Validator(json.loads(pages.SCHEMA.read_bytes()))
+    assert schema.is_valid(json.loads(shown["_/api/models/org/tiny.json"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"schema": "qeff-farm/9", "cells": []}', "expected 'qeff-farm/1'. Another version of"),
+        ('{"cells": []}', "is no report of a farm: KeyError"),
+        ("[" * 100_000, "is no report of a farm: RecursionError"),
+        (None, "is no report of a farm: FileNotFoundError"),
+    ],
+    ids=["newer", "other", "deep", "missing"],
+)
+def test_reports_of_another_form_are_refused(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "report.json"
+    if text is not None:
+        file.write_text(text)
+    assert cli.main(["site", "-o", str(tmp_path / "site"), "--report", str(file), "-q"]) == 1
+    assert message in capsys.readouterr().err
 
 
 # --- data --------------------------------------------------------------------------------------------------------
@@ -525,6 +596,15 @@ def test_pages_fit_and_are_accessible(
             assert path == hostile or tab.flaws() == [], path
 
 
+def test_a_printed_page_has_every_figure_and_no_form(tab: Tab, url: str) -> None:
+    tab.page.goto(f"{url}/org/tiny.html")
+    tab.page.emulate_media(media="print")
+    tab.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")  # as printing does
+    assert tab.page.locator("nav, form, .copy").filter(visible=True).count() == 0
+    assert tab.page.locator("details:not([open])").count() == 0
+    assert tab.page.locator("td", has_text="prefill").first.is_visible()
+
+
 def test_the_list_is_used_by_keyboard(tab: Tab, url: str) -> None:
     tab.page.goto(f"{url}/index.html")
     settle(tab)
@@ -620,11 +700,14 @@ def test_the_commands_of_the_page_run(
     page = (Path(__file__).parent.parent / "docs" / "site.md").read_text()
     (session,) = re.findall(r"<!-- session: [^>]*-->\n```console\n(.*?)```", page, re.DOTALL)
     lines = session.replace("file://$PWD/zoo", zoo_url).splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    report(tmp_path, {})
     for line in lines:
         assert cli.main(shlex.split(line.removeprefix("$ qeff-zoo "), comments=True)) == 0
         assert capsys.readouterr().out == "my-site\n"
-    assert "<h1>My zoo</h1>" in (tmp_path / "my-site" / "index.html").read_text()
+        if "--title" in line:
+            assert "<h1>My zoo</h1>" in (tmp_path / "my-site" / "index.html").read_text()
+    assert "qaic-compile failed." in (tmp_path / "my-site" / "org" / "tiny.html").read_text()
     assert (tmp_path / "my-site" / "org" / "tiny.html").is_file()
 
 
@@ -710,6 +793,7 @@ def test_recorded_speed_is_shown(
         **case, ttft_s=0.25, encode_s=None, image_tokens=0, audio_tokens=0, prefill_tokens_per_s=400.0,
         decode_tokens_per_s=30.0, e2e_tokens_per_s=25.0, peak_rss_bytes=10**9, drafted_tokens=0, accepted_tokens=0,
     )  # fmt: skip
+    monkeypatch.setattr("os.getloadavg", lambda: (7.2, 1.0, 1.0))
     monkeypatch.setattr(bench, "plan", lambda *_, **__: [figures])
     monkeypatch.setattr(bench, "run", lambda *_, **__: [figures])
     monkeypatch.chdir(tmp_path)
@@ -726,6 +810,49 @@ def test_recorded_speed_is_shown(
     (one,) = model(gather([], [tmp_path / "validated_models"]), "org/tiny").speeds
     assert (one.context, one.decode, one.ttft, one.memory) == (128, 30.0, 0.25, 10**9)
     assert "cores" in one.where
+    assert "busy with other work: load 7.2" in one.where
+
+
+def test_speed_of_speech_is_shown_in_seconds_of_audio(zoo: Zoo) -> None:
+    case = {
+        "batch_size": 1,
+        "ttft_s": None,
+        "decode_tokens_per_s": None,
+        "real_time_factor": 0.04,
+        "peak_rss_bytes": 9,
+    }
+    record = {
+        "weights": "int8",
+        "target": "ort",
+        "measured": {"speed": {"where": "a laptop", "cases": [case]}},
+    }
+    spoken = replace(model(zoo, "org/tiny"), speeds=tuple(evidence.speeds_of(record)))
+    shown = dict(pages.files(small(replace(zoo, models=(spoken,)))))
+    assert '<td data-label="Audio seconds/s" class="number">25.0</td>' in shown["org/tiny.html"]
+    assert "Prompt tokens/s" not in shown["org/tiny.html"]
+    schema = Draft202012Validator(json.loads(pages.SCHEMA.read_bytes()))
+    assert schema.is_valid(json.loads(shown["_/api/models/org/tiny.json"]))
+
+
+def test_no_page_has_more_than_a_megabyte(zoo: Zoo) -> None:
+    one = model(zoo, "org/tiny")
+    checks = (one.comparisons[0].checks * 500)[:500]
+    many = replace(
+        one,
+        comparisons=tuple(replace(one.comparisons[0], checks=checks) for _ in range(200)),
+        variants=one.variants * 2500,
+    )
+    files = [*pages.files(small(replace(zoo, models=(many,))))]
+    assert max(len(text) for path, text in files if path.endswith(".html")) < 1_000_000
+    code = Path(pages.__file__).parent
+    assert (
+        sum(
+            file.stat().st_size
+            for part in ("assets", "templates")
+            for file in (code / part).iterdir()
+        )
+        < 300_000
+    )
 
 
 def test_speed_is_drawn_against_context() -> None:

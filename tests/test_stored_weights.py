@@ -252,6 +252,29 @@ def test_the_kernel_multiplies_by_them(
     assert np.array_equal(found.T, source.read("a"))
 
 
+def test_a_transposed_matrix_is_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, names, calls = np.random.default_rng(0), ("a", "b", "c"), []
+    source = Source({name: in_memory(random, (64, 32), 4, 32) for name in names})
+    read = source.read
+
+    def counted(name: str, start: int | None, stop: int | None) -> Array:
+        calls.append((name, start, stop))
+        return read(name, start, stop)
+
+    monkeypatch.setattr(source, "read", counted)
+    monkeypatch.setattr(writing, "_BLOCK", 128)
+    turned = ex.stack(0, *(ex.transpose(0, 1, name) for name in names[:2]))
+    slots = [writing.Slot("stack", turned), writing.Slot("rows", "c")]
+    writing.write(writing.plan_file(slots, source.tensors), source, tmp_path / "file")
+    assert [call for call in calls if call[0] != "c"] == [("a", None, None), ("b", None, None)]
+    assert len(calls) == 2 + 16
+    written = load_file(tmp_path / "file")
+    assert np.array_equal(written["stack"], np.stack([read("a").T, read("b").T]))
+    assert np.array_equal(written["rows"], read("c"))
+
+
 @pytest.mark.parametrize("method", ["awq", "gptq"])
 def test_a_large_matrix_is_written_in_little_memory(tmp_path: Path, method: str) -> None:
     random = np.random.default_rng(0)

@@ -277,9 +277,3 @@ def test_the_source_still_says_so(model_type: str, word: str, find: Any) -> None
 def test_its_checkpoints_say_another_type(model_type: str, alias: str, find: Any) -> None:
     assert CONFIG_MAPPING[model_type].model_type == alias != model_type
     assert alias in recipes("text-generation" if find is class_of else "feature-extraction")
-
-
-def test_types_that_transformers_lacks_have_a_reason_but_no_recipe() -> None:
-    """Types of published checkpoints with code of their own."""
-    assert not DATA["code"].keys() & transformers.CONFIG_MAPPING.keys()
-    assert not DATA["code"].keys() & set(registry.list_model_types())

@@ -56,6 +56,7 @@ class Source:
             name: TensorInfo(name, dtype, value.shape, Path("none"), 0, value.nbytes)
             for name, (dtype, value) in self.arrays.items()
         }
+        self.encoded: dict[str, Any] = {}
         self.elements_read: Counter[str] = Counter()
         self.released: list[str] = []
         self._lock = threading.Lock()

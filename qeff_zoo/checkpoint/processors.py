@@ -116,7 +116,10 @@ def load(folder: Path) -> Any:
         if own := _settings_of_code(folder):
             with tempfile.TemporaryDirectory(prefix="qeff-processor-") as name:
                 (Path(name) / "preprocessor_config.json").write_text(json.dumps(own), "utf-8")
-                return AutoImageProcessor.from_pretrained(name)
+                # transformers has no class for some of such settings
+                with suppress(ValueError):
+                    return AutoImageProcessor.from_pretrained(name)
+                return None
         try:
             found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
         except _UNLOADABLE:

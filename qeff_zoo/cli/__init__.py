@@ -11,7 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from difflib import get_close_matches
 from importlib.metadata import version
+from typing import NoReturn
 
 from qeff_zoo.cli.reporting import report
 from qeff_zoo.errors import ZooError
@@ -72,10 +74,20 @@ _OF_THE_DISK = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = parser().parse_args(argv)
+    arguments, unknown = parser().parse_known_args(argv)
+    if unknown:
+        _refuse(arguments.parser, unknown)
     if getattr(arguments, "offline", False):
         go_offline()
     return guarded(lambda: _COMMANDS[arguments.command](arguments), argv)
+
+
+def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """Exit with the usage of a command, and with the flags that were probably meant."""
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    meant = [one for word in unknown for one in get_close_matches(word.partition("=")[0], flags, 1)]
+    advice = f"; did you mean {' and '.join(meant)}?" if meant else ""
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
 
 
 def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:

@@ -70,7 +70,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         address=arguments.address,
         stale=arguments.stale,
         sign_with=arguments.sign_with,
-        board=board(len(plan.cells), quiet=arguments.quiet),
+        board=board(sum(bool(cell.steps) for cell in plan.cells), quiet=arguments.quiet),
     )
     if arguments.json:
         print_json(report.as_dict())

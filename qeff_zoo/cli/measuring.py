@@ -2,6 +2,7 @@
 """The `bench` command: speed of a package as a table, as JSON, or as a chart."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,9 @@ from qeff_zoo.cli.inputs import drafting, usable_package
 from qeff_zoo.cli.options import add_draft, add_package, add_threads, command
 from qeff_zoo.package import Package
 from qeff_zoo.terminal.printing import print_json, table
+
+#: Load of a machine up to which its speed is that of an idle one.
+_IDLE = 0.5
 
 
 def bench_command(arguments: argparse.Namespace) -> None:
@@ -28,26 +32,28 @@ def bench_command(arguments: argparse.Namespace) -> None:
     cases: Any = _speech(package, arguments) if speech else _prompts(package, arguments)
     if arguments.plot is not None:
         plots.check(arguments.plot)
+    busy = os.getloadavg()[0]
     watch = Stopwatch(reporter(arguments))
     with watch.stage("bench", total=len(cases), unit="case") as advance:
         figures: Any = bench.run(package, cases, repeat=arguments.repeat, progress=advance)
     if arguments.plot is not None:
         plots.draw(figures, arguments.plot, package.name)
     if arguments.record:
-        _record(package, figures)
+        _record(package, figures, busy)
     if arguments.json:
         print_json([asdict(one) for one in figures])
     else:
         print(_speech_table(figures) if speech else _prompts_table(figures))
 
 
-def _record(package: Package, figures: Sequence[Any]) -> None:
-    """Add the figures, and the machine of the measurement, to the record of the package."""
+def _record(package: Package, figures: Sequence[Any], busy: float) -> None:
+    """Add the figures, the machine, and how busy it was with other work, to the record of the package."""
     from qeff_zoo.cli.doctor import processor_name
     from qeff_zoo.validation.records import add_measured
 
     cases = [asdict(one) for one in figures]
-    add_measured(package, {"speed": {"where": processor_name(), "cases": cases}})
+    where = processor_name() + (f", busy with other work: load {busy:.1f}" if busy > _IDLE else "")
+    add_measured(package, {"speed": {"where": where, "cases": cases}})
 
 
 def _prompts(package: Package, arguments: argparse.Namespace) -> Any:

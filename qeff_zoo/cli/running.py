@@ -90,6 +90,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     choices = _server_options(
         arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
     )
+    serving.check_budget(name, package.size, choices.memory_budget)
     with _listening(arguments, choices) as listener:
         chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(

@@ -49,6 +49,7 @@ def _write(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
         zoo = gather(
             arguments.remotes,
             arguments.records,
+            reports=arguments.report,
             title=arguments.title,
             offline=arguments.offline,
             progress=advance,
@@ -100,6 +101,14 @@ def _add_site(commands: Any) -> None:
         default=[],
         metavar="DIR",
         help="folder of records that `validate --record` wrote, shown besides those of qeff-zoo; repeatable",
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="report that `farm run --json` printed, whose failed packages are shown as red; repeatable",
     )
     parser.add_argument(
         "--title", default="Model zoo", help='title of the site (default: "Model zoo")'

@@ -5,6 +5,7 @@ Earlier builds are manifests and outcomes in the store. A build of the same mode
 weights; without one, the constants below apply. They were measured on the CPU and are meant to be too large.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,30 +94,35 @@ def estimate(checkpoint: Checkpoint, plan: Plan, history: History) -> Estimate:
     """
     weights = bytes_of_weights(checkpoint)
     download = 0 if checkpoint.is_at_hand else weights
-    if earlier := history.nearest(plan):
+    parameters = weights * 8 / _stored_bits(checkpoint)
+    storage = str(plan.spec["quantization"].get("weights"))
+    size = int(parameters * _BITS.get(storage, _OTHER_BITS) / 8)
+    reference = _PROCESS + int(
+        4 * parameters
+    )  # of a validation, in a process of its own, in float32
+    memory = {
+        TRACE: _PROCESS,
+        BUILD: _PROCESS + min(2 * weights, _MATRICES),
+        VALIDATE: _PROCESS + size + reference,
+        PUBLISH: _PROCESS // 4,
+    }
+    seconds = {step: _SECONDS[step] + weights / _RATES.get(step, math.inf) for step in STEPS}
+    if earlier := history.nearest(
+        plan
+    ):  # which may lack steps: it was interrupted, or its graphs were there
         ratio = max(weights / max(earlier["weights"], 1), 0.05)
-        memory = {
+        memory |= {
             step: int(_PROCESS / 2 + max(it - _PROCESS / 2, 0) * ratio)
+            + (reference if step == VALIDATE else 0)  # what was measured is the other process
             for step, it in earlier["memory"].items()
         }
-        seconds = {step: it * ratio for step, it in earlier["seconds"].items()}
+        seconds |= {step: it * ratio for step, it in earlier["seconds"].items()}
         size = int(earlier["size"] * ratio)
-    else:
-        parameters = weights * 8 / _stored_bits(checkpoint)
-        storage = str(plan.spec["quantization"].get("weights"))
-        size = int(parameters * _BITS.get(storage, _OTHER_BITS) / 8)
-        memory = {
-            TRACE: _PROCESS,
-            BUILD: _PROCESS + min(2 * weights, _MATRICES),
-            # The package, and in a process of its own the reference in float32.
-            VALIDATE: 2 * _PROCESS + size + int(4 * parameters),
-        }
-        seconds = {step: _SECONDS[step] + weights / rate for step, rate in _RATES.items()}
     return Estimate(
         weights=weights,
-        memory={TRACE: _PROCESS, PUBLISH: _PROCESS // 4, **memory},
+        memory=memory,
         disk=size + download,
-        seconds={**_SECONDS, **seconds},
+        seconds=seconds,
         measured=earlier is not None,
     )
 

@@ -55,6 +55,7 @@ class Cell:
         model_type: Model type of the checkpoint.
         target: Target of the package.
         revision: Commit of a Hub model.
+        license: Licence that the checkpoint states; None without one.
         runs_here: Whether this machine can run the package.
         graphs: Keys of its graphs, equal for fine-tunes of one architecture.
         needs: Estimated needs; None without a plan.
@@ -69,6 +70,7 @@ class Cell:
     model_type: str = ""
     target: str = ""
     revision: str | None = None
+    license: str | None = None
     runs_here: bool = True
     graphs: tuple[str, ...] = ()
     needs: Estimate | None = None
@@ -78,6 +80,11 @@ class Cell:
     def package_key(self) -> str:
         """Build key of the package that the cell has, or will have."""
         return self.older if self.state == BUILT and self.older else self.build_key
+
+    @property
+    def older_key16(self) -> str:
+        """First 16 hex digits of the build key of the earlier package; empty without one."""
+        return self.older[-16:] if self.older.startswith("packages/") else key16_of(self.older)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -105,6 +112,7 @@ class Cell:
             "model": self.wanted.source.name,
             "variant": self.wanted.variant,
             "options": self.wanted.options,
+            "model_type": self.model_type,
             "target": self.target,
             "build_key": self.build_key,
             "remote": self.remote,
@@ -223,6 +231,7 @@ class _Planner:
             model_type=plan.recipe.model_type,
             target=plan.target,
             revision=checkpoint.revision,
+            license=checkpoint.license,
             runs_here=all(target.runs_here(program) for program in plan.programs),
             graphs=tuple(plan.graph_key(program, "") for program in plan.programs),
             needs=needs,

@@ -8,6 +8,7 @@ the store and the remotes have.
 import os
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -22,21 +23,22 @@ from qeff_zoo.farm.tasks import Options
 from qeff_zoo.hub.publish.plan import check_destination
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote
+from qeff_zoo.site.reports import SCHEMA_ID
 from qeff_zoo.store import Store
 from qeff_zoo.validation.freshness import VERSIONS
 
 
 class Board(Protocol):
-    """Shows the progress of many builds."""
+    """Shows the progress of many builds, by the numbers of their cells."""
 
-    def begin(self, name: str, step: str, total: int) -> None:
+    def begin(self, number: int, name: str, step: str, total: int) -> None:
         """Show that a build begins a step; `total` is the number of its steps."""
 
-    def advance(self, name: str) -> None:
+    def advance(self, number: int) -> None:
         """Count a step of a build."""
 
-    def end(self, name: str, failure: str) -> None:
-        """Remove a build, and count it; `failure` is empty after success."""
+    def end(self, number: int, failure: str) -> None:
+        """Remove a build, which need not have begun, and count it; `failure` is empty after success."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,12 @@ class Report:
     Args:
         plan: The plan.
         cells: Progress of every cell, in the order of the plan.
+        finished: End of the run, in UTC.
     """
 
     plan: FarmPlan
     cells: tuple[Progress, ...]
+    finished: str
 
     @property
     def red(self) -> tuple[Progress, ...]:
@@ -59,7 +63,9 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return the report for a program."""
         return {
+            "schema": SCHEMA_ID,
             "zoo": str(self.plan.zoo.path),
+            "finished": self.finished,
             "states": dict(Counter(one.state for one in self.cells)),
             "cells": [_described(one) for one in self.cells],
         }
@@ -115,13 +121,19 @@ def run(
             cluster.configure(Options(private=plan.zoo.private, sign_with=sign_with))
             schedule.home = cluster.home
             drive(schedule, cluster, watcher.done, watcher.begun)
-    return Report(plan=plan, cells=tuple(schedule.progress))
+    finished = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Report(plan=plan, cells=tuple(schedule.progress), finished=finished)
 
 
 def _require_rights(plan: FarmPlan) -> None:
     """Refuse remotes that take no publication."""
-    for url in sorted({str(cell.remote) for cell in plan.cells if PUBLISH in cell.steps}):
-        check_destination(url, private=plan.zoo.private and not url.startswith("file:"))
+    licences: dict[str, dict[str, str | None]] = {}
+    for cell in plan.cells:
+        if PUBLISH in cell.steps:
+            licences.setdefault(str(cell.remote), {})[cell.wanted.source.name] = cell.license
+    for url, of_models in sorted(licences.items()):
+        private = plan.zoo.private and not url.startswith("file:")
+        check_destination(url, private=private, licences=of_models)
         if isinstance(destination(url), FolderRemote):
             folder = Path(unquote(urlsplit(url).path))
             there = nearest_existing(folder)
@@ -146,17 +158,24 @@ class _Watcher:
     store: Store
     board: Board | None
 
+    def __post_init__(self) -> None:
+        self._left = {number for number, one in enumerate(self.schedule.progress) if one.rest}
+
     def begun(self, step: Step) -> None:
         if self.board:
-            self.board.begin(str(step.cell.wanted), step.name, len(step.cell.steps) or 1)
+            total = len(step.cell.steps) or 1
+            self.board.begin(step.number, str(step.cell.wanted), step.name, total)
 
     def done(self, step: Step, result: Result) -> None:
-        one = self.schedule.progress[step.number]
         self._note(step, result)
         if self.board:
-            self.board.advance(str(step.cell.wanted))
-            if not one.rest:
-                self.board.end(str(step.cell.wanted), one.reason)
+            self.board.advance(step.number)
+            # The last failure of a kind ends cells that have not begun, too.
+            for number in sorted(self._left) if result.failure else (step.number,):
+                one = self.schedule.progress[number]
+                if not one.rest:
+                    self._left.discard(number)
+                    self.board.end(number, one.reason)
 
     def _note(self, step: Step, result: Result) -> None:
         key = step.cell.package_key

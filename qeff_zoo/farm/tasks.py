@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CheckpointError, ZooError
 from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE
-from qeff_zoo.farm.planning import Cell
+from qeff_zoo.farm.planning import STALE, Cell
 from qeff_zoo.farm.schedule import REVALIDATE, Result, Step
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, out_of_memory, peak_rss_bytes
 
 if TYPE_CHECKING:
-    from qeff_zoo.hub.index import Sign
+    from qeff_zoo.hub.entries import Entry
+    from qeff_zoo.hub.index import Index, Sign
 
 _LONGEST = 900  # characters of a notice
 
@@ -145,9 +146,28 @@ def _publish(step: Step, options: Options, reporter: Reporter) -> Result:
     from qeff_zoo.hub.publish import publish
     from qeff_zoo.hub.publish.plan import plan_publication
 
-    package, remote = _package(step.cell.package_key), str(step.cell.remote)
+    cell = step.cell
+    package, remote = _package(cell.package_key), str(cell.remote)
     publication = plan_publication(package, remote, private=options.private, reporter=reporter)
-    return Result(url=publish(publication, reporter=reporter, sign=_signer(options)))
+    change = _superseding(cell, publication.entry) if cell.state == STALE else None
+    return Result(url=publish(publication, reporter=reporter, sign=_signer(options), change=change))
+
+
+def _superseding(cell: Cell, entry: "Entry") -> Callable[["Index"], "Index"]:
+    """Return the change of an index that marks a cell's earlier package as superseded by a new one."""
+    from qeff_zoo.hub.entries import Notice
+
+    reason = " ".join(f"Built again with other software: {cell.why}".split())[:_LONGEST]
+
+    def change(index: "Index") -> "Index":
+        leaf = index.leaf_of(entry.model)
+        for other in leaf.entries:
+            if cell.older_key16 == other.key16 and other.path not in leaf.notices:
+                notice = Notice("superseded", reason, entry.path)
+                index = index.with_notice(other.path, notice, entry.model)
+        return index
+
+    return change
 
 
 def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:

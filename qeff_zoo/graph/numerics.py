@@ -23,6 +23,7 @@ class Format:
         axis: Along which blocks lie, counted from the last.
         offsets: Whether each block has an offset, a float that is subtracted.
         act_order: Whether columns are stored in another order, that of their activations (`desc_act`).
+        element: Type of 8-bit floats that share a scale; empty for integers.
     """
 
     bits: int = 32
@@ -32,6 +33,7 @@ class Format:
     axis: int = -1
     offsets: bool = False
     act_order: bool = False
+    element: str = ""
 
     @property
     def is_float(self) -> bool:
@@ -54,6 +56,7 @@ class Format:
         if self.is_float:
             return f"float{self.bits}"
         kind = {6: "mxfp6", 8: "mxint8"}[self.bits] if self.is_mx else f"int{self.bits}"
+        kind = f"fp{self.bits}" if self.element else kind
         more = {
             "zero points": self.zero_points,
             "offsets": self.offsets,
@@ -125,7 +128,7 @@ class RoundedMatrix:
 
 
 #: Facts of a matrix, or of its format, that a manifest leaves out where they do not hold.
-_OF_CHECKPOINTS = ("kept", "offsets", "act_order")
+_OF_CHECKPOINTS = ("kept", "offsets", "act_order", "element")
 
 
 def _entry(facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image processor of Molmo 2: overlapping crops, and the patches that are pooled into each image token."""
+"""Image processors of Molmo and Molmo 2: overlapping crops, and the patches that are pooled into each image token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.media.image_rules import Arrays
-from qeff_zoo.media.images import Pixels
-from qeff_zoo.media.interpolation import resize_aliased
-from qeff_zoo.media.pixels import numbers
+from qeff_zoo.media.images import Pixels, is_blank
+from qeff_zoo.media.interpolation import resize_aliased, resize_shares
+from qeff_zoo.media.pixels import check_room, numbers
 
 _BILINEAR = 2  # as Pillow numbers its filters
 
@@ -23,29 +23,104 @@ def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str,
     each), patch numbers counted over all crops, -1 for padding; `image_grids` (n, 4), rows and columns of image
     tokens of the whole image and of the canvas; and `image_num_crops` (n).
     """
+    found, crops = _cropped(images, settings, _stretched)
+    _, patch = _crop(settings)
+    return {
+        "pixel_values": np.stack([_patches(one, patch) for part in crops for one in part]),
+        **found,
+    }
+
+
+def whole_and_padded_crops(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Molmo: as for Molmo 2, of canvases that keep an image's shape and are padded with black.
+
+    Returns the same, and `image_masks` (crops of all images, patches), the share of each patch that is no padding: of
+    the crops of the canvas, followed by -1 in place of those of the whole image, as the published code orders them.
+    """
+    _require_even(settings)
+    found, crops = _cropped(images, settings, _fitted)
+    _, patch = _crop(settings)
+    pixels = [_patches(one[..., :3], patch) for part in crops for one in part]
+    masks = []
+    for part in crops:
+        shares = [_patches(one[..., 3:], patch).mean(-1) for one in part[1:]]
+        masks += [*shares, np.full_like(shares[0], -1)]
+    return {"pixel_values": np.stack(pixels), **found, "image_masks": np.stack(masks)}
+
+
+def _cropped(
+    images: Sequence[Pixels],
+    settings: Mapping[str, Any],
+    resize: Callable[[Pixels, int, int, Mapping[str, Any]], NDArray[Any]],
+) -> tuple[Arrays, list[list[NDArray[Any]]]]:
+    """Return the arrays of images besides their pixels, and the crops of each, (side, side, channels).
+
+    Args:
+        images: Images of one request.
+        settings: Settings of the processor.
+        resize: Function that makes a canvas of an image, its height and width, and the settings.
+    """
     side, patch = _crop(settings)
     within, before, counts = (side // patch) ** 2, 0, []
-    pixels, pooled, grids = [], list[NDArray[np.int64]](), []
+    pooled, grids, every = list[NDArray[np.int64]](), [], []
     for image in images:
-        crops, places = _overlapping(image, settings)
+        crops, places = _overlapping(image, settings, resize)
         whole = np.arange(within).reshape(side // patch, side // patch)
         shapes = []
         for at, lie in ((0, whole), (within, places)):
             squares, shape = squares_of(lie, settings["pooling_size"])
             pooled.append(np.where(squares < 0, -1, squares + at + before))
             shapes += shape
-        parts = [resize_aliased(image, side, side), *crops]
-        made = [numbers(part, settings, at_once=True).transpose(1, 2, 0) for part in parts]
-        pixels += [_patches(part, patch) for part in made]
+        every.append([resize(image, side, side, settings), *crops])
         grids.append(shapes)
-        counts.append(len(parts))
-        before += within * len(parts)
-    return {
-        "pixel_values": np.stack(pixels),
+        counts.append(len(every[-1]))
+        before += within * len(every[-1])
+    found = {
         "image_token_pooling": np.concatenate(pooled),
         "image_grids": np.array(grids),
         "image_num_crops": np.array(counts),
     }
+    return found, every
+
+
+def _stretched(image: Pixels, height: int, width: int, settings: Mapping[str, Any]) -> NDArray[Any]:
+    """Resize an image to a canvas, (height, width, 3)."""
+    stretched = resize_aliased(image, height, width)
+    return numbers(stretched, settings, at_once=True).transpose(1, 2, 0)
+
+
+def _fitted(image: Pixels, height: int, width: int, settings: Mapping[str, Any]) -> NDArray[Any]:
+    """Resize an image into a canvas, and pad it at all sides: colors, and 1 for pixels of the image."""
+    sides = [np.float32(one) for one in image.shape[:2]]
+    scale = min(np.float32(new) / old for new, old in zip((height, width), sides, strict=True))
+    tall, wide = (int(old * scale) for old in sides)
+    check_room(image, tall, wide)
+    top, left = (height - tall) // 2, (width - wide) // 2
+    canvas = np.zeros((height, width, 4), np.float32)
+    inner = canvas[top : top + tall, left : left + wide]
+    inner[..., 3] = 1
+    if not is_blank(image):
+        shares = resize_shares(image.astype(np.float32) / np.float32(255), tall, wide)
+        inner[..., :3] = np.clip(shares, 0, 1)
+    mean, std = (np.asarray(settings[name], np.float32) for name in ("image_mean", "image_std"))
+    canvas[..., :3] = (canvas[..., :3] - mean) / std
+    return canvas
+
+
+def _require_even(settings: Mapping[str, Any]) -> None:
+    """Check that no square of patches reaches beyond the part of a crop that is in the canvas.
+
+    Raises:
+        CheckpointError: If a crop or its margins have another number of patches than whole squares.
+    """
+    side, patch = _crop(settings)
+    pool = settings["pooling_size"][0]
+    if any(one % pool for one in (side // patch, *settings["overlap_margins"])):
+        raise CheckpointError(
+            f"Cannot cut images into crops: {side // patch} patches on a side, and `overlap_margins` "
+            f"{settings['overlap_margins']!r}. Expected multiples of {pool}, in which patches are pooled. Correct the "
+            "processor's JSON."
+        )
 
 
 def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) -> Arrays:
@@ -74,7 +149,7 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
     side, edges = size.get("height"), sum(settings["overlap_margins"]) * patch["height"]
     if side != size.get("width") or len({*pool}) > 1 or not edges < side or side % patch["height"]:
         raise CheckpointError(
-            f"Cannot cut pictures into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
+            f"Cannot cut images into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
             f"`overlap_margins` {settings['overlap_margins']!r}. Expected squares, of whole patches, with room between "
             "the margins. Correct the processor's JSON."
         )
@@ -87,9 +162,11 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _overlapping(
-    image: Pixels, settings: Mapping[str, Any]
-) -> tuple[list[Pixels], NDArray[np.int64]]:
-    """Cut the canvas to which an image is stretched into overlapping crops.
+    image: Pixels,
+    settings: Mapping[str, Any],
+    resize: Callable[[Pixels, int, int, Mapping[str, Any]], NDArray[Any]],
+) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+    """Cut the canvas to which an image is resized into overlapping crops.
 
     Returns the crops, and for each patch of the canvas its number among the patches of all crops.
     """
@@ -98,7 +175,7 @@ def _overlapping(
     edges = (first + last) * patch
     step = side - edges
     high, wide = _tiling(image, edges, step, settings["max_crops"])
-    canvas = resize_aliased(image, high * step + edges, wide * step + edges)
+    canvas = resize(image, high * step + edges, wide * step + edges, settings)
     crops = [
         canvas[top : top + side, left : left + side]
         for top in range(0, high * step, step)

@@ -23,7 +23,7 @@ from qeff_zoo.media.canvases import (
     whole_and_filled_tiles,
     whole_and_padded_tiles,
 )
-from qeff_zoo.media.crops import whole_and_overlapping_crops
+from qeff_zoo.media.crops import whole_and_overlapping_crops, whole_and_padded_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, Pixels, read_image
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
@@ -76,7 +76,7 @@ _IDEFICS3 = {
     "do_image_splitting": True, "do_pad": True,
 }  # fmt: skip
 
-# transformers' class -> the rule that computes its arrays, and default settings.
+# transformers' class, or one of a checkpoint's code -> the rule that computes its arrays, and default settings.
 PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "AriaImageProcessor": (
         corner_of_square,
@@ -239,6 +239,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
             "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
+        },
+    ),
+    "MolmoImageProcessor": (
+        whole_and_padded_crops,
+        {
+            **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 336, "width": 336}, "patch_size": 14,
+            "max_crops": 12, "overlap_margins": (4, 4), "pooling_size": (2, 2),
         },
     ),
     "NougatImageProcessor": (

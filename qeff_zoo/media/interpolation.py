@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image resizing with PyTorch's results, without torch, for processors that need transformers' torchvision backend.
 
-Bytes are resized with antialiasing, in integers, or without it; floats by bicubic interpolation without it.
+Bytes are resized with antialiasing, in integers, or without it; floats bilinearly with it, or bicubically without it.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,19 +36,35 @@ def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False)
     for axis, new in ((1, width), (0, height)):
         old = image.shape[axis]
         if new != old:
-            lines = np.moveaxis(image, axis, 0).reshape(old, -1)
-            made = np.empty((new, lines.shape[1]), np.uint8)
-            weights, some = _whole_weights(old, new, cubic=cubic), max(1, _SLAB // old)
-            for start in range(0, lines.shape[1], some):  # int32 takes four times the memory
-                slab = lines[:, start : start + some].astype(np.int32)
-                made[:, start : start + some] = _weighed(slab, *weights)
-            shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
-            image = np.moveaxis(made.reshape(shape), 0, axis)
+            weights = _whole_weights(old, new, cubic=cubic)
+            image = _along(image, axis, new, np.uint8, partial(_weighed, *weights))
     return np.ascontiguousarray(image)
 
 
-def _weighed(lines: Array, first: Array, weights: Array, bits: int) -> Array:
+def resize_shares(image: Array, height: int, width: int) -> Array:
+    """Resize (height, width, channels) of float32 bilinearly with antialiasing, first its columns, then its rows."""
+    for axis, new in ((1, width), (0, height)):
+        old = image.shape[axis]
+        if new != old:
+            weigh = partial(_weighed_numbers, *_shares(old, new, np.float32))
+            image = _along(image, axis, new, np.float32, weigh)
+    return np.ascontiguousarray(image)
+
+
+def _along(image: Array, axis: int, new: int, dtype: Any, weigh: Callable[[Array], Array]) -> Array:
+    """Resize one axis of an image by a function of lines, (old lines, values), part by part."""
+    old = image.shape[axis]
+    lines = np.moveaxis(image, axis, 0).reshape(old, -1)
+    made, some = np.empty((new, lines.shape[1]), dtype), max(1, _SLAB // old)
+    for start in range(0, lines.shape[1], some):  # int32 takes four times the memory of bytes
+        made[:, start : start + some] = weigh(lines[:, start : start + some])
+    shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
+    return np.moveaxis(made.reshape(shape), 0, axis)
+
+
+def _weighed(first: Array, weights: Array, bits: int, lines: Array) -> Array:
     """Return weighted sums of lines, rounded to bytes: (new lines, values)."""
+    lines = lines.astype(np.int32)
     made = np.full((len(first), lines.shape[1]), 1 << (bits - 1), np.int32)
     for tap in range(weights.shape[1]):
         at = np.minimum(first + tap, len(lines) - 1)  # beyond the last line the weight is 0
@@ -55,19 +73,35 @@ def _weighed(lines: Array, first: Array, weights: Array, bits: int) -> Array:
     return found
 
 
-def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, int]:
-    """Return the first tap of each new line, integer weights of its taps, and the bits of their fraction."""
-    scale = old / new
-    step = max(scale, 1.0)
+def _weighed_numbers(first: Array, weights: Array, lines: Array) -> Array:
+    """Return weighted sums of lines of float32: (new lines, values)."""
+    made = np.zeros((len(first), lines.shape[1]), np.float32)
+    for tap in range(weights.shape[1]):
+        made += weights[:, tap : tap + 1] * lines[np.minimum(first + tap, len(lines) - 1)]
+    return made
+
+
+def _shares(
+    old: int, new: int, dtype: Any = np.float64, *, cubic: bool = False
+) -> tuple[Array, Array]:
+    """Return the first tap of each new line, and the weights of its taps, whose sum is 1."""
+    scale = dtype(old) / dtype(new)
+    step = max(scale, dtype(1))
     wide = step * (2 if cubic else 1)
-    middle = scale * (np.arange(new) + 0.5)
+    middle = scale * (np.arange(new, dtype=dtype) + dtype(0.5))
     first = np.maximum((middle - wide + 0.5).astype(np.int64), 0)
     end = np.minimum((middle + wide + 0.5).astype(np.int64), old)
     taps = np.arange(int((end - first).max()))
-    distance = np.abs((taps + first[:, None] - middle[:, None] + 0.5) / step)
+    places = (taps + first[:, None]).astype(dtype)
+    distance = np.abs((places - middle[:, None] + dtype(0.5)) / step)
     shares = _cubic_shares(distance) if cubic else np.maximum(1 - distance, 0)
     weights = np.where(taps < (end - first)[:, None], shares, 0)
-    weights /= weights.sum(1, keepdims=True)
+    return first, weights / weights.sum(1, keepdims=True)
+
+
+def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, int]:
+    """Return the first tap of each new line, integer weights of its taps, and the bits of their fraction."""
+    first, weights = _shares(old, new, cubic=cubic)
     largest, bits = weights.max(), 0
     while bits < _MOST_BITS and int(0.5 + largest * (1 << (bits + 1))) < 1 << 15:
         bits += 1

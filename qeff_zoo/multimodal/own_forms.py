@@ -54,3 +54,89 @@ def internvl_chat(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
             **_IMAGENET,
         },
     }
+
+
+#: Fields of transformers' config of a language model, by name in Molmo's.
+_MOLMO_TEXT = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "embedding_size": "vocab_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "qkv_bias": "attention_bias",
+    "attention_layer_norm": "qk_norm",
+    "layer_norm_eps": "rms_norm_eps",
+    "norm_after": "norm_after",
+    "initializer_range": "initializer_range",
+}
+#: Sizes that the code of Molmo has, and no config.json: CLIP's vision encoder and the pooling of its patches.
+_MOLMO_VISION = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 23,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 64,
+    "image_size": [336, 336],
+    "patch_size": 14,
+    "layer_norm_eps": 1e-5,
+}
+_MOLMO_LAYERS, _MOLMO_NEW_TOKENS = [-2, -9], 128
+_MOLMO_TOKENS = {
+    "image_start_token_id": "<im_start>",
+    "image_end_token_id": "<im_end>",
+    "image_patch_id": "<im_patch>",
+    "image_col_id": "<im_col>",
+}
+
+
+def molmo(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the fields of Ai2's Molmo of 2024, whose code has the sizes of its vision encoder.
+
+    Args:
+        config: Raw config.json; a `vision_config` in it replaces some of those sizes.
+
+    Raises:
+        UnsupportedModelError: The language model has experts, clipped projections, or LayerNorm.
+    """
+    code = str(config.get("auto_map"))
+    if ".MolmoConfig" not in code:
+        return None
+    unusual = {"clip_qkv": (None,), "layer_norm_type": (None, "rms")}
+    odd = {name: config[name] for name, usual in unusual.items() if config.get(name) not in usual}
+    if odd or "config_molmo.MolmoConfig" not in code:
+        raise UnsupportedModelError(
+            f"This Molmo is computed by {code} with {odd or 'experts'}, Python code of the checkpoint, which is never "
+            "run. Expected the code of Molmo-7B-D, Molmo-7B-O or Molmo-72B, with `clip_qkv` null and `layer_norm_type` "
+            "'rms'. Use one of those, or Molmo 2."
+        )
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    inner = config["intermediate_size"] // 2
+    vision = {**_MOLMO_VISION, **config.get("vision_config", {})}
+    heads_of_vision = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    return {
+        "text_config": {
+            **{_MOLMO_TEXT[name]: value for name, value in config.items() if name in _MOLMO_TEXT},
+            "num_key_value_heads": config.get("num_key_value_heads") or heads,
+            "head_dim": width // heads,
+            "intermediate_size": inner,
+            "rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]},
+            "additional_vocab_size": _MOLMO_NEW_TOKENS,
+            "eos_token_id": TokenId("<|endoftext|>"),
+            "tie_word_embeddings": False,
+        },
+        "vision_config": vision,
+        "adapter_config": {
+            **{name: vision[name] for name in heads_of_vision},
+            "intermediate_size": inner,
+            "text_hidden_size": width,
+            "vision_feature_layer": _MOLMO_LAYERS,
+        },
+        **{name: TokenId(token) for name, token in _MOLMO_TOKENS.items()},
+        "tie_word_embeddings": False,
+        "image_processor": {
+            "image_processor_type": "MolmoImageProcessor",
+            "size": {"height": vision["image_size"][0], "width": vision["image_size"][1]},
+            "patch_size": vision["patch_size"],
+        },
+    }

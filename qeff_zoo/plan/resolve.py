@@ -34,7 +34,7 @@ from qeff_zoo.plan.task import (
     decide_task_options,
     recipe_of,
 )
-from qeff_zoo.plan.weights import decide_weights, rounded_floats
+from qeff_zoo.plan.weights import changed_floats, decide_weights
 from qeff_zoo.weights.kv_heads import widened
 
 #: Initial facts of every plan.
@@ -81,7 +81,7 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
     target, options = facts["target"], facts["options"]
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     programs = _programs(checkpoint, decisions)
-    floats = rounded_floats(checkpoint) if facts["formats"]["stored"] else ()
+    floats = changed_floats(checkpoint, request, target)
     return Plan(
         recipe=facts["recipe"],
         programs=programs,

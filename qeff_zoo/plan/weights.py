@@ -16,6 +16,9 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
     """
     decisions = Decisions()
     quantized = bool(checkpoint.quantization) and STORED in target.weights
+    quantized = quantized and not (
+        target.keeps_float8 and formats.is_float8(checkpoint.quantization)
+    )
     decisions.first(
         "weights",
         (request.weights, "user"),
@@ -74,12 +77,20 @@ def _choose_formats(target: Target, request: Request, decisions: Decisions) -> d
     return named
 
 
-def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Warn that FP8 or FP4 weights are requantized to int8; empty for other checkpoints."""
-    floats = formats.floats_of(checkpoint.quantization)
-    if not floats:
+def changed_floats(checkpoint: Checkpoint, request: Request, target: Target) -> tuple[str, ...]:
+    """Warn that FP8 or FP4 weights are requantized or dequantized by default; empty for other checkpoints."""
+    floats = formats.floats_of(checkpoint.quantization) if checkpoint.quantization else ""
+    if not floats or request.weights not in (None, STORED):
         return ()
-    text = f"{checkpoint.name!r} stores matrices in {floats}, of which no kernel computes products"
-    return (
-        f"{text}: they are rounded to int8 in blocks of 32, by about 0.6 %. --weights fp32 is exact.",
-    )
+    text = f"{checkpoint.name!r} stores matrices in {floats}"
+    if "int8" in target.weights:
+        return (
+            f"{text}, of which no kernel computes products: they are rounded to int8 in blocks of 32, by about 0.6 %. "
+            "--weights fp32 is exact.",
+        )
+    if target.keeps_float8 and formats.is_float8(checkpoint.quantization) and not request.weights:
+        return (
+            f"{text}, which are dequantized. --weights stored keeps them in the graph, for a compiler that accepts "
+            "them.",
+        )
+    return ()

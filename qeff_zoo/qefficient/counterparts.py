@@ -37,6 +37,7 @@ _OF_EMBEDDING = (
     *("configure_embedding_model_config", "format_model_input", "normalize_instruction"),
     *("resolve_model_source", "tokenize_conversation"),
 )
+_OF_LOOPS = ("fix_prompts", "get_compilation_dims", "get_input_prompts", "read_prompts_txt_file")
 _OF_RERANKING = (
     *("format_mm_content", "format_mm_instruction", "get_yes_no_token_ids", "resolve_model_source"),
     *("score_from_logits", "tokenize_pair", "truncate_tokens_optimized"),
@@ -56,6 +57,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "finetune.utils.logging_utils": {"logger": "constants"},
         "generation.text_generation_inference": {
             "CloudAI100ExecInfo": "", "PerfMetrics": "", "cloud_ai_100_exec_kv": "",
+            **dict.fromkeys(_OF_LOOPS, "generation.prompts"),
         },
         "peft": {"QEffAutoPeftModelForCausalLM": ""},
         "peft.auto": {"QEffAutoPeftModelForCausalLM": ""},

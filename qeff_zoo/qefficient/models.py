@@ -14,6 +14,7 @@ from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
+from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import PREPARED
 from qeff_zoo.package.prepared import SCRIPT, manifest_of
@@ -134,6 +135,8 @@ class Model:
         read = {*Source.BESIDE, *configs.ARGUMENTS}
         others = {one: it for one, it in source.items() if one not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)
+        if others.get("fp8_retain_weights"):
+            loaded["weights"] = STORED
         if others.get("enable_proxy"):
             warnings.warn(
                 "enable_proxy is left out: the model keeps its embedding and its head. For a small model to try, give "

@@ -79,6 +79,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "layerwise": _ALWAYS,  # memory never grows with the model
         "weight_free": _ALWAYS,  # weights never enter a graph
         "low_cpu_mem_usage": _ALWAYS,
+        "fp8_retain_weights": Foreign(_EITHER, "Give True to keep FP8 matrices in the graph."),
         "dtype": _DTYPE,
         "torch_dtype": _DTYPE,
         "attn_implementation": Foreign(

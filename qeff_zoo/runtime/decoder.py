@@ -6,7 +6,8 @@ of the package that covers all tokens of the call's batch slots. The causal mask
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +39,7 @@ _TILES = "cross_attention_mask"
 _INDICES, _ROWS = ("image_index", "audio_index"), ("image_rows", "audio_rows")
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Tokens of one batch slot in one call.
 
     Args:
@@ -347,9 +347,8 @@ class Decoder:
         kept: int = 1,
     ) -> dict[int, Array]:
         """Run one call of a given width, or of the longest piece's, with the smallest sufficient compute context."""
-        widest = max(len(pieces[row].tokens) for row in rows)
-        held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
-        seen = self.sizes.covering(lengths, held)
+        widest = max([len(pieces[row].tokens) for row in rows])
+        seen = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
         # An indivisible span may be longer than the width of a call.
         return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
@@ -362,12 +361,7 @@ class Decoder:
         kept: int,
     ) -> dict[int, Array]:
         """Return the logits of each slot after its newest tokens, at most `kept` of them."""
-        input_ids = np.zeros((len(rows), width), np.int64)
-        position_ids = np.full((len(rows), width), PADDING, np.int64)
-        for place, row in enumerate(rows):
-            tokens, start = pieces[row].tokens, pieces[row].start
-            input_ids[place, : len(tokens)] = tokens
-            position_ids[place, : len(tokens)] = np.arange(start, start + len(tokens))
+        input_ids, position_ids = _tokens([pieces[row] for row in rows], width)
         inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
         if self._says_seen:
             inputs[_SEEN] = np.zeros(seen, np.int64)
@@ -488,6 +482,20 @@ class Decoder:
                 told = piece.insets.positions(piece.start, piece.stop)
                 positions[:, place, : told.shape[1]] = told
         return positions
+
+
+def _tokens(pieces: Sequence[Piece], width: int) -> tuple[Array, Array]:
+    """Return the token ids and positions of a call, padded to its width."""
+    if width == 1:  # faster, for decode calls
+        input_ids = np.array([piece.tokens for piece in pieces], np.int64)
+        return input_ids, np.array([[piece.start] for piece in pieces], np.int64)
+    input_ids = np.zeros((len(pieces), width), np.int64)
+    position_ids = np.full((len(pieces), width), PADDING, np.int64)
+    for place, piece in enumerate(pieces):
+        count = len(piece.tokens)
+        input_ids[place, :count] = piece.tokens
+        position_ids[place, :count] = np.arange(piece.start, piece.stop)
+    return input_ids, position_ids
 
 
 def _newest(logits: Mapping[int, Array]) -> dict[int, Array]:

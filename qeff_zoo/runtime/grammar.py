@@ -5,6 +5,7 @@ llguidance computes before each token which ones the grammar allows; the others 
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError, NoTokenError
+from qeff_zoo.errors import GenerationError, NoTokenError, Translating
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -22,11 +23,13 @@ _FUEL = 200_000
 #: Whitespace between the tokens of JSON: none, a space, or a line break with indentation. More would let a weak model
 #: generate whitespace without end.
 BLANKS = r" ?|\n {0,32}"
+#: A rule of GBNF; those of Lark have a single colon.
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Grammar of structured output; created by `json`, `regex`, `choice` and `lark`.
+    """Grammar of structured output; created by `json`, `regex`, `choice`, `lark` and `gbnf`.
 
     Args:
         source: Grammar in llguidance's syntax.
@@ -84,6 +87,33 @@ class Grammar:
     def lark(cls, text: str) -> "Grammar":
         """Return a context-free grammar in llguidance's variant of Lark; its rule `start` is the whole text."""
         return cls(_matching().grammar_from_lark(text))
+
+    @classmethod
+    def gbnf(cls, text: str) -> "Grammar":
+        """Return a context-free grammar in llama.cpp's GBNF; its rule `root` is the whole text.
+
+        Raises:
+            GenerationError: If the text is not GBNF.
+        """
+        from llguidance.gbnf_to_lark import gbnf_to_lark
+
+        def failure(error: BaseException) -> GenerationError:
+            return GenerationError(
+                f"Cannot read a grammar of {len(text):,} characters as GBNF: {str(error) or type(error).__name__}. "
+                "Expected rules `name ::= …`, one of them `root`. Correct it."
+            )
+
+        with Translating(failure):  # the converter raises `Exception` itself
+            return cls.lark(gbnf_to_lark(text))
+
+    @classmethod
+    def context_free(cls, text: str) -> "Grammar":
+        """Return a context-free grammar in GBNF if its rules are written with `::=`, else in Lark.
+
+        Raises:
+            GenerationError: If the text has such rules and is not GBNF.
+        """
+        return cls.gbnf(text) if _GBNF_RULE.search(text) else cls.lark(text)
 
 
 class Guides:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling: logits in, the next token out, greedily or at random, as transformers' logits processors do."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -181,6 +182,9 @@ class Sampler:
         )
         #: Whether the guide allows no further token.
         self.complete = False
+        present = bool(sampling.presence_penalty or sampling.frequency_penalty)
+        self._penalizes = present or sampling.repetition_penalty != 1
+        self._changes = self._penalizes or bool(sampling.logit_bias)
         self._random = generator(sampling)
         self._counts: dict[int, int] = {}  # of generated tokens
         self._seen = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
@@ -278,7 +282,8 @@ class Sampler:
 
     def take(self, token: int) -> int:
         """Record a token as the newest, sampled here or elsewhere."""
-        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._penalizes:
+            self._counts[token] = self._counts.get(token, 0) + 1
         self._excluded.take(token)
         if self._guide is not None:
             self.complete = self._guide.take(token)
@@ -295,10 +300,10 @@ class Sampler:
 
     def _penalized(self, logits: Array) -> Array:
         """Return logits after bias and penalties; a copy if there are any."""
+        if not self._changes:
+            return logits
         asked = self._sampling
         present = asked.presence_penalty or asked.frequency_penalty
-        if asked.repetition_penalty == 1 and not present and not asked.logit_bias:
-            return logits
         scores = logits.copy()
         scores[self._bias[0]] += self._bias[1]
         if asked.repetition_penalty != 1:
@@ -317,8 +322,10 @@ class Sampler:
     def _limited(self, scores: Array) -> tuple[Array, Array]:
         """Return the candidate tokens, ascending, and their unnormalized probabilities."""
         asked = self._sampling
-        tokens = largest(scores, asked.top_k or len(scores))
-        kept = scores[tokens]
+        tokens, kept = np.arange(len(scores)), scores
+        if 0 < asked.top_k < len(scores):
+            tokens = largest(scores, asked.top_k)
+            kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
         if asked.top_p < 1:
@@ -346,6 +353,7 @@ class ExcludedTokens:
         self._longest = max(map(len, self._words), default=1) - 1
         self._newest: list[int] = []
         self._count = 0
+        self._excludes = bool(self._words or self._least or self._allowed is not None)
 
     def take(self, token: int) -> None:
         """Append a generated token."""
@@ -362,6 +370,8 @@ class ExcludedTokens:
         Raises:
             GenerationError: No token is left.
         """
+        if not self._excludes:
+            return scores
         excluded = [word[-1] for word in self._words if self._follows(word[:-1])]
         if self._count < self._least:
             excluded += self._ends
@@ -396,7 +406,7 @@ def likeliest(logits: Array) -> int:
         GenerationError: If a logit is not a number.
     """
     token = int(logits.argmax())  # the first NaN, if any
-    if not np.isfinite(logits[token]):
+    if not math.isfinite(logits[token]):
         raise GenerationError(
             f"The logit of token {token} is {logits[token]!r}; expected a number. The package "
             "computes nonsense: check it with `qeff-zoo validate` and build it again."

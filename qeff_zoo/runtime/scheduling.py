@@ -3,9 +3,9 @@
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
-the length of calls changes no bit (`Decoder.split`), a prefill call beside decoding requests runs about as many tokens
-as the decode call, and more only if fewer requests decode than prefill: a long prompt delays the next token of others
-by about the time of a decode call.
+more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts:
+first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
+calls changes no bit (`Decoder.split`).
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -20,7 +20,7 @@ separate call, as long as every decoding slot has a draft that is worth the dela
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +34,10 @@ from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
 from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
+
+#: Pieces of `Decoder.split` tokens in a prefill call beside decoding requests. Fewer cost more for each token and delay
+#: first tokens; more delay next tokens.
+_BESIDE = 4
 
 
 @dataclass(eq=False)
@@ -80,7 +84,7 @@ class _Slot:
     @property
     def prefills(self) -> bool:
         """Whether prompt tokens are left to run."""
-        return self.left > 0
+        return self.placing is not None or self.done < len(self.answer.request.prompt)
 
     @property
     def is_current(self) -> bool:
@@ -103,11 +107,12 @@ class _Slot:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
         request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
-        if self.prefills:
+        generated = self.done - len(request.prompt)
+        if generated < 0:
             stop = _end(request.prompt, self.done, length, request.insets, no_single=no_single)
             tokens: Sequence[int] = request.prompt[self.done : stop]
         else:
-            tokens = self.answer.token_ids[-self.left :][:length]
+            tokens = self.answer.token_ids[generated : generated + length]
         return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
@@ -216,10 +221,11 @@ class Scheduler:
         Returns:
             Whether any request is left.
         """
-        self._admit()
-        length = self._chunk_length()
-        if chunk := self._next_chunk(length):
-            self._prefill(chunk, length)
+        if self._groups:
+            self._admit()
+        if prefilling := [seat for seat in self._seats if seat.prefills]:
+            length = self._chunk_length(len(prefilling))
+            self._prefill(self._next_chunk(prefilling, length), length)
         if decoding := [seat for seat in self._seats if not seat.prefills]:
             self._pack(decoding)
             self._decode(decoding)
@@ -291,19 +297,18 @@ class Scheduler:
         if seat.group not in self._groups:
             self._groups.append(seat.group)
 
-    def _next_chunk(self, length: int) -> list[_Slot]:
+    def _next_chunk(self, prefilling: list[_Slot], length: int) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
-        does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
+        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt.
         At most half of it is padding.
         """
-        prefilling = [seat for seat in self._seats if seat.prefills]
-        if prefilling and self._shortest_next:
+        if self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
-        most = length * (len(prefilling) if len(prefilling) == self.running else 1)
+        most = length * (len(prefilling) if self._many_wait(len(prefilling)) else 1)
         chunk: list[_Slot] = []
         widths: list[int] = []
         for seat in prefilling:
@@ -320,15 +325,18 @@ class Scheduler:
                 widths = together
         return chunk
 
-    def _chunk_length(self) -> int:
-        """Return the maximum number of tokens of a prompt in the next prefill call."""
-        length, split = self._decoder.sizes.prefill_seq_len, self._decoder.split
-        decoding = sum(not seat.prefills for seat in self._seats)
-        if not decoding:
-            return length
-        # More if more requests wait for their first token than for their next one.
-        waiting = self.running - decoding
-        return min(length, split * max(-(-decoding // split), -(-waiting // decoding)))
+    def _chunk_length(self, waiting: int) -> int:
+        """Return the maximum number of tokens of a prompt in the next prefill call.
+
+        Args:
+            waiting: Number of requests with prompt tokens left.
+        """
+        length = self._decoder.sizes.prefill_seq_len
+        return length if self._many_wait(waiting) else min(length, _BESIDE * self._decoder.split)
+
+    def _many_wait(self, waiting: int) -> bool:
+        """Whether a prefill call runs prompts whole: more than a third of the requests wait for their first token."""
+        return 3 * waiting > self.running
 
     def _reuse(self, seat: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""
@@ -421,7 +429,7 @@ class Scheduler:
         """Run several tokens of each slot; generation continues as long as sampled tokens match the draft."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
-            seat.row: replace(piece, tokens=[*piece.tokens, *map(token_of, draft)])
+            seat.row: piece._replace(tokens=[*piece.tokens, *map(token_of, draft)])
             for seat, piece, draft in ahead
         }
         held = {

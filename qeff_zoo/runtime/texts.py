@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Literal, TypeAlias, TypeGuard
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
@@ -28,6 +28,7 @@ class TextReader:
         vocab_size: Vocabulary of the model; 0 if only its tokenizer has it.
         takes_pairs: Whether pairs of texts are supported.
         lowercase: Whether texts are converted to lower case first.
+        side: Side on which texts are truncated; None for the tokenizer's.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class TextReader:
     vocab_size: int
     takes_pairs: bool = False
     lowercase: bool = False
+    side: Literal["left", "right"] | None = None
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
         """Return the tokens of texts.
@@ -81,7 +83,7 @@ class TextReader:
         plain = [
             text.lower() if self.lowercase and isinstance(text, str) else text for text in texts
         ]
-        return self.tokenizer.encode_all(plain, self.max_length)
+        return self.tokenizer.encode_all(plain, self.max_length, self.side)
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not 0 < len(tokens) <= self.longest:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 
@@ -88,7 +88,9 @@ class Tokenizer:
         #: Tokenizer that truncates to other lengths, for one thread at a time.
         self._other: tokenizers.Tokenizer | None = None
         self._lengths = threading.Lock()
-        self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
+        self._cut_on: Literal["left", "right"] = (
+            "left" if settings.get("truncation_side") == "left" else "right"
+        )
         # transformers passes only the inputs that the tokenizer lists to a model.
         listed = settings.get("model_input_names")
         #: Whether `decode` returns special tokens.
@@ -156,10 +158,20 @@ class Tokenizer:
         """Return the token ids of texts, with special tokens, truncated to `max_length`."""
         return [encoded.ids for encoded in self.encode_all(texts, max_length)]
 
-    def encode_all(self, texts: Sequence[str | tuple[str, str]], max_length: int) -> list[Encoded]:
+    def encode_all(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        max_length: int,
+        side: Literal["left", "right"] | None = None,
+    ) -> list[Encoded]:
         """Return the tokens of texts and pairs, with special tokens, truncated to `max_length`.
 
         The longer text of a pair is truncated first, as in transformers.
+
+        Args:
+            texts: Texts and pairs of texts.
+            max_length: Maximum number of tokens of each.
+            side: Side on which they are truncated; None for the tokenizer's own.
 
         Raises:
             GenerationError: If a text has half of a surrogate pair.
@@ -167,14 +179,15 @@ class Tokenizer:
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
                 _check(part)
-        if self._cut_on == "right":
+        side = side or self._cut_on
+        if side == "right":
             texts = [
                 self.beginning(text, max_length)
                 if isinstance(text, str)
                 else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
                 for text in texts
             ]
-        with self._understood, self._truncating(max_length) as cutting:
+        with self._understood, self._truncating(max_length, side) as cutting:
             found = cutting.encode_batch(list(texts))
         return [
             Encoded(
@@ -188,20 +201,20 @@ class Tokenizer:
         ]
 
     @contextmanager
-    def _truncating(self, max_length: int) -> Iterator[tokenizers.Tokenizer]:
+    def _truncating(self, max_length: int, side: str) -> Iterator[tokenizers.Tokenizer]:
         """Yield a tokenizer that truncates: that of the first length to any thread, another to one at a time.
 
         A tokenizer may take 100 MB, so there is none for each length that clients set.
         """
         if self._cutting is None:
             self._cutting = max_length, self._copy(max_length)
-        if self._cutting[0] == max_length:
+        if self._cutting[0] == max_length and side == self._cut_on:
             yield self._cutting[1]
             return
         with self._lengths:
             if self._other is None:
                 self._other = self._copy(max_length)
-            self._other.enable_truncation(max_length, direction=self._cut_on)
+            self._other.enable_truncation(max_length, direction=side)
             yield self._other
 
     def _copy(self, max_length: int) -> tokenizers.Tokenizer:

@@ -2,6 +2,7 @@
 """Server of packages over OpenAI's, Anthropic's and ollama's APIs, with a page for people (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.fleet import check_budget
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.server import bind, bind_unix, is_local, serve, serve_prefills, serve_several
 
@@ -9,6 +10,7 @@ __all__ = [
     "ServerOptions",
     "bind",
     "bind_unix",
+    "check_budget",
     "create_app",
     "is_local",
     "serve",

@@ -34,8 +34,9 @@ Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
     *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
+    *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
+    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/embed", "v2/rerank")),
     *(
         "/tokenize",
         "/apply-template",

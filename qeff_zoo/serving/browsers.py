@@ -100,7 +100,7 @@ class AllowedHosts:
                     "it was started with (--allowed-hosts). Use one of those.",
                     code="host_not_allowed",
                 )
-                await refusal.response(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -138,7 +138,7 @@ class AllowedOrigins:
                 f"The request is of a page of {brief(origin)}; expected none, or a page of an origin that this server "
                 "was started with (--allowed-origins). Name it there.",
                 code="origin_not_allowed",
-            ).response
+            ).response(scope["path"])
             refusal.headers["Vary"] = "Origin"
             await refusal(scope, receive, send)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fastapi import Request
 
-from qeff_zoo.runtime import Engine, Generation, Handle
+from qeff_zoo.runtime import Engine, Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Event
 from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
@@ -81,8 +81,27 @@ class ChatRuns:
         chat = await unless_gone(request, self.pool.prepare(preparation))
         return chat, submit(self.engine, chat.requests)
 
+    async def count(self, request: Request, preparation: Preparation[Chat]) -> dict[str, object]:
+        """Return the object of the number of tokens of a prompt, as in OpenAI's API.
+
+        Args:
+            request: Request of the client, who may leave.
+            preparation: Preparation from `prepare`.
+
+        Raises:
+            ApiError: The request cannot be served.
+        """
+        chat = await unless_gone(request, self.pool.prepare(preparation))
+        tokens = chat.requests[0].prompt_tokens
+        return {"object": "response.input_tokens", "input_tokens": tokens}
+
     async def stream(
-        self, builder: StreamBuilder, chat: Chat, handles: Sequence[Handle], events: list[Event]
+        self,
+        builder: StreamBuilder,
+        chat: Chat,
+        handles: Sequence[Handle],
+        events: list[Event],
+        tokens: list[TokenLogprobs] | None = None,
     ) -> AsyncIterator[bytes]:
         """Yield the stream events of a chat with one choice, but for its end.
 
@@ -91,14 +110,17 @@ class ChatRuns:
             chat: Prepared chat.
             handles: Handle of the choice.
             events: List to which the events of the output are appended.
+            tokens: List to which log-probabilities are appended before the events that they belong to.
 
         Raises:
             ApiError: The same errors as `chat_events`.
         """
         for one in builder.opening():
             yield one
-        async for _, _, found in chat_events(chat, handles, self.metrics):
+        async for _, delta, found in chat_events(chat, handles, self.metrics):
             events += found
+            if tokens is not None:
+                tokens += delta.logprobs
             for event in found:
                 for one in builder.grow(event):
                     yield one

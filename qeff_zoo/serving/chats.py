@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from qeff_zoo.runtime import Delta, Generation, Handle, Request
 from qeff_zoo.runtime.chat_output import Event, Output, OutputParser, Reasoning, parsed
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.completion_choices import grow
 from qeff_zoo.serving.metrics import Metrics
 
@@ -31,6 +32,14 @@ class Chat:
     def output(self, generation: Generation) -> Output:
         """Return the output of a generation."""
         return Output.of(self._shown(events_of(self.parser, generation.text)))
+
+    def reasoning_tokens(self, generation: Generation, tokenizer: Tokenizer | None) -> int:
+        """Return the number of tokens of a generation's reasoning, also if the client does not want it."""
+        if self.parser is None or tokenizer is None:
+            return 0
+        thought = Output.of(events_of(self.parser, generation.text)).reasoning
+        count = len(tokenizer.encode(thought, special_tokens=False)) if thought else 0
+        return min(len(generation.token_ids), count)
 
     def _shown(self, events: Sequence[Event]) -> list[Event]:
         shown = self.shows_reasoning

@@ -4,6 +4,8 @@
 import asyncio
 import base64
 import json
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +41,8 @@ def embedding_list(
     )  # fmt: skip
     tokens = sum(len(text.ids) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    rest = json.dumps({"object": "list", "model": body.model, "usage": usage})
+    frame = {"id": f"embd-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
+    rest = json.dumps({**frame, "model": body.model, "usage": usage})
     return f'{rest[:-1]}, "data": [{data}]}}'
 
 

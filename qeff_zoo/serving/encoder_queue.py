@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 from qeff_zoo.errors import ContextLengthError
 from qeff_zoo.runtime import Stats
@@ -53,7 +54,12 @@ class EncoderQueue:
         self._running = self._tokens = 0
 
     async def encode(
-        self, texts: Sequence[Texts], *, cut: bool = True, max_length: int | None = None
+        self,
+        texts: Sequence[Texts],
+        *,
+        cut: bool = True,
+        max_length: int | None = None,
+        side: Literal["left", "right"] | None = None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -61,6 +67,7 @@ class EncoderQueue:
             texts: Texts, pairs of texts, or lists of token ids.
             cut: Whether long texts may be truncated.
             max_length: Number of tokens to which texts are truncated; None for the model's.
+            side: Side on which they are truncated; None for the tokenizer's.
 
         Raises:
             BusyError: The queue is full.
@@ -69,7 +76,7 @@ class EncoderQueue:
             ApiError: The server shuts down.
         """
         with self._requests.one():
-            read = await asyncio.to_thread(self.session.read, texts, max_length)
+            read = await asyncio.to_thread(self.session.read, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)
             self._tokens += sum(len(text.ids) for text in read)

@@ -59,15 +59,15 @@ class ApiError(Exception):
             }
         }  # fmt: skip
 
-    @property
-    def response(self) -> JSONResponse:
-        """HTTP response."""
+    def response(self, path: str) -> JSONResponse:
+        """Return the HTTP response, in the form of the API of a path."""
+        body = {"error": self.message} if path.startswith("/api/") else self.body  # ollama's
         headers = {
             401: {"WWW-Authenticate": "Bearer"},
             429: {"Retry-After": _RETRY_AFTER},
             503: {"Retry-After": _RETRY_AFTER},
         }
-        return JSONResponse(self.body, self.status, headers=headers.get(self.status))
+        return JSONResponse(body, self.status, headers=headers.get(self.status))
 
 
 def internal_error() -> ApiError:
@@ -148,20 +148,20 @@ def install(app: FastAPI) -> None:
     """Install handlers that return an error object for every failure of an app."""
 
     @app.exception_handler(ApiError)
-    async def _(_: Request, error: ApiError) -> JSONResponse:
-        return error.response
+    async def _(request: Request, error: ApiError) -> JSONResponse:
+        return error.response(request.url.path)
 
     @app.exception_handler(RequestValidationError)
-    async def _(_: Request, error: RequestValidationError) -> JSONResponse:
-        return invalid_body(error.errors()).response
+    async def _(request: Request, error: RequestValidationError) -> JSONResponse:
+        return invalid_body(error.errors()).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> JSONResponse:
-        return _http(request, error).response
+        return _http(request, error).response(request.url.path)
 
     @app.exception_handler(Exception)
-    async def _(_: Request, error: Exception) -> JSONResponse:
-        return internal_error().response  # the exception itself is logged
+    async def _(request: Request, error: Exception) -> JSONResponse:
+        return internal_error().response(request.url.path)  # the exception itself is logged
 
 
 def invalid_body(problems: Sequence[Any]) -> ApiError:
@@ -173,6 +173,12 @@ def invalid_body(problems: Sequence[Any]) -> ApiError:
             400,
             f"The body is not JSON: {first['ctx']['error']} at character {place[0]}; expected an object. Correct it.",
             code="invalid_json",
+        )
+    if not place and first["type"] == "value_error":  # of several parameters
+        return ApiError(
+            400,
+            f"The parameters contradict each other: {first['ctx']['error']}. Change them.",
+            code="invalid_value",
         )
     if not place:
         return ApiError(
@@ -217,7 +223,7 @@ def _http(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 404:
         return ApiError(
             404,
-            f"There is no {asked}; see the documentation of `qeff-zoo serve`.",
+            f"There is no {asked}; expected a path of /openapi.json. Ask for one of those.",
             code="unknown_url",
         )
     if error.status_code == 405:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
@@ -120,12 +121,7 @@ class Fleet:
                 f"Two packages have the model name {twice!r}; expected different names. Name one of them: NAME=PACKAGE."
             )
         for member in members:
-            if budget is not None and member.nbytes > budget:
-                raise ServingError(
-                    f"Model {member.name!r} takes {human_size(member.nbytes)}, and the memory budget is "
-                    f"{human_size(budget)}; expected room for each model alone. Raise --memory-budget, or leave the "
-                    "model out."
-                )
+            check_budget(member.name, member.nbytes, budget)
         self._budget, self._idle = budget, idle_seconds
         self._changed = asyncio.Condition()
         #: Models whose requests wait for room, the first one first, with the times since when they do.
@@ -145,22 +141,22 @@ class Fleet:
             return sent.pop() if sent else await receive()
 
         try:
-            member = self._find(_model_of(Headers(scope=scope), body))
+            member = self._find(_model_of(scope, body))
         except ApiError as refusal:
-            await refusal.response(scope, receive, send)
+            await refusal.response(scope["path"])(scope, receive, send)
             return
         try:
             async with self._using(member, receive) as loaded:
                 if len(body) > loaded.max_body_bytes:
                     refusal = too_large(f"{loaded.max_body_bytes:,} bytes for this model")
-                    await refusal.response(scope, receive, send)
+                    await refusal.response(scope["path"])(scope, receive, send)
                 else:
                     await loaded.app(scope, replayed, send)
         except ApiError:  # the client left before the model was loaded
             return
         except ZooError as error:
             _log.error("Model %r could not be loaded: %s", member.name, error)
-            await internal_error().response(scope, receive, send)
+            await internal_error().response(scope["path"])(scope, receive, send)
 
     def close(self) -> None:
         """Unload all models, whose running requests are cancelled."""
@@ -269,11 +265,30 @@ class Fleet:
                 await self._change(member, lambda: _leave(member))
 
 
+def check_budget(name: str, nbytes: int, budget: int | None) -> None:
+    """Check that a model fits into the memory budget.
+
+    Args:
+        name: Name of the model.
+        nbytes: Estimated memory of the model.
+        budget: Memory in bytes; None for no limit.
+
+    Raises:
+        ServingError: The model exceeds it.
+    """
+    if budget is not None and nbytes > budget:
+        raise ServingError(
+            f"Model {name!r} takes {human_size(nbytes)}, and the memory budget is {human_size(budget)}; expected room "
+            "for each model alone. Raise --memory-budget, or leave the model out."
+        )
+
+
 def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
     known = ", ".join(map(repr, members))
     return ApiError(
         404 if name else 400,
-        f"There is no model {brief(name)}; expected one of {known}. Ask for one of them.",
+        f"There is no model {brief(name)}; expected one of {known}. Name one in the field 'model', or as ?model= "
+        "of a request without a body.",
         param="model",
         code="model_not_found",
     )
@@ -298,9 +313,11 @@ def _has(model: Model, name: str) -> bool:
     return bool(name)
 
 
-def _model_of(headers: Headers, body: bytes) -> str:
-    """Return the model of a body, JSON or a form; empty if there is none."""
-    if is_form(headers):
+def _model_of(scope: Scope, body: bytes) -> str:
+    """Return the model of a body, JSON or a form, or of the query of a request without one; empty if there is none."""
+    if not body:
+        return parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]
+    if is_form(Headers(scope=scope)):
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""
     try:
@@ -335,7 +352,9 @@ def _own_endpoints(members: Mapping[str, Member], store: ResponseStore) -> FastA
     @app.get(f"{_MODEL}{{name:path}}")
     async def model(name: str) -> Response:
         found = next((entry for entry in described() if entry["id"] == name), None)
-        return JSONResponse(found) if found else _unknown(name, members).response
+        if found is None:
+            raise _unknown(name, members)
+        return JSONResponse(found)
 
     return app
 

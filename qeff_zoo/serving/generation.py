@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -11,6 +12,7 @@ from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.prompts import prepare_completion
@@ -27,6 +29,15 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
     """
     router = APIRouter()
     session, model = runs.engine.session, runs.model
+
+    def begun(
+        kind: Literal["chat", "completion"], body: ChatRequest | CompletionRequest, logprobs: bool
+    ) -> Reply:
+        shown = LogprobObjects(session.tokenizer, body.return_tokens_as_token_ids)
+        reply = Reply(kind, body.model, model.fingerprint, shown, logprobs)
+        reply.prompt_logprobs = body.prompt_logprobs is not None
+        reply.token_ids = body.return_token_ids
+        return reply
 
     async def answer(
         request: Request,
@@ -55,23 +66,25 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
             )
             return EventStream(chunks, handles)
         answers = await runs.finish(request, handles)
-        return JSONResponse(reply.whole(answers, [*map(chat.output, answers)], body.n))
+        return JSONResponse(reply.whole(chat, answers, body.n))
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
         preparation = runs.prepare(body)
-        reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
-        reply.prompt_logprobs = body.prompt_logprobs is not None
-        reply.token_ids = body.return_token_ids
+        reply = begun("chat", body, body.logprobs)
+        if body.echo:
+            last = body.messages[-1]
+            reply.echo = [last.text if last.role == "assistant" else ""]
         return await answer(request, body, preparation, reply)
+
+    @router.post(f"{api}chat/completions/input_tokens")
+    async def count(request: Request, body: ChatRequest) -> Response:
+        return JSONResponse(await runs.count(request, runs.prepare(body)))
 
     @router.post(f"{api}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         adapter = model.admit(body)
-        shown = body.logprobs is not None
-        reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
-        reply.prompt_logprobs = body.prompt_logprobs is not None
-        reply.token_ids = body.return_token_ids
+        reply = begun("completion", body, body.logprobs is not None)
         if body.echo:
             reply.echo = [*map(partial(_text, session), listed(body.prompt))]
         preparation = prepare_completion(session, body, adapter, runs.bounds)

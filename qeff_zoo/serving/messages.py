@@ -18,7 +18,7 @@ from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.message_schemas import CountRequest, MessagesRequest
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import ChatRequest
-from qeff_zoo.serving.streaming import EventStream, server_sent, unless_gone
+from qeff_zoo.serving.streaming import EventStream, server_sent
 
 #: Parameters of a chat, by their names here.
 _PARAMS = {
@@ -157,8 +157,8 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
     @router.post(f"{api}messages/count_tokens")
     async def count(request: Request, body: CountRequest) -> Response:
         with renaming(_PARAMS):
-            chat = await unless_gone(request, runs.pool.prepare(prepared(body)))
-        return JSONResponse({"input_tokens": chat.requests[0].prompt_tokens})
+            found = await runs.count(request, prepared(body))
+        return JSONResponse({"input_tokens": found["input_tokens"]})
 
     return router
 

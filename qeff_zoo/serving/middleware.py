@@ -49,7 +49,7 @@ class Framing:
                     "The request has the headers Content-Length and Transfer-Encoding; expected one of them. Leave one "
                     "out.",
                     code="invalid_body",
-                ).response
+                ).response(scope["path"])
                 refusal.headers["Connection"] = "close"
                 await refusal(scope, receive, send)
                 return
@@ -84,7 +84,7 @@ class ApiKey:
                     "that this server was started with. Give it.",
                     code="invalid_api_key",
                 )
-                await refusal.response(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -110,7 +110,7 @@ class BodyLimit:
             try:
                 body = await self._received(Headers(scope=scope), receive, grow)
             except ApiError as refusal:
-                await refusal.response(scope, receive, send)
+                await refusal.response(scope["path"])(scope, receive, send)
                 return
             if body is None:
                 return

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Call, Event, Output, Reasoning, Text
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.serving.chats import Chat
+from qeff_zoo.serving.logprobs import LogprobObjects, finite
 
 Object = dict[str, Any]
 _FINISH_REASONS: Mapping[str | None, str | None] = MappingProxyType(
     {"eos": "stop", "stop": "stop", "length": "length", None: None}
 )
-_LEAST_LOGPROB = -9999.0  # JSON has no infinity, and OpenAI writes this
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass
@@ -29,17 +28,17 @@ class Reply:
         kind: Kind of the endpoint.
         model: Name of the model.
         fingerprint: Identity of the model: the same fingerprint and seed give the same text.
-        tokenizer: Tokenizer for the texts of tokens; None for a package without one.
+        shown: Objects of log-probabilities.
         logprobs: Whether the request includes log-probabilities.
         prompt_logprobs: Whether it includes those of the prompt, as in vLLM's API.
         token_ids: Whether it includes token ids, as in vLLM's API.
-        echo: Texts of the prompts that precede their choices; empty for none.
+        echo: Texts that precede the choices of each prompt: the prompt, or a chat's last message; empty for none.
     """
 
     kind: Literal["chat", "completion"]
     model: str
     fingerprint: str
-    tokenizer: Tokenizer | None
+    shown: LogprobObjects
     logprobs: bool
     prompt_logprobs: bool = False
     token_ids: bool = False
@@ -62,18 +61,21 @@ class Reply:
             "system_fingerprint": self.fingerprint,
         }
 
-    def whole(self, answers: Sequence[Generation], outputs: Sequence[Output], n: int) -> Object:
+    def whole(self, chat: Chat, answers: Sequence[Generation], n: int) -> Object:
         """Return the object of a complete response.
 
         Args:
+            chat: The prepared chat or completion.
             answers: Generations: `n` for each prompt.
-            outputs: Parsed output of each.
             n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        both = zip(answers, outputs, strict=True)
-        choices = [self._choice(number, n, *one) for number, one in enumerate(both)]
-        whole = {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+        choices = [
+            self._choice(number, n, answer, chat.output(answer))
+            for number, answer in enumerate(answers)
+        ]
+        usage = self._usage(chat, answers, n)
+        whole = {**self._frame, "object": name, "choices": choices, "usage": usage}
         if self.kind == "chat" and self.prompt_logprobs:
             whole["prompt_logprobs"] = self._of_prompt(answers[0])
         if self.kind == "chat" and self.token_ids:
@@ -87,11 +89,11 @@ class Reply:
             number: Number of the choice.
             n: Number of choices per prompt.
         """
+        echo = self.echo[number // n] if self.echo else ""
         if self.kind == "completion":
-            echo = self.echo[number // n] if self.echo else ""
             choice = {"index": number, "text": echo, "logprobs": None, "finish_reason": None}
             return self._chunk(choice) if echo else None
-        delta = {"role": "assistant", "content": "", "refusal": None}
+        delta = {"role": "assistant", "content": echo, "refusal": None}
         return self._chunk(
             {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
         )
@@ -111,9 +113,22 @@ class Reply:
         more = {"token_ids": ids} if self.token_ids else {}
         return self._chunk({"index": number, **text, **beside, **more})
 
-    def closing(self, answers: Sequence[Generation], n: int) -> Object:
-        """Return the last chunk, which has the usage."""
-        return {**self._chunk(), "usage": usage(answers, n)}
+    def closing(self, chat: Chat, answers: Sequence[Generation], n: int) -> Object:
+        """Return the last chunk, which has the usage; for the arguments see `whole`."""
+        return {**self._chunk(), "usage": self._usage(chat, answers, n)}
+
+    def _usage(self, chat: Chat, answers: Sequence[Generation], n: int) -> Object:
+        """Count tokens: a prompt once, regardless of its number of choices."""
+        prompts = answers[::n]
+        found = usage_of(
+            sum(one.prompt_tokens for one in prompts), sum(len(one.token_ids) for one in answers)
+        )
+        cached = sum(one.reused_tokens for one in prompts)
+        found["prompt_tokens_details"] = {"cached_tokens": cached}
+        if self.kind == "chat":
+            thought = sum(chat.reasoning_tokens(one, self.shown.tokenizer) for one in answers)
+            found["completion_tokens_details"] = {"reasoning_tokens": thought}
+        return found
 
     def _chunk(self, *choices: Object) -> Object:
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
@@ -124,11 +139,11 @@ class Reply:
         beside = self._beside(number, answer, answer.logprobs or (), calls=calls)
         if self.token_ids:
             beside["token_ids"] = [*answer.token_ids]
+        echo = self.echo[number // n] if self.echo else ""
         if self.kind == "chat":
-            return {"index": number, "message": _message(output), **beside}
+            return {"index": number, "message": _message(output, echo), **beside}
         if self.token_ids:
             beside["prompt_token_ids"] = [*answer.prompt_token_ids]
-        echo = self.echo[number // n] if self.echo else ""
         if self.echo and beside["logprobs"]:
             beside["logprobs"] = self._echoed(answer, len(echo), beside["logprobs"])
         if self.prompt_logprobs:
@@ -138,10 +153,11 @@ class Reply:
     def _echoed(self, answer: Generation, length: int, generated: Object) -> Object:
         """Return the log-probabilities of a choice after those of its prompt, the first of which is null."""
         known = answer.prompt_logprobs or []
-        prompt = self._completion_logprobs([TokenLogprobs(token_id=0, logprob=0, top=()), *known])
-        prompt["tokens"] = [self._text(token) for token in answer.prompt_token_ids]
+        first = TokenLogprobs(token_id=answer.prompt_token_ids[0], logprob=0, top=())
+        prompt = self.shown.of_completion([first, *known])
         prompt["token_logprobs"][0] = prompt["top_logprobs"][0] = None
-        ends = accumulate(map(len, prompt["tokens"]), initial=0)
+        texts = map(self.shown.text, answer.prompt_token_ids)
+        ends = accumulate(map(len, texts), initial=0)
         prompt["text_offset"] = [min(end, length) for end in ends][:-1]
         generated["text_offset"] = [length + offset for offset in generated["text_offset"]]
         return {name: [*prompt[name], *generated[name]] for name in generated}
@@ -150,8 +166,8 @@ class Reply:
         """Return the log-probabilities of a prompt as in vLLM's API, by token id; null for the first token."""
 
         def entry(token: int, logprob: float, rank: int) -> Object:
-            value = {"logprob": _finite(logprob), "rank": rank, "decoded_token": self._text(token)}
-            return {str(token): value}
+            text = self.shown.text(token)
+            return {str(token): {"logprob": finite(logprob), "rank": rank, "decoded_token": text}}
 
         found: list[Object | None] = [None]
         for one in answer.prompt_logprobs or ():
@@ -175,43 +191,22 @@ class Reply:
         """
         length = self._lengths.get(number, 0) + len(said.text)
         known = [*self._held.get(number, ()), *logprobs]
-        shown = [one for one in known if one.offset < length or self.tokenizer is None]
+        shown = [one for one in known if one.offset < length or self.shown.tokenizer is None]
         self._lengths[number], self._held[number] = length, known[len(shown) :]
         found = None
         if self.logprobs and self.kind == "chat":
-            found = {"content": [self._chat_logprob(one) for one in shown], "refusal": None}
+            found = {"content": [*map(self.shown.of_chat, shown)], "refusal": None}
         elif self.logprobs:
-            found = self._completion_logprobs(shown)
+            found = self.shown.of_completion(shown)
         reason = _FINISH_REASONS[said.finish_reason]
         reason = "tool_calls" if calls and reason == "stop" else reason
         return {"logprobs": found, "finish_reason": reason}
 
-    def _chat_logprob(self, token: TokenLogprobs) -> Object:
-        top = [self._entry(*one) for one in token.top]
-        return {**self._entry(token.token_id, token.logprob), "top_logprobs": top}
 
-    def _entry(self, token_id: int, logprob: float) -> Object:
-        text = self._text(token_id)
-        # A token may be a part of a character, which has no text.
-        data = None if _INCOMPLETE in text else [*text.encode()]
-        return {"token": text, "logprob": _finite(logprob), "bytes": data}
-
-    def _completion_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Object:
-        pairs = [(*one.top, (one.token_id, one.logprob)) for one in logprobs]
-        return {
-            "tokens": [self._text(one.token_id) for one in logprobs],
-            "token_logprobs": [_finite(one.logprob) for one in logprobs],
-            "top_logprobs": [{self._text(token): _finite(value) for token, value in one} for one in pairs],
-            "text_offset": [one.offset for one in logprobs],
-        }  # fmt: skip
-
-    def _text(self, token_id: int) -> str:
-        return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
-
-
-def _message(output: Output) -> Object:
+def _message(output: Output, echo: str) -> Object:
     """Return a message of the assistant. Reasoning has its names in vLLM, and in DeepSeek's API and llama.cpp."""
-    content = output.text if output.text or not output.calls else None
+    text = echo + output.text
+    content = text if text or not output.calls else None
     found: Object = {"role": "assistant", "content": content, "refusal": None}
     if output.reasoning:
         found |= {"reasoning": output.reasoning, "reasoning_content": output.reasoning}
@@ -248,16 +243,6 @@ def _delta(events: Sequence[Event]) -> Object:
     return found
 
 
-def usage(answers: Sequence[Generation], n: int) -> Object:
-    """Count tokens: a prompt once, regardless of its number of choices."""
-    prompts = answers[::n]
-    counts = usage_of(
-        sum(one.prompt_tokens for one in prompts), sum(len(one.token_ids) for one in answers)
-    )
-    cached = sum(one.reused_tokens for one in prompts)
-    return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
-
-
 def usage_of(prompt_tokens: int, completion_tokens: int) -> Object:
     """Return the object of a usage."""
     return {
@@ -265,7 +250,3 @@ def usage_of(prompt_tokens: int, completion_tokens: int) -> Object:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, _LEAST_LOGPROB)

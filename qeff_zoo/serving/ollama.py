@@ -4,120 +4,42 @@
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 
 from qeff_zoo.runtime import Generation, Handle
-from qeff_zoo.runtime.chat_output import Arguments, Event, Output, Reasoning, Text
+from qeff_zoo.runtime.chat_output import Event, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_output.events import ToolCall
 from qeff_zoo.serving.chat_runs import ChatRuns
-from qeff_zoo.serving.chats import Chat
+from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.embeddings import shortened
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.errors import ApiError, invalid_body, renaming
+from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.ollama_schemas import ChatBody, EmbedBody, GenerateBody, ShowBody
+from qeff_zoo.serving.ollama_schemas import (
+    ChatBody,
+    EmbedBody,
+    GenerateBody,
+    ShowBody,
+    chat_of,
+    completion_of,
+)
 from qeff_zoo.serving.prompts import prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.scores import encoded, require_few
 from qeff_zoo.serving.streaming import EventStream
 from qeff_zoo.versions import installed
 
-API = "/api/"
 #: Paths that describe the models of a server.
-OWN_PATHS = tuple(f"{API}{name}" for name in ("tags", "show", "version", "ps"))
-PATHS = (*(f"{API}{name}" for name in ("chat", "generate", "embed")), *OWN_PATHS)
-
-
-class _Route(APIRoute):
-    """Route whose errors have ollama's form: `{"error": message}`."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handled(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RequestValidationError as error:
-                refusal = invalid_body(error.errors())
-            except ApiError as error:
-                refusal = error
-            return JSONResponse({"error": refusal.message}, refusal.status)
-
-        return handled
-
-
-@dataclass
-class _Builder:
-    """Objects and stream lines of one chat, or of one generated text.
-
-    Args:
-        model: Name of the model.
-        is_chat: Whether the text is in a message.
-    """
-
-    model: str
-    is_chat: bool
-    _begun: int = field(default_factory=time.perf_counter_ns)
-    _first: int = 0
-    _call: list[Event] = field(default_factory=list)
-
-    def opening(self) -> Iterator[bytes]:
-        """Yield nothing: a stream begins with the first text."""
-        yield from ()
-
-    def grow(self, event: Event) -> Iterator[bytes]:
-        """Yield the line of an event; a call has its line when it is complete."""
-        self._first = self._first or time.perf_counter_ns()
-        if not isinstance(event, Arguments):
-            yield from self.close()
-        if isinstance(event, Text | Reasoning):
-            yield _line(self.body(Output.of([event])))
-        else:
-            self._call.append(event)
-
-    def close(self) -> Iterator[bytes]:
-        """Yield the line of the last call."""
-        if self._call:
-            yield _line(self.body(Output.of(self._call)))
-        self._call = []
-
-    def body(self, output: Output, **ended: Any) -> Object:
-        """Return the object of an output, or of a part of it."""
-        thinking = {"thinking": output.reasoning} if output.reasoning else {}
-        content: Object = {"response": output.text, **thinking}
-        if self.is_chat:
-            calls = {"tool_calls": [*map(_call, output.calls)]} if output.calls else {}
-            content = {
-                "message": {"role": "assistant", "content": output.text, **thinking, **calls}
-            }
-        frame = {"model": self.model, "created_at": datetime.now(UTC).isoformat()}
-        return {**frame, **content, "done": bool(ended), **ended}
-
-    def whole(self, output: Output, generation: Generation) -> Object:
-        """Return the object at the end of a generation, with its counts and nanoseconds."""
-        now = time.perf_counter_ns()
-        first = self._first or now
-        return self.body(
-            output,
-            done_reason="length" if generation.finish_reason == "length" else "stop",
-            total_duration=now - self._begun,
-            load_duration=0,
-            prompt_eval_count=generation.prompt_tokens,
-            prompt_eval_duration=first - self._begun,
-            eval_count=len(generation.token_ids),
-            eval_duration=now - first,
-        )
+OWN_PATHS = ("/api/tags", "/api/show", "/api/version", "/api/ps")
+PATHS = ("/api/chat", "/api/generate", "/api/embed", *OWN_PATHS)
 
 
 def routes(runs: ChatRuns) -> APIRouter:
@@ -126,50 +48,102 @@ def routes(runs: ChatRuns) -> APIRouter:
     Args:
         runs: Chats of the model.
     """
-    router = APIRouter(route_class=_Route)
+    router = APIRouter()
     session = runs.engine.session
     has_chats = session.chat_template is not None or session.describes_images
 
     def prepare(body: ChatBody | GenerateBody) -> Preparation[Chat]:
         if isinstance(body, ChatBody) or (has_chats and not body.raw):
-            return runs.prepare(ChatRequest.model_validate(body.as_chat()))
-        completion = CompletionRequest.model_validate(body.as_completion())
+            return runs.prepare(ChatRequest.model_validate(chat_of(body)))
+        completion = CompletionRequest.model_validate(completion_of(body))
         return prepare_completion(session, completion, runs.model.admit(completion), runs.bounds)
 
     async def lines(
-        builder: _Builder, chat: Chat, handles: Sequence[Handle]
+        body: ChatBody | GenerateBody, chat: Chat, handles: Sequence[Handle], begun: int
     ) -> AsyncIterator[bytes]:
+        events: list[Event] = []
+        first = 0
         try:
-            async for one in runs.stream(builder, chat, handles, []):
-                yield one
+            async for _, _, found in chat_events(chat, handles, runs.metrics):
+                first = first or time.perf_counter_ns()
+                events += found
+                if any(isinstance(event, Text | Reasoning) for event in found):
+                    yield _line(content_of(body, replace(Output.of(found), calls=())))
         except ApiError as error:
             yield _line({"error": error.message})
             return
-        for one in builder.close():
-            yield one
-        yield _line(builder.whole(Output(), handles[0].result()))
+        if calls := Output.of(events).calls:
+            yield _line(content_of(body, Output(calls=calls)))
+        yield _line(content_of(body, Output()) | _ended(handles[0].result(), begun, first))
 
     async def answer(request: Request, body: ChatBody | GenerateBody) -> Response:
         runs.model.admit(body)
-        builder = _Builder(body.model, isinstance(body, ChatBody))
-        if not (body.messages if isinstance(body, ChatBody) else body.prompt or body.images):
-            return JSONResponse(builder.body(Output(), done_reason="load"))
+        begun = time.perf_counter_ns()
+        if not body.messages:
+            return JSONResponse(content_of(body, Output()) | {"done": True, "done_reason": "load"})
         with renaming({}):
             chat, handles = await runs.begin(request, prepare(body))
         if body.stream:
-            return EventStream(lines(builder, chat, handles), handles, "application/x-ndjson")
+            return EventStream(lines(body, chat, handles, begun), handles, "application/x-ndjson")
         (generation,) = await runs.finish(request, handles)
-        return JSONResponse(builder.whole(chat.output(generation), generation))
+        output = content_of(body, chat.output(generation))
+        return JSONResponse(output | _ended(generation, begun, begun))
 
-    @router.post(f"{API}chat")
+    @router.post("/api/chat")
     async def chat(request: Request, body: ChatBody) -> Response:
         return await answer(request, body)
 
-    @router.post(f"{API}generate")
+    @router.post("/api/generate")
     async def generate(request: Request, body: GenerateBody) -> Response:
         return await answer(request, body)
 
     return router
+
+
+def content_of(body: ChatBody | GenerateBody, output: Output) -> Object:
+    """Return the object of an output, or of a part of it."""
+    content: Object = {"thinking": output.reasoning} if output.reasoning else {}
+    if isinstance(body, GenerateBody):
+        content["response"] = output.text
+    else:
+        if output.calls:
+            content["tool_calls"] = [*map(_call, output.calls)]
+        content = {"message": {"role": "assistant", "content": output.text, **content}}
+    created = datetime.now(UTC).isoformat()
+    return {"model": body.model, "created_at": created, **content, "done": False}
+
+
+def _ended(generation: Generation, begun: int, first: int) -> Object:
+    """Return the fields at the end of a generation.
+
+    Args:
+        generation: The generation.
+        begun: Nanoseconds of the clock at the start of the request.
+        first: Nanoseconds of the clock at the first token.
+    """
+    now = time.perf_counter_ns()
+    return {
+        "done": True,
+        "done_reason": "length" if generation.finish_reason == "length" else "stop",
+        "total_duration": now - begun,
+        "load_duration": 0,
+        "prompt_eval_count": generation.prompt_tokens,
+        "prompt_eval_duration": first - begun,
+        "eval_count": len(generation.token_ids),
+        "eval_duration": now - first,
+    }
+
+
+def _call(call: ToolCall) -> Object:
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:  # generation ended within them
+        arguments = {}
+    return {"function": {"name": call.name, "arguments": arguments}}
+
+
+def _line(content: Object) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
 def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
@@ -179,16 +153,14 @@ def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
         queue: Queue of the requests.
         model: Description of the model.
     """
-    router = APIRouter(route_class=_Route)
+    router = APIRouter()
 
-    @router.post(f"{API}embed")
+    @router.post("/api/embed")
     async def embed(request: Request, body: EmbedBody) -> Response:
         model.admit(body)
         begun = time.perf_counter_ns()
+        options = EmbeddingRequest(input=body.input, truncate="END" if body.truncate else "NONE")
         texts = require_few(listed(body.input), "input")
-        options = EmbeddingRequest(
-            input=body.input, dimensions=None, truncate="END" if body.truncate else "NONE"
-        )
         read, outputs = await encoded(request, queue, texts, options, "input")
         vectors = np.stack(outputs)
         return JSONResponse(
@@ -210,42 +182,32 @@ def catalog(described: Callable[[], Sequence[Object]]) -> APIRouter:
     Args:
         described: Function that returns the objects of `/v1/models`.
     """
-    router = APIRouter(route_class=_Route)
+    router = APIRouter()
 
-    def known(*, loaded: bool) -> Response:
-        models = [
-            one
-            for one in described()
-            if not loaded or one.get("status", {}).get("value") != "unloaded"
-        ]
-        return JSONResponse({"models": [_listed(one) for one in models]})
+    @router.get("/api/tags")
+    async def tags() -> Object:
+        return {"models": [*map(_listed, described())]}
 
-    @router.get(f"{API}tags")
-    async def tags() -> Response:
-        return known(loaded=False)
+    @router.get("/api/ps")
+    async def running() -> Object:
+        status = {"value": "loaded"}  # of the only model
+        loaded = [one for one in described() if one.get("status", status) == status]
+        return {"models": [*map(_listed, loaded)]}
 
-    @router.get(f"{API}ps")
-    async def running() -> Response:
-        return known(loaded=True)
+    @router.get("/api/version")
+    async def version() -> Object:
+        return {"version": installed("qeff-zoo")}
 
-    @router.get(f"{API}version")
-    async def version() -> Response:
-        return JSONResponse({"version": installed("qeff-zoo")})
-
-    @router.post(f"{API}show")
-    async def show(body: ShowBody) -> Response:
+    @router.post("/api/show")
+    async def show(body: ShowBody) -> Object:
         found = next((one for one in described() if one["id"] == body.model), None)
         if found is None:
-            raise ApiError(404, f"There is no model {body.model[:80]!r}. Ask for one of {API}tags.")
-        window = found.get("max_model_len")
-        return JSONResponse(
-            {
-                **_listed(found),
-                "capabilities": found.get("capabilities", []),
-                "model_info": {"general.architecture": "qeff-zoo"}
-                | ({"qeff-zoo.context_length": window} if window else {}),
-            }
-        )
+            raise ApiError(404, f"There is no model {body.model[:80]!r}. Ask for one of /api/tags.")
+        info = {"general.architecture": "qeff-zoo"}
+        if window := found.get("max_model_len"):
+            info["qeff-zoo.context_length"] = window
+        capabilities = found.get("capabilities", [])
+        return _listed(found) | {"capabilities": capabilities, "model_info": info}
 
     return router
 
@@ -261,15 +223,3 @@ def _listed(model: Object) -> Object:
         "digest": hashlib.sha256(name.encode()).hexdigest(),
         "details": {**details, "families": [], "parameter_size": "", "quantization_level": ""},
     }
-
-
-def _call(call: ToolCall) -> Object:
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:  # generation ended within them
-        arguments = {}
-    return {"function": {"name": call.name, "arguments": arguments}}
-
-
-def _line(content: Object) -> bytes:
-    return json.dumps(content, ensure_ascii=False).encode() + b"\n"

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pydantic import TypeAdapter
+
 from qeff_zoo.media.images import ImageLimits, size_of
 from qeff_zoo.media.sound import OpenedSound, SoundLimits, open_sound
 from qeff_zoo.media.videos import pixels_of
@@ -23,7 +25,7 @@ BYTES_OF_SAMPLE = 7
 #: Minimum number of tokens per second of a recording in a prompt; published models have from 6 to 50.
 _TOKENS_OF_SECOND = 1
 _RATE = 48_000  # samples a second, more than any model takes
-_FORMS = ("response_format", "structured_outputs")
+_FORMS = ("response_format", "structured_outputs", "json_schema")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ class Bounds:
 
 
 BOUNDS = Bounds()
+_JSON = TypeAdapter[Any](Any)
 _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
@@ -111,7 +114,7 @@ def price(
     grammar = 0
     for name in _FORMS:
         if (form := getattr(body, name)) is not None:
-            grammar = len(form.model_dump_json(by_alias=True))
+            grammar = len(_JSON.dump_json(form, by_alias=True))
             _check(name, grammar, bounds.grammar, "characters of a grammar", "Make it simpler")
     if isinstance(body, ChatRequest) and body.tools:
         tools = sum(len(one.model_dump_json()) for one in body.tools)

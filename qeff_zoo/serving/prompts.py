@@ -8,6 +8,7 @@ import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
@@ -29,6 +30,15 @@ from qeff_zoo.terminal.sanitize import shortened
 #: Limits of a fetched image or video.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)
 MOST_FETCHED = 16
+#: Parameters that constrain the output, and the functions that return their grammars.
+_FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
+    {
+        "response_format": lambda given: given.grammar,
+        "structured_outputs": lambda given: given.grammar,
+        "grammar": Grammar.context_free,
+        "json_schema": Grammar.json,
+    }
+)
 _CODES = {"picture": "invalid_image_url", "video": "invalid_video_url"}
 
 
@@ -456,19 +466,19 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
 
 def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest) -> Grammar | None:
     """Return the compiled grammar of the structured output; None for free text."""
-    asked = {name: getattr(body, name) for name in ("response_format", "structured_outputs")}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    found = None
-    for name, value in asked.items():
-        if found is not None:
-            raise ApiError(
-                400,
-                "Both 'response_format' and 'structured_outputs' give the answer a form; expected one. Leave one out.",
-                param=name,
-                code="invalid_value",
-            )
+    given = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
+    if len(given) > 1:
+        first, second, *_ = given
+        raise ApiError(
+            400,
+            f"Both {first!r} and {second!r} give the answer a form; expected one. Leave one out.",
+            param=second,
+            code="invalid_value",
+        )
+    for name, value in given.items():
         with blaming(name, "invalid_schema"):
-            found = value.grammar
+            found = _FORMS[name](value)
             if found is not None:
                 session.guides.check(found)
-    return found
+            return found
+    return None

@@ -83,9 +83,10 @@ class ResponsesRequest(RequestBody):
     tool_choice: Literal["none", "auto", "required"] | NamedResponseFunction = "auto"
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions | None = None
-    include: list[Literal["reasoning.encrypted_content"]] = Field(
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] = Field(
         default_factory=list
     )  # reasoning is returned as text
+    top_logprobs: int = Field(0, ge=0, le=20)
     truncation: Literal["disabled"] = "disabled"
     background: Literal[False] = False
     metadata: dict[str, str] = Field(default_factory=dict)
@@ -100,6 +101,11 @@ class ResponsesRequest(RequestBody):
     def effort(self) -> str | None:
         """Effort of reasoning; None for the model's own."""
         return self.reasoning.effort if self.reasoning else None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the text has log-probabilities."""
+        return self.top_logprobs > 0 or "message.output_text.logprobs" in self.include
 
     @property
     def shown_choice(self) -> str | Object:
@@ -130,6 +136,7 @@ class ResponsesRequest(RequestBody):
             "messages": messages,
             **{name: value for name, value in sampling.items() if value is not None},
             "max_completion_tokens": self.max_output_tokens,
+            **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.has_logprobs else {}),
             "response_format": response_format,
             "tools": [
                 {"type": "function", "function": one.model_dump(exclude={"type"})}

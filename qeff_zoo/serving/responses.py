@@ -5,22 +5,24 @@ A request becomes a chat, and the events of its output become items. Responses a
 unless the request sets `store` to false: the most recent ones, until the server ends.
 """
 
-import json
+import sys
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from qeff_zoo.runtime import Generation, Handle
+from qeff_zoo.runtime import Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, brief, renaming
+from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
@@ -65,7 +67,7 @@ class ResponseStore:
 
     def add(self, body: Object, messages: list[Object]) -> None:
         """Keep a response; the oldest ones make room. One that is too long is not kept."""
-        nbytes = len(json.dumps([body, messages]))
+        nbytes = _nbytes([body, messages])
         if nbytes > MAX_CONVERSATION:
             return
         self._stored[body["id"]] = _Stored(body, messages, nbytes)
@@ -101,19 +103,36 @@ class ResponseStore:
         del self._stored[name]
 
 
+def _nbytes(content: object) -> int:
+    """Return the memory of JSON values, in a time that does not depend on the lengths of their texts."""
+    total, left = 0, [content]
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        if isinstance(one, dict):
+            left += [*one, *one.values()]
+        elif isinstance(one, list):
+            left += one
+    return total
+
+
 @dataclass
 class ResponseBuilder:
     """Objects and stream events of one response.
 
     Args:
         request: Body of the request.
-        count_tokens: Function that returns the number of tokens of a text.
+        reasoning_tokens: Function that returns the number of tokens of a generation's reasoning.
+        logprobs: Objects of log-probabilities.
     """
 
     request: ResponsesRequest
-    count_tokens: Callable[[str], int]
+    reasoning_tokens: Callable[[Generation], int]
+    logprobs: LogprobObjects
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
+    #: Tokens with log-probabilities whose text is in no item yet.
+    tokens: list[TokenLogprobs] = field(default_factory=list)
     _sequence: int = 0
     #: Items so far, the last of which may be incomplete, and the index of each call's item.
     _items: list[Object] = field(default_factory=list)
@@ -142,6 +161,7 @@ class ResponseBuilder:
             "text": request.text.model_dump(by_alias=True, exclude_none=True),
             "tool_choice": request.shown_choice,
             "tools": [one.model_dump() for one in request.tools],
+            "top_logprobs": request.top_logprobs,
             "top_p": request.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -152,14 +172,19 @@ class ResponseBuilder:
 
     def whole(self, generation: Generation, output: Output) -> Object:
         """Return the object of a finished response."""
+        begin = max(0, generation.text.rfind(output.text))
+        end = begin + len(output.text)
         for event in _events_of(output):
+            if isinstance(event, Text):
+                known = generation.logprobs or ()
+                self.tokens[:] = [one for one in known if begin <= one.offset < end]
             self._begin(event)
             self._append(event)
         for item in self._items:
             item["status"] = "completed"
-        return self.finished(generation, output)
+        return self.finished(generation)
 
-    def finished(self, generation: Generation, output: Output) -> Object:
+    def finished(self, generation: Generation) -> Object:
         """Return the object of a finished response with its usage."""
         items = self._items
         cut = generation.finish_reason == "length"
@@ -170,9 +195,7 @@ class ResponseBuilder:
             "input_tokens": generation.prompt_tokens,
             "input_tokens_details": {"cached_tokens": generation.reused_tokens},
             "output_tokens": new,
-            "output_tokens_details": {
-                "reasoning_tokens": min(new, self.count_tokens(output.reasoning))
-            },
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens(generation)},
             "total_tokens": generation.prompt_tokens + new,
         }
         details = {"reason": "max_output_tokens"} if cut else None
@@ -207,9 +230,9 @@ class ResponseBuilder:
                 )
         delta = self._append(event)
         if delta is not None:
-            name, place = delta
+            name, place, new = delta
             fields = {} if isinstance(event, Arguments) else {"content_index": 0}
-            more: Object = {"logprobs": []} if isinstance(event, Text) else {}
+            more: Object = {"logprobs": new} if isinstance(event, Text) else {}
             yield self.event(name, **self._place(place), **fields, delta=event.text, **more)  # type: ignore[union-attr]
 
     def close(self) -> Iterator[bytes]:
@@ -232,7 +255,7 @@ class ResponseBuilder:
                 **here,
                 content_index=0,
                 text=part["text"],
-                logprobs=[],
+                logprobs=part["logprobs"],
             )
             yield self.event("response.content_part.done", **here, content_index=0, part=part)
         yield self.event("response.output_item.done", output_index=place, item=item)
@@ -258,18 +281,23 @@ class ResponseBuilder:
             self._calls[event.index] = len(self._items) - 1
         return self._items[-1]
 
-    def _append(self, event: Event) -> tuple[str, int] | None:
-        """Append an event to its item; return the name of the stream event, and the index of the item."""
+    def _append(self, event: Event) -> tuple[str, int, list[Object]] | None:
+        """Append an event to its item; return the stream event's name, the item's index, and its new tokens."""
+        new = [self.logprobs.of_chat(one) for one in self.tokens]
+        self.tokens.clear()
         if isinstance(event, Call):
             return None
         if isinstance(event, Arguments):
             place = self._calls[event.index]
             self._items[place]["arguments"] += event.text
-            return "response.function_call_arguments.delta", place
+            return "response.function_call_arguments.delta", place, []
         place = len(self._items) - 1
-        self._items[place]["content"][0]["text"] += event.text
-        kind = "output_text" if isinstance(event, Text) else "reasoning_text"
-        return f"response.{kind}.delta", place
+        part = self._items[place]["content"][0]
+        part["text"] += event.text
+        if isinstance(event, Reasoning):
+            return "response.reasoning_text.delta", place, []
+        part["logprobs"] += new
+        return "response.output_text.delta", place, new
 
 
 def _item(event: Event) -> Object:
@@ -310,8 +338,11 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
     router = APIRouter()
     tokenizer = runs.engine.session.tokenizer
 
-    def count_tokens(text: str) -> int:
-        return len(tokenizer.encode(text, special_tokens=False)) if tokenizer and text else 0
+    def conversation(body: ResponsesRequest) -> list[Object]:
+        earlier: list[Object] = []
+        if body.previous_response_id is not None:
+            earlier = store.find(body.previous_response_id, "previous_response_id").messages
+        return [*earlier, *messages_of(body.input)]
 
     def keep(body: ResponsesRequest, made: Object, before: Sequence[Object]) -> Object:
         if body.store:
@@ -327,7 +358,7 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
     ) -> AsyncIterator[bytes]:
         events: list[Event] = []
         try:
-            async for one in runs.stream(builder, chat, handles, events):
+            async for one in runs.stream(builder, chat, handles, events, builder.tokens):
                 yield one
         except ApiError as error:
             failure = {"code": error.code or "server_error", "message": error.message}
@@ -340,26 +371,30 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
         for one in builder.close():
             yield one
         (generation,) = (handle.result() for handle in handles)
-        made = keep(body, builder.finished(generation, Output.of(events)), before)
+        made = keep(body, builder.finished(generation), before)
         yield builder.event(f"response.{made['status']}", response=made)
 
     @router.post(f"{api}responses")
     async def create(request: Request, body: ResponsesRequest) -> Response:
-        earlier: list[Object] = []
-        if body.previous_response_id is not None:
-            earlier = store.find(body.previous_response_id, "previous_response_id").messages
-        before = [*earlier, *messages_of(body.input)]
+        before = conversation(body)
         with renaming(_PARAMS):
             chat_body = ChatRequest.model_validate(body.as_chat(before))
             preparation = runs.prepare(chat_body)
             body.model = chat_body.model
             chat, handles = await runs.begin(request, preparation)
-        builder = ResponseBuilder(body, count_tokens)
+        count = partial(chat.reasoning_tokens, tokenizer=tokenizer)
+        builder = ResponseBuilder(body, count, LogprobObjects(tokenizer))
         if body.stream:
             return EventStream(stream(body, builder, chat, handles, before), handles)
         (generation,) = await runs.finish(request, handles)
         made = builder.whole(generation, chat.output(generation))
         return JSONResponse(keep(body, made, before))
+
+    @router.post(f"{api}responses/input_tokens")
+    async def count(request: Request, body: ResponsesRequest) -> Response:
+        with renaming(_PARAMS):
+            chat = ChatRequest.model_validate(body.as_chat(conversation(body)))
+            return JSONResponse(await runs.count(request, runs.prepare(chat)))
 
     return router
 

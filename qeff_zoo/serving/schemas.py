@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qeff_zoo.runtime import Grammar
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 
-#: One text, several, or the same as token ids. Validation of a long list stops at its first error, to save memory.
+#: One text, several, or some of them as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
     str
     | Annotated[list[str], Field(fail_fast=True)]
     | Annotated[list[int], Field(fail_fast=True)]
-    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
+    | Annotated[list[str | Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
 #: Passages that begin a prompt, as texts or token ids; or documents for a chat template.
 Documents: TypeAlias = (
@@ -42,16 +42,36 @@ _IGNORED = frozenset(
         "request_id", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
-#: Unsupported parameters, and the values that leave them off.
+#: Names of parameters in llama-server's API.
+_RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+#: Unsupported parameters, and the values that leave them off: samplers of vLLM, llama.cpp and transformers first.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "cache_prompt": (True,),
         "detokenize": (True,),
+        "diversity_penalty": (0,),
+        "dry_multiplier": (0,),
+        "dynatemp_range": (0,),
+        "early_stopping": (False,),
+        "epsilon_cutoff": (0,),
+        "eta_cutoff": (0,),
         "length_penalty": (1.0,),
+        "min_keep": (0,),
+        "mirostat": (0,),
+        "n_predict": (-1,),
+        "n_probs": (0,),
+        "no_repeat_ngram_size": (0,),
+        "num_beams": (1,),
+        "smoothing_factor": (0,),
+        "tfs_z": (1.0,),
+        "top_a": (0,),
+        "top_n_sigma": (-1, 0),
+        "xtc_probability": (0,),
         "priority": (0,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "typical_p": (1.0,),
+        "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
         "functions": ([],),
@@ -84,16 +104,14 @@ class RequestBody(BaseModel):
         if not isinstance(values, dict):
             return values
         kept = {}
-        for name, value in values.items():
-            if name in cls.model_fields and value is not None:
-                kept[name] = value
-            elif not (
-                value is None
-                or name in cls.model_fields
-                or name in _IGNORED
-                or value in _NEUTRAL.get(name, ())
-            ):
-                raise unknown_parameter(name, value)
+        for given, value in values.items():
+            is_neutral = given in _IGNORED or value in _NEUTRAL.get(given, ())
+            if value is None or (is_neutral and given not in cls.model_fields):
+                continue
+            name = _RENAMED.get(given, given)
+            if name not in cls.model_fields:
+                raise unknown_parameter(given, value)
+            kept[name] = value
         return kept
 
 
@@ -119,17 +137,20 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Structured output, as in OpenAI's API."""
+    """Structured output, as in OpenAI's API; llama-server takes a schema of `json_object` too."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
+    content: dict[str, Any] | None = Field(None, alias="schema")
 
     @model_validator(mode="after")
     def _whole(self) -> "ResponseFormat":
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise ValueError("json_schema and type 'json_schema' come together")
+        if self.type != "json_object" and self.content is not None:
+            raise ValueError("schema comes with type 'json_object'")
         return self
 
     @property
@@ -137,7 +158,7 @@ class ResponseFormat(BaseModel):
         """Grammar of the structured output; None for free text."""
         if self.type == "text":
             return None
-        return Grammar.json(self.json_schema.content if self.json_schema else None)
+        return Grammar.json(self.json_schema.content if self.json_schema else self.content)
 
 
 class StructuredOutputs(BaseModel):
@@ -165,12 +186,12 @@ class StructuredOutputs(BaseModel):
         if self.choice is not None:
             return Grammar.choice(self.choice)
         if self.grammar_ is not None:
-            return Grammar.lark(self.grammar_)
+            return Grammar.context_free(self.grammar_)
         return Grammar.json(self.schema_)
 
 
 class _Generating(RequestBody):
-    """Fields of chats and completions. vLLM has the last group too."""
+    """Fields of chats and completions. vLLM has the group after OpenAI's, llama-server the last one."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -199,6 +220,10 @@ class _Generating(RequestBody):
     truncation_side: Literal["left", "right"] = "left"
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
+    return_tokens_as_token_ids: bool = False
+
+    grammar: Annotated[str, Field(max_length=MAX_FORM)] = ""
+    json_schema: dict[str, Any] | None = None
 
 
 class _InMessage(BaseModel):
@@ -385,6 +410,7 @@ class ChatRequest(_Generating):
     parallel_tool_calls: bool = True
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
 
+    echo: bool = False  # the last message, if it is the assistant's, precedes its continuation
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: Annotated[str, Field(max_length=64)] | None = None  # a name, never a source
@@ -422,8 +448,15 @@ class CompletionRequest(_Generating):
 class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
 
-    truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
+    truncate: Literal["START", "END", "NONE"] | None = None  # as at Cohere and NVIDIA
     truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None  # as in vLLM
+
+    @property
+    def cut_on(self) -> Literal["left", "right"] | None:
+        """Side on which long texts are truncated; None for the tokenizer's."""
+        by_name: dict[str, Literal["left", "right"]] = {"START": "left", "END": "right"}
+        return self.truncation_side or by_name.get(self.truncate or "")
 
 
 class EmbeddingRequest(EncoderRequest):
@@ -434,7 +467,13 @@ class EmbeddingRequest(EncoderRequest):
     dimensions: int | None = Field(None, ge=1)
 
 
-class ClassifyRequest(EncoderRequest):
+class ScoringRequest(EncoderRequest):
+    """Fields of requests to classifiers and rerankers, as in vLLM's API."""
+
+    use_activation: bool = True  # else scores are logits
+
+
+class ClassifyRequest(ScoringRequest):
     """Body of /v1/classify, as in vLLM's API."""
 
     input: Texts
@@ -443,13 +482,14 @@ class ClassifyRequest(EncoderRequest):
 class PoolingRequest(ClassifyRequest):
     """Body of /v1/pooling, as in vLLM's API."""
 
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
     encoding_format: Literal["float"] = "float"
 
 
 _Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
 
 
-class ScoreRequest(EncoderRequest):
+class ScoreRequest(ScoringRequest):
     """Body of /v1/score, as in vLLM's API: one text and several others, or as many of both."""
 
     queries: _Several
@@ -501,18 +541,65 @@ class RerankDocument(BaseModel):
     text: str
 
 
-class RerankRequest(EncoderRequest):
-    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs."""
+class RerankRequest(ScoringRequest):
+    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs; with `texts`, as in Text Embeddings Inference."""
 
     query: str
-    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)] = []
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] = []
+    return_text: bool = False
+    raw_scores: bool = False
     top_n: int = Field(0, ge=0)  # 0 for all
     return_documents: bool = True
+    max_tokens_per_doc: int = Field(0, ge=0, le=MAX_TOKENS)  # 0 for whole documents
+
+    @model_validator(mode="after")
+    def _one(self) -> "RerankRequest":
+        if bool(self.documents) == bool(self.texts):
+            raise ValueError("one of documents and texts is expected")
+        self.use_activation = self.use_activation and not self.raw_scores
+        return self
 
     @property
-    def texts(self) -> list[str]:
+    def contents(self) -> list[str]:
         """Texts of the documents."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        given = (one if isinstance(one, str) else one.text for one in self.documents)
+        return self.texts or [*given]
+
+
+class _CohereContent(BaseModel):
+    """Texts of one embedding."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    content: Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
+
+
+class CohereEmbedRequest(EncoderRequest):
+    """Body of /v2/embed, as in Cohere's API."""
+
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
+    inputs: Annotated[list[_CohereContent], Field(min_length=1, fail_fast=True)] | None = None
+    input_type: Annotated[str, Field(max_length=64)] | None = None
+    embedding_types: Annotated[
+        list[Literal["float", "base64", "binary", "ubinary"]], Field(min_length=1, max_length=4)
+    ] = ["float"]
+    output_dimension: int | None = Field(None, ge=1)
+    max_tokens: Truncation = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "CohereEmbedRequest":
+        if (self.texts is None) == (self.inputs is None):
+            raise ValueError("one of texts and inputs is expected")
+        if self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = self.max_tokens
+        return self
+
+    @property
+    def given(self) -> list[str]:
+        """Texts to embed."""
+        joined = ["".join(part.text for part in one.content) for one in self.inputs or ()]
+        return self.texts or joined
 
 
 class PictureEmbeddingRequest(RequestBody):

@@ -4,6 +4,7 @@
 A reranker scores pairs of texts; a model of embeddings scores them by the cosine of their embeddings.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,22 +20,30 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.errors import ApiError, blaming, queue_full
+from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.schemas import (
     ClassifyRequest,
     EncoderRequest,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
+    ScoringRequest,
     listed,
 )
 from qeff_zoo.serving.streaming import unless_gone
-from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines
+from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 #: Maximum number of texts in a request, as in OpenAI's API.
 MAX_INPUTS = 2048
+#: Tasks of poolings in vLLM's API.
+_POOLING_TASKS = {
+    FEATURE_EXTRACTION: "embed",
+    TEXT_CLASSIFICATION: "classify",
+    TOKEN_CLASSIFICATION: "token_classify",
+}
 _T = TypeVar("_T")
 
 
@@ -42,7 +51,7 @@ class Scorer(Protocol):
     """Relevance of texts to other texts."""
 
     async def __call__(
-        self, request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+        self, request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
         """Return the score of each pair, and the number of tokens."""
 
@@ -73,7 +82,10 @@ async def encoded(
     """
     length = body.truncate_prompt_tokens
     work = queue.encode(
-        texts, cut=body.truncate != "NONE", max_length=None if length == -1 else length
+        texts,
+        cut=body.truncate != "NONE",
+        max_length=None if length == -1 else length,
+        side=body.cut_on,
     )
     try:
         with blaming(param):
@@ -87,22 +99,23 @@ def reranks(queue: EncoderQueue) -> Scorer | None:
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    return _of_embeddings(queue) if isinstance(session, EmbeddingSession) else None
+    pools = isinstance(session, EmbeddingSession) and not session.has_states
+    return _of_embeddings(queue) if pools else None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
     async def scores(
-        request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+        request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
         read, outputs = await encoded(request, queue, pairs, body, param)
-        return [float(session.activate(one)[0]) for one in outputs], _tokens(read)
+        return [float(_scores(session, body, one)[0]) for one in outputs], _tokens(read)
 
     return scores
 
 
 def _of_embeddings(queue: EncoderQueue) -> Scorer:
     async def scores(
-        request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+        request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
         texts = [*dict.fromkeys(text for pair in pairs for text in pair)]  # each is encoded once
         read, outputs = await encoded(request, queue, texts, body, param)
@@ -115,6 +128,10 @@ def _of_embeddings(queue: EncoderQueue) -> Scorer:
     return scores
 
 
+def _scores(session: TextClassificationSession, body: ScoringRequest, logits: Array) -> Array:
+    return session.activate(logits) if body.use_activation else logits
+
+
 def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
     """Return the endpoints that a model's task has.
 
@@ -125,7 +142,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
     """
     router = APIRouter()
     if (scores := reranks(queue)) is not None:
-        _add_scores(router, api, scores, admit)
+        _add_scores(router, api, queue, scores, admit)
     if isinstance(queue.session, TextClassificationSession):
         _add_classify(router, api, queue, queue.session, admit)
     _add_pooling(router, api, queue, admit)
@@ -133,7 +150,11 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
 
 
 def _add_scores(
-    router: APIRouter, api: str, scores: Scorer, admit: Callable[[Any], object]
+    router: APIRouter,
+    api: str,
+    queue: EncoderQueue,
+    scores: Scorer,
+    admit: Callable[[Any], object],
 ) -> None:
     @router.post(f"{api}score")
     @router.post("/score")
@@ -153,11 +174,24 @@ def _add_scores(
     @router.post("/v2/rerank")
     async def rerank(request: Request, body: RerankRequest) -> Response:
         admit(body)
-        texts = require_few(body.texts, "documents")
+        texts = require_few(body.contents, "documents")
+        read = texts
+        if most := body.max_tokens_per_doc:
+            with blaming("documents"):
+                read = await asyncio.to_thread(_beginnings, queue.session, texts, most)
         found, tokens = await scores(
-            request, body, [(body.query, text) for text in texts], "documents"
+            request, body, [(body.query, text) for text in read], "documents"
         )
         order = sorted(range(len(found)), key=lambda number: -found[number])
+        if body.texts:
+            few = order[: body.top_n or None]
+            return JSONResponse(
+                [
+                    {"index": number, "score": found[number]}
+                    | ({"text": texts[number]} if body.return_text else {})
+                    for number in few
+                ]
+            )
         results: list[dict[str, Any]] = [
             {"index": number, "relevance_score": found[number]}
             | ({"document": {"text": texts[number]}} if body.return_documents else {})
@@ -165,6 +199,18 @@ def _add_scores(
         ]
         frame = {"id": f"rerank-{uuid.uuid4().hex}", "model": body.model}
         return JSONResponse({**frame, "usage": _usage(tokens), "results": results})
+
+
+def _beginnings(session: EncoderSession, texts: Sequence[str], tokens: int) -> list[str]:
+    """Return the beginnings of texts with a number of tokens."""
+    ends = [
+        [end for (_, end), special in zip(one.offsets, one.special, strict=True) if not special]
+        for one in session.read(texts)
+    ]
+    return [
+        text[: found[tokens - 1]] if len(found) > tokens else text
+        for text, found in zip(texts, ends, strict=True)
+    ]
 
 
 def _add_classify(
@@ -182,7 +228,7 @@ def _add_classify(
         read, outputs = await encoded(request, queue, texts, body, "input")
         data = []
         for number, logits in enumerate(outputs):
-            values = session.activate(logits)
+            values = _scores(session, body, logits)
             data.append(
                 {
                     "index": number,
@@ -198,21 +244,27 @@ def _add_pooling(
     router: APIRouter, api: str, queue: EncoderQueue, admit: Callable[[Any], object]
 ) -> None:
     session = queue.session
+    task = "token_embed" if session.has_states else _POOLING_TASKS[session.task]
 
-    def values(one: Encoded, output: Array) -> Array:
-        """Return the output of a text: its embedding, its scores, or the probabilities of each token's labels."""
+    def values(body: PoolingRequest, one: Encoded, output: Array) -> Array:
+        """Return the output of a text: its embedding, its scores, or those of each token."""
         if isinstance(session, TextClassificationSession):
-            return session.activate(output)
-        return softmax(output[: len(one.ids)]) if session.task == TOKEN_CLASSIFICATION else output
+            return _scores(session, body, output)
+        tokens = output[: len(one.ids)]
+        if task == "token_classify":
+            return softmax(tokens) if body.use_activation else tokens
+        return tokens if session.has_states else output
 
     @router.post(f"{api}pooling")
     @router.post("/pooling")
     async def pooling(request: Request, body: PoolingRequest) -> Response:
         admit(body)
+        if body.task not in (None, task):
+            raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, body, "input")
         data = [
-            {"index": number, "object": "pooling", "data": np.asarray(values(*both)).tolist()}
+            {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
             for number, both in enumerate(zip(read, outputs, strict=True))
         ]
         return JSONResponse(_listed(body, "pool", data, _tokens(read)))

@@ -13,6 +13,7 @@ from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
 from qeff_zoo.serving import (
     adapters,
     capabilities,
+    cohere,
     embeddings,
     generation,
     matching,
@@ -157,8 +158,6 @@ class TextEncoding:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
-        if session.task == FEATURE_EXTRACTION:
-            session.require_pooling()
         return closing(EncoderQueue(session, max_waiting=choices.max_queue))
 
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
@@ -167,7 +166,8 @@ class TextEncoding:
             backend.session.max_length, capabilities=capabilities.of_texts(backend.session)
         )
         routers = [scores.routes(API, backend, model.admit)]
-        if backend.session.task == FEATURE_EXTRACTION:
+        if backend.session.task == FEATURE_EXTRACTION and not backend.session.has_states:
+            routers.append(cohere.routes(backend, model.admit))
             routers.append(embeddings.routes(API, backend, model.admit))
             routers.append(ollama.embedding(backend, model))
         return model, routers

@@ -2,12 +2,12 @@
 """Streams of server-sent events, with cancellation if the client disconnects."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from qeff_zoo.runtime import Handle
@@ -18,7 +18,6 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.objects import Object, Reply, usage_of
 
 _T = TypeVar("_T")
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class EventStream(StreamingResponse):
@@ -70,9 +69,11 @@ async def events(
         include_usage: Whether to end with a chunk of the usage; the others then have `"usage": null`.
         continuous: Whether each chunk has the usage so far.
     """
-    usage: Object = {"usage": None} if include_usage else {}
     prompt_tokens = sum(handle.request.prompt_tokens for handle in handles[::n])
     generated = 0
+    usage: Object = {}
+    if include_usage:
+        usage = {"usage": usage_of(prompt_tokens, 0) if continuous else None}
     try:
         for number in range(len(handles)):
             if opening := reply.opening(number, n):
@@ -87,7 +88,7 @@ async def events(
         yield _event(error.body)
         return
     if include_usage:
-        yield _event(reply.closing([handle.result() for handle in handles], n))
+        yield _event(reply.closing(chat, [handle.result() for handle in handles], n))
     yield b"data: [DONE]\n\n"
 
 
@@ -97,7 +98,7 @@ def server_sent(content: Object, name: str) -> bytes:
 
 
 def _event(content: Object) -> bytes:
-    return f"data: {_JSON.encode(content)}\n\n".encode()
+    return b"data: %b\n\n" % to_json(content)
 
 
 async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:

@@ -36,10 +36,11 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One comparison with Hugging Face's unpatched model.
+    """One comparison with Hugging Face's unpatched model, or a build that failed before it.
 
     Args:
-        what: Compared object: a record, a package, or the tiny models of an architecture.
+        what: Compared object: a record, a package, or the tiny models of an architecture; "build" for a build that
+            failed.
         target: Name of the target.
         weights: Storage format of the weights; empty if it is the architecture that was compared.
         level: Level of proof, one of `LEVELS`.
@@ -136,10 +137,11 @@ class Speed:
         target: Name of the target.
         where: Machine of the measurement.
         batch_size: Number of concurrent requests.
-        context: Tokens of prompt and answer.
-        prefill: Prompt tokens per second.
+        context: Tokens of prompt and answer; None for speech.
+        prefill: Prompt tokens per second; None for speech.
         decode: Generated tokens per second; None if there is one token at most.
-        ttft: Seconds to the first token.
+        ttft: Seconds to the first token; None for a model that labels frames.
+        audio: Seconds of audio that are transcribed in a second; None for other tasks.
         memory: Bytes of peak memory.
     """
 
@@ -147,10 +149,11 @@ class Speed:
     target: str
     where: str
     batch_size: int
-    context: int
-    prefill: float
+    context: int | None = None
+    prefill: float | None = None
     decode: float | None
-    ttft: float
+    ttft: float | None
+    audio: float | None = None
     memory: int
 
 

@@ -81,16 +81,18 @@ def of_record(record: Mapping[str, Any]) -> Comparison:
 def speeds_of(record: Mapping[str, Any]) -> Iterator[Speed]:
     """Yield the measured speed of a record's package, see `bench --record`."""
     found = record.get("measured", {}).get("speed", {})
-    for case in (one for one in found.get("cases", ()) if "prompt_len" in one):
+    for case in found.get("cases", ()):
+        of_prompts = "prompt_len" in case
         yield Speed(
             weights=str(record["weights"]),
             target=str(record["target"]),
             where=str(found["where"]),
             batch_size=case["batch_size"],
-            context=case["prompt_len"] + case["generation_len"],
-            prefill=case["prefill_tokens_per_s"],
+            context=case["prompt_len"] + case["generation_len"] if of_prompts else None,
+            prefill=case["prefill_tokens_per_s"] if of_prompts else None,
             decode=case["decode_tokens_per_s"],
             ttft=case["ttft_s"],
+            audio=None if of_prompts else 1 / max(case["real_time_factor"], 1e-9),
             memory=case["peak_rss_bytes"],
         )
 

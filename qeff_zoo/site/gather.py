@@ -38,6 +38,7 @@ from qeff_zoo.site.content import (
     number,
 )
 from qeff_zoo.site.memory import needed_memory
+from qeff_zoo.site.reports import Failure, read_report
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.validation.known_models import FOLDER, list_models
@@ -66,6 +67,7 @@ def gather(
     remotes: Sequence[str],
     records: Sequence[Path] = (),
     *,
+    reports: Sequence[Path] = (),
     title: str = "Model zoo",
     offline: bool = False,
     progress: Callable[[int], object] = lambda amount: None,
@@ -75,6 +77,7 @@ def gather(
     Args:
         remotes: Remotes as users write them: `org/repo` of the Hub, or URLs.
         records: Folders such as `validated_models/`, besides our own.
+        reports: Reports of `qeff-zoo farm run --json`, whose red cells are shown.
         title: Title of the pages.
         offline: Use cached indexes only.
         progress: Function of the number of packages that were read since its last call.
@@ -82,8 +85,9 @@ def gather(
     Raises:
         RemoteError: A remote has no index, or cannot be reached.
         TrustError: The trust policy refuses an index.
-        PackageError: A record cannot be read.
+        PackageError: A record or a report cannot be read.
     """
+    failures = [failure for file in reports for failure in read_report(file)]
     found: dict[str, _Found] = defaultdict(_Found)
     _add_known_models(found, records)
     snapshots = [_snapshot(where, offline=offline) for where in remotes]
@@ -93,6 +97,7 @@ def gather(
             for entry, manifest, problem in _manifests(snapshot, leaf, offline=offline):
                 _add_package(found[entry.model], entry, url, leaf, manifest, problem)
                 progress(1)
+    _add_failures(found, failures)
     recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
     on_targets = evidence.read_targets(FOLDER)
     tiny = {
@@ -302,6 +307,19 @@ def _effort(manifest: Mapping[str, Any]) -> str:
     return f"{seconds:,.0f} s" + (f", {human_size(int(peak))} of memory" if peak else "")
 
 
+# --- reports -----------------------------------------------------------------------------------
+
+
+def _add_failures(found: dict[str, _Found], failures: Iterable[Failure]) -> None:
+    """Add packages that a farm could not make, and that no remote has by now."""
+    for failure in failures:
+        one = found[failure.model]
+        one.hub = one.hub and addresses.is_hub_id(failure.model)
+        one.model_type = one.model_type or failure.model_type
+        if failure.key16 not in {variant.key for variant in one.variants}:
+            one.comparisons.append(failure.comparison)
+
+
 # --- models and architectures ------------------------------------------------------------------
 
 
@@ -352,7 +370,7 @@ def _cells(
     """Return a cell for each target; the architecture's evidence counts where the model has none of its own."""
     cells = []
     for target in targets.NAMES:
-        found = [one for one in own if one.target == target and one.level != LEVELS[0]]
+        found = [one for one in own if one.target == target and (one.level != LEVELS[0] or one.why)]
         named = any(one.target == target for one in own)
         inherited = not found
         found = found or [one for one in of_architecture if one.target == target]
@@ -362,9 +380,9 @@ def _cells(
             best = next(one for one in passed if one.level == level)
             cells.append(Cell(target=target, state=PROVED, level=level, how=_how(best), red=red))
         elif found:
-            text = "The comparison with Hugging Face failed" + (
-                " for models of this architecture with random weights." if inherited else "."
-            )
+            compared = any(one.level != LEVELS[0] for one in found)
+            text = "The comparison with Hugging Face failed" if compared else "No usable package"
+            text += " for models of this architecture with random weights." if inherited else "."
             cells.append(Cell(target=target, state=RED, how=text, red=red))
         elif named or (declared and target == targets.NAMES[0]):
             text = "A package exists." if named else "A recipe covers it."

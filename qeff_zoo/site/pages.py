@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,8 +27,8 @@ from qeff_zoo.terminal.sanitize import shown
 _HERE = Path(__file__).parent
 ASSETS = ("site.css", "site.js")
 SCHEMA = _HERE / "site.schema.json"
-#: Rows, packages and comparisons of one page; the JSON API has all.
-_ROWS, _VARIANTS, _COMPARISONS, _OF_ORGANIZATION = 100, 100, 30, 2000
+#: Rows, packages and comparisons of one page, and figures of these; the JSON API has all.
+_ROWS, _VARIANTS, _COMPARISONS, _FIGURES, _OF_ORGANIZATION = 100, 100, 30, 1000, 2000
 _NEWS = 50
 _LISTED = 1000  # models in llms.txt
 _SIZES = (
@@ -82,6 +83,7 @@ class _Pages:
             "zoo": zoo,
             "version": version("qeff-zoo"),
             "size": lambda value: human_size(value) if value else "",
+            "rate": lambda value: "" if value is None else f"{value:,.1f}",
             "figure": words.figure,
             "metric": words.metric,
             "allowed": words.allowed,
@@ -219,6 +221,11 @@ def _architecture_page(model_type: str) -> str:
 
 
 def _shown_comparisons(model: Model) -> list[Comparison]:
-    """Return the comparisons of a page: those that failed first."""
-    ordered = sorted(model.comparisons, key=lambda one: one.passed)
-    return ordered[:_COMPARISONS]
+    """Return the comparisons of a page: those that failed first, and no more figures than a page may have."""
+    ordered = sorted(model.comparisons, key=lambda one: one.passed)[:_COMPARISONS]
+    figures = accumulate(len(one.checks) for one in ordered)
+    return [
+        one
+        for number, (one, count) in enumerate(zip(ordered, figures, strict=True))
+        if count <= _FIGURES or number == 0
+    ]

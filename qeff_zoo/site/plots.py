@@ -100,7 +100,7 @@ def speed(speeds: Sequence[Speed]) -> Markup:
     """
     lines: dict[str, list[tuple[int, float]]] = {}
     for one in speeds:
-        if one.decode is not None:
+        if one.decode is not None and one.context is not None:
             name = f"{one.target} {one.weights}, batch {one.batch_size}"
             lines.setdefault(name, []).append((one.context, one.decode))
     if len({x for points in lines.values() for x, _ in points}) < 2:

@@ -97,6 +97,7 @@ class Target(ABC):
         revision: Revision, raised if the same graph is lowered or compiled differently; part of a package's identity.
         weights: Supported storage formats of weights, of `WEIGHTS` and `STORED` of `qeff_zoo.graph.numerics`; the first
             is the default.
+        keeps_float8: Whether `STORED` also keeps 8-bit floats, but not by default: not every compiler accepts them.
         level: Validation level of a package with real weights that agrees with Hugging Face.
         needs_weights: Whether a compiled program reads the data file at run time; otherwise the package omits it.
         reads: Modalities of packages for the target, of those of `qeff_zoo.tasks.Task.reads`.
@@ -116,6 +117,7 @@ class Target(ABC):
     name: str
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
+    keeps_float8: bool = False
     level: str = "checkpoint"
     needs_weights: bool = True
     reads: tuple[str, ...] = ("text",)

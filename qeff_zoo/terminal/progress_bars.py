@@ -60,25 +60,28 @@ class Board:
         layout = "{desc:<60} {n_fmt:>5}/{total_fmt} |{bar}| {elapsed}"
         self._options: dict[str, Any] = {"file": as_is(sys.stderr), "bar_format": layout}
         self._all = tqdm(total=total, desc="all", **self._options)
-        self._bars: dict[str, Any] = {}
+        self._bars: dict[int, Any] = {}
         self._red = 0
 
-    def begin(self, name: str, step: str, total: int) -> None:
+    def begin(self, number: int, name: str, step: str, total: int) -> None:
         """Show a step of a build."""
-        if name not in self._bars:
-            self._bars[name] = tqdm(total=total, leave=False, **self._options)
-        self._bars[name].set_description_str(f"{step:<8} {name}"[:60])
+        if number not in self._bars:
+            self._bars[number] = tqdm(total=total, leave=False, **self._options)
+        self._bars[number].set_description_str(f"{step:<8} {name}"[:60])
 
-    def advance(self, name: str) -> None:
+    def advance(self, number: int) -> None:
         """Count a step of a build."""
-        self._bars[name].update(1)
+        self._bars[number].update(1)
 
-    def end(self, name: str, failure: str) -> None:
-        """Remove a build, and count it."""
-        self._bars.pop(name).close()
+    def end(self, number: int, failure: str) -> None:
+        """Remove a build, which need not have begun, and count it."""
+        if number in self._bars:
+            self._bars.pop(number).close()
         self._red += bool(failure)
         self._all.set_description_str(f"all ({self._red} red)" if self._red else "all")
         self._all.update(1)
+        if self._all.n == self._all.total:
+            self._all.close()
 
 
 def board(total: int, *, quiet: bool = False) -> Board | None:

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of a quantized checkpoint as kernels want them: bit for bit, only packed anew.
+"""Integers of a quantized checkpoint as kernels want them: bit for bit, only packed anew; and its 8-bit floats.
 
-An expression that leaves rows whole is computed of integers, scales, zero points and offsets alike.
+An expression that leaves rows whole is computed of integers or floats, scales, zero points and offsets alike.
 """
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import TypeVar
 
 import numpy as np
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.expressions import TensorSource, sources_of
-from qeff_zoo.checkpoint.formats.encoded import Integers, Part
+from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers, Part
 from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.graph.numerics import Format
 from qeff_zoo.weights.quantization import Stored, block_count, pack, per_channel
+
+_T = TypeVar("_T")
 
 
 def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:
@@ -30,27 +33,14 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     Raises:
         ValueError: A scale or a minimum is infinite or not a number.
     """
-    found: dict[str, Integers] = {}
-    for name in sources_of(value):
-        one = source.encoded[name].integers
-        assert one is not None
-        found[name] = one
-    first = next(iter(found.values()))
-    columns = source.encoded[next(iter(found))].shape[-1]
+    if format.element:
+        return _floats(value, source, start, stop, format)
+    first = _integers(source.encoded[sources_of(value)[0]])
+    columns = source.encoded[sources_of(value)[0]].shape[-1]
     groups = -(-columns // first.group)
 
     def part(which: Callable[[Integers], Part], length: int) -> Array:
-        def rows(name: str, begin: int | None, end: int | None) -> Array:
-            length = source.encoded[name].shape[0]
-            return which(found[name])(
-                source.read_stored, begin or 0, length if end is None else end
-            )
-
-        shapes = {
-            name: SimpleNamespace(shape=(*source.encoded[name].shape[:-1], length))
-            for name in found
-        }
-        return expressions.rows(_narrowed(value, length), rows, shapes, start, stop)
+        return _part(value, source, start, stop, lambda one: which(_integers(one)), length)
 
     integers = part(lambda one: one.integers, columns)
     scales = part(lambda one: one.scales, groups)
@@ -85,6 +75,51 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     )
 
 
+def _floats(
+    value: Expression, source: TensorSource, start: int, stop: int, format: Format
+) -> Stored:
+    """Read rows of 8-bit floats, and their scales in the type that the checkpoint has them in."""
+    columns = source.encoded[sources_of(value)[0]].shape[-1]
+    groups = block_count(columns, format.block or columns)
+    octets = _part(value, source, start, stop, lambda one: _there(one.floats).octets, columns)
+    scales = _part(value, source, start, stop, lambda one: _there(one.floats).scales, groups)
+    return Stored(np.ascontiguousarray(octets), scales.astype(np.dtype(format.scale), order="C"))
+
+
+def _integers(encoded: Encoded) -> Integers:
+    return _there(encoded.integers)
+
+
+def _part(
+    value: Expression,
+    source: TensorSource,
+    start: int,
+    stop: int,
+    which: Callable[[Encoded], Part],
+    length: int,
+) -> Array:
+    """Read rows of one part of quantized tensors.
+
+    Args:
+        value: Expression over the tensors.
+        source: The checkpoint.
+        start: First row.
+        stop: Row after the last.
+        which: Function that returns the reader of the part.
+        length: Length of the part's last axis.
+    """
+    encoded = {name: source.encoded[name] for name in sources_of(value)}
+
+    def rows(name: str, begin: int | None, end: int | None) -> Array:
+        last = encoded[name].shape[0] if end is None else end
+        return which(encoded[name])(source.read_stored, begin or 0, last)
+
+    shapes = {
+        name: SimpleNamespace(shape=(*one.shape[:-1], length)) for name, one in encoded.items()
+    }
+    return expressions.rows(_narrowed(value, length), rows, shapes, start, stop)
+
+
 def order(value: Expression, source: TensorSource) -> Array:
     """Return which input column each stored column is multiplied with, int32.
 
@@ -99,7 +134,7 @@ def order(value: Expression, source: TensorSource) -> Array:
     return integers.order(source.read_stored).astype(np.int32)
 
 
-def _there(part: Part | None) -> Part:
+def _there(part: _T | None) -> _T:
     assert part is not None
     return part
 

@@ -19,6 +19,14 @@ from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.graph.numerics import FLOAT32, Format
 from qeff_zoo.weights.quantization import block_count
 
+#: Safetensors dtypes of 8-bit floats and their scales.
+DTYPES = {
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+}
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
 _LARGE = 1 << 20  # bytes from which on a tensor starts on a page
@@ -29,12 +37,12 @@ class Slot:
     """One initializer and what it is made of.
 
     Args:
-        name: Name in the file; integers also have `<name>.scales`, and as their format has it `<name>.zero_points`,
-            `<name>.offsets` and `<name>.order`.
+        name: Name in the file; integers and 8-bit floats also have `<name>.scales`, and as their format has it
+            `<name>.zero_points`, `<name>.offsets` and `<name>.order`.
         expression: Its value, over checkpoint tensors.
         format: How it is stored.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
-        kept: Whether the checkpoint stores these integers, so that they are only packed anew.
+        kept: Whether the checkpoint stores these integers, or 8-bit floats, so that they are only packed anew.
     """
 
     name: str
@@ -136,6 +144,11 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     if len(shape) < 2:
         raise ValueError(f"Slot {slot.name!r} has shape {list(shape)}, {format} needs a matrix.")
     *lead, columns = shape
+    if format.element:
+        groups = block_count(columns, format.block or columns)
+        yield slot.name, _size(DTYPES[format.element], shape)
+        yield f"{slot.name}.scales", _size(DTYPES[format.scale], (*lead, groups))
+        return
     if format.per_channel:
         yield slot.name, _size("I8", shape)
         yield f"{slot.name}.scales", _size("F32", tuple(lead))

@@ -23,6 +23,9 @@ _DTYPES = {
     "I32": ir.DataType.INT32,
     "U8": ir.DataType.UINT8,
     "I8": ir.DataType.INT8,
+    "BF16": ir.DataType.BFLOAT16,
+    "F8_E4M3": ir.DataType.FLOAT8E4M3FN,
+    "F8_E5M2": ir.DataType.FLOAT8E5M2,
 }
 
 

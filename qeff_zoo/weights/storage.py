@@ -83,6 +83,30 @@ class Storage:
         format = next(filter(takes, formats), None)
         return (FLOAT32, False) if format is None else (format, True)
 
+    def floats_of(self, name: str, value: Expression) -> Format | None:
+        """Return the format of a matrix, or of a stack, that the checkpoint has in 8-bit floats; None for others.
+
+        Args:
+            name: Name of its weight.
+            value: Expression of the weight.
+        """
+        found = [self.encoded[one].floats for one in sources_of(value) if one in self.encoded]
+        whole = len(found) == len(sources_of(value)) and not is_computed(value)
+        if not whole or self.pattern_of(name) is not None or not _moves_rows(value, self.encoded):
+            return None
+        columns = shape_of(value, self.encoded)[-1]
+        formats = {
+            one
+            and Format(
+                bits=8,
+                block=one.group if one.group < columns else 0,
+                scale=one.scale,
+                element=one.element,
+            )
+            for one in found
+        }
+        return formats.pop() if len(formats) == 1 else None
+
 
 def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
     """Yield formats that hold rows of several matrices, the smallest first; none if they have none in common."""

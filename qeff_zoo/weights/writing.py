@@ -14,10 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 
 import numpy as np
 
@@ -172,10 +173,12 @@ class _Filling:
     def _slot_steps(self, pool: ThreadPoolExecutor, slot: Slot) -> Iterator[Callable[[], int]]:
         tensors = self.source.tensors
         tensor = _tensor(slot, self.source)
-        first = 0  # element
+        first, whole, reading = 0, None, tensor  # element
         for piece in blocks(slot.expression, tensors, _KEPT_BLOCK if slot.kept else _BLOCK):
-            yield partial(self._finish, pool.submit(self._fill, tensor, piece, first))
             part, start, stop = piece
+            if part is not whole:
+                whole, reading = part, _remembering(tensor, part, self.source)
+            yield partial(self._finish, pool.submit(self._fill, reading, piece, first))
             first += (stop - start) * math.prod(shape_of(part, tensors)[1:])
         yield partial(self._release, sources_of(slot.expression))
 
@@ -258,6 +261,32 @@ def _tensor(slot: Slot, source: TensorSource) -> _Tensor:
     if len(dtypes) == 1 and not is_computed(slot.expression):
         return _Tensor(slot, source.read, dtypes.pop(), elements)
     return _Tensor(slot, partial(_read_float32, source), "F32", elements)
+
+
+def _remembering(tensor: _Tensor, part: Expression, source: TensorSource) -> _Tensor:
+    """Return a tensor whose reader decodes quantized matrices once, if every piece of a part is made of all their rows.
+
+    Args:
+        tensor: Tensor with the part.
+        part: Expression of some of its items, which is written in pieces.
+        source: The checkpoint.
+    """
+    names = sources_of(part)
+    if not _needs_all_rows(part) or source.encoded.keys().isdisjoint(names):
+        return tensor
+    known, one_at_a_time = lru_cache(maxsize=len(names))(tensor.read), Lock()
+
+    def read(name: str, start: int | None, stop: int | None) -> Array:
+        with one_at_a_time:
+            return known(name, start, stop)
+
+    return replace(tensor, read=read)
+
+
+def _needs_all_rows(e: Expression) -> bool:
+    """Return whether rows of an expression are made of all rows of a tensor."""
+    inner = [] if isinstance(e, str) else [part for part in e if isinstance(part, list)]
+    return e[:2] == ["transpose", 0] or any(map(_needs_all_rows, inner))
 
 
 def _bytes(array: Array) -> memoryview:

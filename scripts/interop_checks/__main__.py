@@ -7,12 +7,17 @@ import os
 import sys
 from pathlib import Path
 
-from interop_checks import clients
+from interop_checks import clients, evaluation, templates
 from interop_checks.reasons import FAILS
 from interop_checks.suites import SUITES
 from interop_checks.table import RECORD, shown, summary
 
-CHECKS = {"clients": clients.run} | {name: suite.run for name, suite in SUITES.items()}
+CHECKS = {
+    "clients": clients.run,
+    **{name: suite.run for name, suite in SUITES.items()},
+    "templates": templates.run,
+    "lm-eval": evaluation.run,
+}
 
 
 def main() -> int:
@@ -20,7 +25,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/interop", description=__doc__)
     parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], metavar="CHECK", default=[])
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="TEXT", help="names with one of these texts"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="names of flows with one of these texts, or files of tests",
     )
     parser.add_argument("--cache", type=Path, default=Path(sys.prefix) / "interop", metavar="DIR")
     asked = parser.parse_args()
@@ -33,7 +42,7 @@ def main() -> int:
         rows = CHECKS[name](cache, asked.only)
         print(shown(name, rows))
         failed |= any(row["result"] == FAILS for row in rows)
-        if not asked.only:
+        if not asked.only or (name in SUITES and SUITES[name].whole(cache).exists()):
             known = json.loads(RECORD.read_bytes()) if RECORD.exists() else {}
             RECORD.write_text(
                 json.dumps({**known, name: summary(name, rows)}, indent=1) + "\n", encoding="utf-8"

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,14 +44,14 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
     others = [f"{name}={package(name, cache).path}" for name in _SERVED]
     rows: list[dict[str, Any]] = []
     with (
-        _serving("-m", "qeff_zoo", "serve", f"trained={trained}", *others) as real,
-        _serving(
+        serving("-m", "qeff_zoo", "serve", f"trained={trained}", *others) as real,
+        serving(
             "-m", "interop_checks.scripted_server", str(trained), "--model-name", "scripted"
         ) as scripted,
     ):
         urls = json.dumps(dict.fromkeys(("trained", *_SERVED), real) | {"scripted": scripted})
         for name, clients in ENVIRONMENTS.items():
-            python = _environment(cache / name, clients)
+            python = environment(cache / name, clients)
             rows += _rows([str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls, *only])
         modules = _node_modules(cache / "node")
         rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
@@ -58,7 +59,7 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _serving(*command: str) -> Iterator[str]:
+def serving(*command: str) -> Iterator[str]:
     """Run a server in a process; yield its base URL."""
     flags = ["--port", "0", "--api-key", KEY, "--threads", "1", "--request-log", "none"]
     whole = [sys.executable, "-W", "ignore", *command, *flags]
@@ -73,12 +74,21 @@ def _serving(*command: str) -> Iterator[str]:
             process.terminate()
 
 
-def _environment(folder: Path, clients: Sequence[str]) -> Path:
-    """Return the interpreter of an environment with clients, made once."""
+def environment(folder: Path, clients: Sequence[str], *, has_own: bool = False) -> Path:
+    """Return the interpreter of an environment with clients, made once.
+
+    Args:
+        folder: Folder of the environment.
+        clients: Requirements of the clients.
+        has_own: Whether it also has the packages of this environment.
+    """
     python, done = folder / "bin" / "python", folder / "clients.json"
     if not done.exists() or json.loads(done.read_bytes()) != [*clients]:
         print(f"Installing {', '.join(clients)}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        if has_own:
+            (packages,) = folder.glob("lib/python*/site-packages")
+            (packages / "own.pth").write_text(sysconfig.get_path("purelib"))
         subprocess.run([str(python), "-m", "pip", "install", "-q", *clients], check=True)
         done.write_text(json.dumps(clients))
     return python

@@ -60,9 +60,11 @@ def _patch(utils: Any, backends: Backends) -> None:
                     api_keys=keys,
                     origins=(self.cors_origins or "*",),
                     fingerprint="b-interop",
+                    page=not self.no_ui,
+                    port=getattr(self, "_port", 0),  # the same after a restart
                 )
             )
-            self.server_port = int(url.rpartition(":")[2].partition("/")[0])
+            self.server_port = self._port = int(url.rpartition(":")[2].partition("/")[0])
             self.ready = True
             utils.server_instances.add(self)
 

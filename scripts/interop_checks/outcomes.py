@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 _LENGTH = 400
-_SECONDS = 60
+_SECONDS = 180
 
 
 @pytest.hookimpl(wrapper=True)

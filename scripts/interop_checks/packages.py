@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small packages for the checks, built into the store of a cache folder."""
+"""Small packages for the checks, built into the store of a cache folder: `python -m interop_checks.packages FOLDER`."""
 
 import importlib.util
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,10 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
         lambda folder: checkpoint(folder, "bert", task="text-classification", num_labels=2),
         {"seq_lens": (64, 256)},
     ),
+    "tagger": (
+        lambda folder: checkpoint(folder, "bert", task="token-classification", num_labels=2),
+        {"seq_lens": (64, 256)},
+    ),
     "vision": (
         lambda folder: shutil.copytree(EXAMPLE.parent / "tiny-vlm", folder),
         {"ctx_len": 256, "full_batch_size": 4},
@@ -76,6 +81,14 @@ def package(name: str, cache_folder: Path) -> Package:
     make, options = _CHECKPOINTS[name]
     folder = cache_folder / "checkpoints" / name
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        make(folder)
+        staged = folder.with_name(f"{name}.part")
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        make(staged)
+        staged.rename(folder)
     return qeff_zoo.build(folder, validate=False, **options)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    for one in _CHECKPOINTS:
+        package(one, Path(sys.argv[1]))

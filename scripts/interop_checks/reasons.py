@@ -36,9 +36,10 @@ class Rule:
 
 
 _TEXT = "text, tokens or labels of the model that a test loads"
-_UNREADY = "outputs that end by themselves, with calls or an answer after reasoning: cut at 96 tokens of a small model"
+_CHOICE = "calls and reasoning that the model of a test chooses by itself"
 _FORM = "wording, types and statuses of its errors"
 _LONG = "texts beyond the context: truncated here, with a mark"
+_OWN_API = "its own API: /completion, /infill, /props, /slots, /metrics, /embeddings"
 _L, _V = "llama.cpp", "vLLM"
 #: The first that fits counts.
 RULES = (
@@ -46,14 +47,15 @@ RULES = (
     Rule(
         _L,
         FOREIGN,
-        "its own API: /completion, /infill, /props, /slots, /metrics",
+        _OWN_API,
         message=r"POST /(completion|infill)\b|GET /(props|slots|metrics)\b",
     ),
     Rule(
         _L,
         FOREIGN,
-        "its own API: /completion, /infill, /props, /slots, /metrics",
-        "test_(infill|metrics|kv_keep_only_active|ignore_eos)|parallel_slots|test_server_slots",
+        _OWN_API,
+        "test_(infill|metrics|kv_keep_only_active|ignore_eos)|parallel_slots|test_server_slots"
+        "|test_correct_api_key",
     ),
     Rule(
         _L,
@@ -63,35 +65,43 @@ RULES = (
     ),
     Rule(
         _L,
-        FOREIGN,
-        "its own parameters: content of completions and embeddings, TEI's texts, mixed inputs",
-        "test_(correct_api_key|embedding_mixed_input|embedding_content|rerank_tei)",
+        MISSING,
+        "its forms of one text: tokens and words together, and objects",
+        "test_embedding_(mixed_input|content)",
+        '"input"',
     ),
-    Rule(_L, FOREIGN, "pooling by a flag of its server", "test_embedding_pooling_none"),
+    Rule(
+        _L,
+        FOREIGN,
+        "pooling by a flag of its server: by the package here",
+        "test_embedding_pooling_none",
+    ),
     Rule(_L, FOREIGN, _LONG, "test_embedding_error_prompt_too_long"),
     Rule(
         _L,
         MISSING,
-        "grammar (GBNF) and json_schema as parameters: structured_outputs and response_format here",
-        "test_completion_with_(json_schema|grammar|response_format)",
-    ),
-    Rule(
-        _L,
-        MISSING,
-        "tokens of a chat at /v1/chat/completions/input_tokens: /tokenize here",
-        "token_count",
+        "calls in the format of functionary 3.2",
+        "functionary",
+        "tools_not_supported|calls in an unknown format",
     ),
     Rule(
         _L,
         FOREIGN,
-        "its templates by name, and its own variables of templates",
-        r"test_(apply_chat_template|chat_template|date_inside_prompt)|command-r7b.*auto",
+        "dates for templates that transformers does not give them",
+        "test_date_inside_prompt",
+        'Expected today\'s date|"messages"',
     ),
     Rule(
         _L,
         FOREIGN,
-        "paths without /v1, several addresses of a server, static files",
-        "openai_library_correct_api_key|multiple_addresses|no_ui|static_assets",
+        "its templates by name: the package's own here",
+        r"test_(apply_chat_template|chat_template)",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "paths without /v1, several addresses of a server, files of its page",
+        "openai_library_correct_api_key|multiple_addresses|static_assets",
     ),
     Rule(_L, FOREIGN, "its rules for origins, which are refused by default here", "test_cors"),
     Rule(_L, FOREIGN, "images on the server's disk", "test_local_media_file"),
@@ -104,23 +114,36 @@ RULES = (
     Rule(
         _L,
         FOREIGN,
-        "empty chats, which it accepts",
+        "empty chats, which it accepts, and two answers in turn, which it refuses",
         "test_anthropic_empty_messages|test_invalid_chat_completion_req",
     ),
     Rule(_L, FOREIGN, "files of the Hub", message=r"huggingface\.co"),
     Rule(
         _L,
         FOREIGN,
-        _UNREADY,
-        "thinking_with_reasoning_model|thoughts|real_model|hello_world|weather|calc_result"
-        "|without_tool_call_slow",
+        "a longer context than that of the small model",
+        message=r"context_length_exceeded.*2,048|expected at most 2,048|The prompt has 2,4",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        _CHOICE,
+        "thinking_with_reasoning_model|thoughts|hello_world|weather|calc_result",
+        "Expected |Should have |expected ",
+    ),
+    Rule(
+        _L,
+        FOREIGN,
+        "its first and last chunks, which have no text; OpenAI's first has an empty one",
+        message="'content' not in|assert '' is None",
     ),
     Rule(
         _L,
         FOREIGN,
         _TEXT,
-        r"test_chat_completion\[|_stream\[|openai_library|test_rerank|cached_tokens|logprobs_stream"
-        "|test_tokenize_with_bos|test_completion_stream|test_logit_bias|load_split_model",
+        r"test_chat_completion\[|openai_library|test_rerank|cached_tokens"
+        r"|test_tokenize_with_bos",
+        r"assert \d+ == \d+|match_regex|Unexpected output",
     ),
     # --- vLLM -----------------------------------------------------------------------------------
     Rule(
@@ -210,7 +233,7 @@ RULES = (
     Rule(
         _V,
         FOREIGN,
-        _UNREADY,
+        _CHOICE,
         "function_tool_use|function_calling|named_tool_use|include_reasoning|thinking_token_budget"
         "|anthropic/|responses/|test_completion_streaming|tool_parsers/|structured_outputs_json"
         "|response_format_json",

@@ -18,7 +18,7 @@ from qeff_zoo.serving.server import Server, url_of
 
 _STARTED = 60.0
 #: Maximum number of generated tokens, whatever a test sets: a small model seldom ends by itself.
-_LONGEST = 96
+_LONGEST = 256
 
 
 class Backends:

@@ -3,22 +3,18 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from interop_checks.reasons import result_of
+from interop_checks.sources import unpacked
 
 #: Modules that the suites import, and that the environment of this project lacks.
 TOOLS = ("httpx", "httpcore", "pytest-asyncio", "tblib", "cloudpickle", "pybase64")
-_INDEX = "https://pypi.org/pypi/{}/json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +40,14 @@ class Suite:
     options: tuple[str, ...] = ()
 
     def run(self, cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
-        """Run the tests; return a row for each.
+        """Run the tests; return a row for each, with those of the last whole run for the tests that do not run.
 
         Args:
             cache: Folder of the sources and packages.
             only: Files of tests; empty for all.
         """
-        source = _source(self, cache / "sources")
-        outcomes = cache / f"{self.name}.jsonl"
+        source = unpacked(self.distribution, self.members, cache / "sources") / self.folder
+        outcomes = cache / f"{self.name}.part.jsonl"
         outcomes.unlink(missing_ok=True)
         paths = [os.environ.get("PYTHONPATH", ""), str(_tools(cache / "tools"))]
         environment = {
@@ -60,13 +56,25 @@ class Suite:
             "INTEROP_OUTCOMES": str(outcomes),
             "PYTHONPATH": os.pathsep.join(paths),
         }
+        # A build takes longer than the time of one test.
+        building = [sys.executable, "-W", "ignore", "-m", "interop_checks.packages", str(cache)]
+        subprocess.run(building, env=environment, check=True)
         plugins = [f"interop_checks.{self.plugin}", "interop_checks.outcomes", "no:cacheprovider"]
         command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "--tb=line"]
         command += ["--continue-on-collection-errors", *self.options]
         command += [word for plugin in plugins for word in ("-p", plugin)]
         subprocess.run([*command, *(only or self.tests)], cwd=source, env=environment, check=False)
-        rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").splitlines()]
-        return [_row(self.name, row) for row in rows]
+        found = _outcomes(outcomes)
+        if only:
+            found = {**_outcomes(self.whole(cache)), **found}
+        if not only or self.whole(cache).exists():
+            outcomes.write_text("".join(f"{json.dumps(row)}\n" for row in found.values()))
+            outcomes.replace(self.whole(cache))
+        return [_row(self.name, row) for row in found.values()]
+
+    def whole(self, cache: Path) -> Path:
+        """Return the file of the outcomes of all tests."""
+        return cache / f"{self.name}.jsonl"
 
 
 SUITES: Mapping[str, Suite] = {
@@ -108,37 +116,15 @@ SUITES: Mapping[str, Suite] = {
 }
 
 
+def _outcomes(path: Path) -> dict[str, dict[str, str]]:
+    """Return outcomes by test; none for a file that does not exist."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {row["test"]: row for row in map(json.loads, lines)}
+
+
 def _row(suite: str, row: Mapping[str, str]) -> dict[str, str]:
     result, reason = result_of(suite, row)
     return {"result": result, "test": row["test"], "reason": reason}
-
-
-def _source(suite: Suite, folder: Path) -> Path:
-    """Return the folder of a suite's tests, downloaded once."""
-    unpacked = folder / suite.distribution
-    if not unpacked.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        index = _INDEX.format(suite.distribution)
-        with urllib.request.urlopen(index) as answer:
-            files = json.load(answer)["urls"]
-        url = next(one["url"] for one in files if one["packagetype"] == "sdist")
-        archive = folder / f"{suite.distribution}.tar.gz"
-        print(f"Downloading {archive.name}", file=sys.stderr)
-        whole = urllib.parse.urljoin(index, url)  # a mirror's URLs are relative
-        with urllib.request.urlopen(whole) as answer, archive.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-        staged = folder / f"{suite.distribution}.part"
-        shutil.rmtree(staged, ignore_errors=True)
-        with tarfile.open(archive) as packed:
-            wanted = [
-                one for one in packed if any(part in f"/{one.name}" for part in suite.members)
-            ]
-            packed.extractall(staged, wanted, filter="data")
-        (top,) = staged.iterdir()
-        top.rename(unpacked)
-        staged.rmdir()
-        archive.unlink()
-    return unpacked / suite.folder
 
 
 def _tools(folder: Path) -> Path:

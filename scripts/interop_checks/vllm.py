@@ -54,6 +54,8 @@ _SERVED = ("server", "client", "url")
 class Loose:
     """Object of JSON."""
 
+    completion_tokens = 0  # vLLM's default
+
     def __init__(self, **values: Any) -> None:
         for name, value in values.items():
             setattr(self, name, _loose(value))
@@ -143,7 +145,7 @@ class RemoteOpenAIServer:
         del others
         given = vllm_serve_args.split() if isinstance(vllm_serve_args, str) else vllm_serve_args
         flags = [str(one) for one in given]
-        name = package_of(model)
+        name = "tagger" if "token_classify" in flags else package_of(model)
         key = (env_dict or {}).get("VLLM_API_KEY") or _value(flags, "--api-key")
         self._stack = ExitStack()
         url = self._stack.enter_context(
@@ -168,7 +170,7 @@ class RemoteOpenAIServer:
 
     def url_for(self, *parts: str) -> str:
         """Return the URL of a path."""
-        return "/".join([self.url_root, *parts])
+        return "/".join([self.url_root, *(part.strip("/") for part in parts)])
 
     def get_client(self, **options: Any) -> Any:
         """Return OpenAI's client."""

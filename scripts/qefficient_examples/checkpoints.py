@@ -279,6 +279,18 @@ def _internvl(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
+def _molmo(folder: Path) -> None:
+    import molmo_checkpoint
+    import molmo_processor
+
+    molmo_checkpoint.write(folder, side=336, patch=14, **_LONG)
+    processor = {"auto_map": {"AutoProcessor": "preprocessing_molmo.MolmoProcessor"}}
+    (folder / "processor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+    code = "from transformers import PreTrainedConfig\n\n\nclass MolmoConfig(PreTrainedConfig):\n"
+    (folder / "config_molmo.py").write_text(f"{code}    model_type = 'molmo'\n", encoding="utf-8")
+    shutil.copy(molmo_processor.__file__, folder / "preprocessing_molmo.py")
+
+
 def _coded(model_type: str) -> Make:
     """Return the maker of a checkpoint whose classes are in its own code, of which there is only a configuration."""
 
@@ -349,7 +361,7 @@ CHECKPOINTS: Mapping[str, Make] = {
     **dict.fromkeys(("Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.5-35B-A3B",
                      "Qwen/Qwen3.5-122B-A10B"), _QWEN3_5_MOE),
     "OpenGVLab/InternVL2_5-1B": _internvl,
-    "allenai/Molmo-7B-D-0924": _coded("molmo"),
+    "allenai/Molmo-7B-D-0924": _molmo,
 }  # fmt: skip
 #: The same files under several names: each is written once, by its maker.
 _TWINS = {make: name for name, make in reversed([*CHECKPOINTS.items()]) if make is not _adapter}

@@ -29,9 +29,6 @@ OWN_FAULTS: Mapping[str, str] = {
     "examples/performance/compute_context_length/granite_vision.py": (
         "It calls its own function run_model without the argument token."
     ),
-    "scripts/debug/image_model.py": (
-        "After LLaVA and InternVL, which run, it calls the processor in the code of Molmo's published checkpoint."
-    ),
 }
 #: Arguments of scripts that require some, as their READMEs have them.
 ARGUMENTS: Mapping[str, str] = {

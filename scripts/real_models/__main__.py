@@ -17,6 +17,7 @@ import package_faults
 from qeff_zoo.errors import ParityError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline.checks import source_of
+from qeff_zoo.tasks import find
 from qeff_zoo.validation import records
 from real_models import sentences, speech, table, text
 from real_models.models import MODELS, STORED, Place, RealModel
@@ -98,6 +99,8 @@ def _run(model: RealModel, asked: argparse.Namespace, cache: Path) -> Iterator[s
                 package = _build(model, checkpoint, storage)
                 if asked.again or not _is_recorded(package, measuring):
                     _record(package, measuring)
+                if asked.speed:
+                    _speed(package)
                 if asked.faults and storage == model.damaged:
                     _damage(package, measuring.place)
             except (ZooError, subprocess.CalledProcessError) as error:
@@ -130,6 +133,13 @@ def _record(package: Package, measuring: Measuring) -> None:
         passes=(0, 1),
     )
     records.add_measured(package, figures, FOLDER)
+
+
+def _speed(package: Package) -> None:
+    """Measure and record the speed of a package: of text with a short and a longer prompt."""
+    lengths = {"generation": ["--prompt-len", "64", "384"], "speech": []}
+    if kind := find(package.task).commands.bench:
+        _answer("bench", str(package.path), "--record", "--json", "--quiet", *lengths[kind])
 
 
 def _damage(package: Package, place: Place) -> None:
@@ -176,6 +186,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="also what is recorded already")
     text = "also damage the package of Gemma 3 as stored in many ways, a minute each"
     parser.add_argument("--faults", action="store_true", help=text)
+    text = "also measure the speed, for the site; nothing else should run on the machine"
+    parser.add_argument("--speed", action="store_true", help=text)
     parser.add_argument(
         "--list", action="store_true", help="only list the models, their licences and wheels"
     )

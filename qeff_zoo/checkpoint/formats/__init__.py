@@ -3,7 +3,8 @@
 
 The module of a method has a function `encodings(stored)`. Its result is read row by row, so that only a piece of a
 matrix is decoded at a time. If some variants of a method are unsupported, a function `problem(config)` explains them,
-and if it has small floats in place of integers, `floats(config)`. Nothing here imports torch or transformers.
+and if it has small floats in place of integers, `floats(config)`, and `is_float8(config)` if these may have 8 bits.
+Nothing here imports torch or transformers.
 """
 
 import importlib
@@ -67,6 +68,18 @@ def floats_of(config: Mapping[str, Any]) -> str:
     """
     floats = getattr(_module(str(config["quant_method"])), "floats", None)
     return str(floats(config)) if floats else ""
+
+
+def is_float8(config: Mapping[str, Any]) -> bool:
+    """Return whether all quantized matrices of a checkpoint are 8-bit floats.
+
+    Args:
+        config: `quantization_config`; empty if there is none.
+    """
+    if not config:
+        return False
+    is_float8 = getattr(_module(str(config["quant_method"])), "is_float8", None)
+    return bool(is_float8 and is_float8(config))
 
 
 def rows_of(config: Mapping[str, Any]) -> Mapping[str, int | None]:

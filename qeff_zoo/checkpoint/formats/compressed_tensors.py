@@ -96,9 +96,21 @@ def problem(config: Mapping[str, Any]) -> str:
 
 def floats(config: Mapping[str, Any]) -> str:
     """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
-    schemes = [group.get("weights") for group in _groups(config)]
-    found = [one for one in schemes if isinstance(one, dict) and one.get("type") == "float"]
-    return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
+    return "8-bit floats" if any(map(_has_float8, _groups(config))) else ""
+
+
+def is_float8(config: Mapping[str, Any]) -> bool:
+    """Return whether all matrices are 8-bit floats."""
+    return bool(groups := _groups(config)) and all(map(_has_float8, groups))
+
+
+def _has_float8(group: Mapping[str, Any]) -> bool:
+    weights = group.get("weights")
+    return (
+        isinstance(weights, dict)
+        and weights.get("type") == "float"
+        and weights.get("num_bits") == 8
+    )
 
 
 def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -78,6 +78,27 @@ class Integers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Floats:
+    """A tensor (…, rows, columns) of 8-bit floats with a scale per group of columns.
+
+    `value[n, k] = float[n, k] * scale[n, k // group]`
+
+    Args:
+        element: Type of the floats: "float8_e4m3fn" or "float8_e5m2".
+        scale: Type of the scales in the checkpoint: "float32", "float16" or "bfloat16".
+        group: Group size, in columns.
+        octets: Floats, (…, rows, columns) uint8.
+        scales: Scales, (…, rows, groups) float32.
+    """
+
+    element: str
+    scale: str
+    group: int
+    octets: Part
+    scales: Part
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoded:
     """A quantized tensor of the float model.
 
@@ -87,6 +108,7 @@ class Encoded:
         about: Description for people: "int4 in groups of 128, zero points".
         values: Function that dequantizes it to float32.
         integers: Integer format; None for tables and small floats.
+        floats: Format of 8-bit floats; None for all others, and for scales of columns or in powers of two.
         block_rows: Rows of the blocks that have a scale each; 0 for one scale of all rows.
     """
 
@@ -95,6 +117,7 @@ class Encoded:
     about: str
     values: Part
     integers: Integers | None = None
+    floats: Floats | None = None
     block_rows: int = 1
 
     @property

@@ -5,13 +5,14 @@ import ml_dtypes
 import numpy as np
 
 from qeff_zoo.checkpoint.floats import to_float32
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Part, Stored
+from qeff_zoo.checkpoint.formats.encoded import Encoded, Floats, Part, Stored
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import CheckpointError
 
 #: Safetensors dtypes of scales.
 FLOATS = ("F16", "BF16", "F32")
+_NAMES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 #: Safetensors dtypes of floats of 8 bits.
 SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")
 #: A scale that is a power of two, in 8 bits.
@@ -165,11 +166,24 @@ def small_floats(
         floats *= np.repeat(by_block, wide, -1)[..., :columns] if wide < columns else by_block
         return floats
 
+    def octets(read: Read, start: int, stop: int) -> Array:
+        return read(info.name, start, stop)
+
+    floats = None
+    if scale.dtype in FLOATS and (wide > 1 or columns == 1):
+        floats = Floats(
+            element=_SMALL[info.dtype].__name__,
+            scale=_NAMES[scale.dtype],
+            group=wide,
+            octets=octets,
+            scales=scales,
+        )
     return Encoded(
         shape=info.shape,
         sources=(info.name, scale.name),
         about=about,
         values=values,
+        floats=floats,
         block_rows=block_rows,
     )
 

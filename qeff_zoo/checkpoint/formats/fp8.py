@@ -50,6 +50,11 @@ def floats(config: Mapping[str, Any]) -> str:
     return "8-bit floats"
 
 
+def is_float8(config: Mapping[str, Any]) -> bool:
+    """Return whether all matrices are 8-bit floats."""
+    return True
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of an FP8 checkpoint."""
     encoded = {}

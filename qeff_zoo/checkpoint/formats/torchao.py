@@ -41,6 +41,11 @@ def floats(config: dict[str, Any]) -> str:
     return "8-bit floats" if "Float8" in str(config.get("quant_type")) else ""
 
 
+def is_float8(config: dict[str, Any]) -> bool:
+    """Return whether all matrices are 8-bit floats."""
+    return bool(floats(config))
+
+
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of a torchao checkpoint."""
     encoded = {}

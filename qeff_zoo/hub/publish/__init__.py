@@ -4,7 +4,7 @@
 In: a `Publication`. Out: the URL of the commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ def publish(
     reporter: Reporter | None = None,
     sign: Sign | None = None,
     notice: Notice | None = None,
+    change: Callable[[Index], Index] | None = None,
 ) -> str:
     """Do what was planned, in one commit; after a failure or a kill, planning and doing it again goes on from there.
 
@@ -33,6 +34,7 @@ def publish(
         reporter: Without one, the client's own progress bars are not shown either.
         sign: Signs the index; needed where it is signed already.
         notice: Notice about the package; None for the remote's current one.
+        change: Function of further changes of the index in the same commit.
 
     Returns:
         The URL of the commit, or of the pull request; that of the remote if it has all of it already.
@@ -51,6 +53,8 @@ def publish(
         if other := other_at(entry, index):
             raise refusal(publication.package.name, remote.url, [other])
         index = index.with_entry(merged(entry, index))
+        if change:
+            index = change(index)
         if notice is None:
             return index
         known = notice.instead is None or index.has(notice.instead, entry.model)

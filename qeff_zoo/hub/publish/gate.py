@@ -181,19 +181,28 @@ def licence_of(manifest: Mapping[str, Any], *, ask: bool) -> Licence:
         ask: Ask the Hub whether the source is gated, if the licence does not forbid it anyway.
     """
     stated = manifest["license"]
+    licence = licence_of_text(stated)
+    model_id = source_in(manifest).get("model_id")
+    if not licence.public or model_id is None or not ask:
+        return licence
+    if closed := _closed(model_id):
+        return Licence(False, closed)
+    return Licence(True, f"its source's licence {stated!r} allows it, and {model_id} is not gated")
+
+
+def licence_of_text(stated: str | None) -> Licence:
+    """Judge a licence by its name alone.
+
+    Args:
+        stated: Name of the licence; None without one.
+    """
     if stated is None:
         return Licence(False, "its source states no licence")
     if stated.lower() not in REDISTRIBUTABLE:
         return Licence(
-            False,
-            f"its source's licence {stated!r} is not known to allow everyone a copy",
+            False, f"its source's licence {stated!r} is not known to allow everyone a copy"
         )
-    model_id = source_in(manifest).get("model_id")
-    if model_id is None or not ask:
-        return Licence(True, f"its source's licence {stated!r} allows it")
-    if closed := _closed(model_id):
-        return Licence(False, closed)
-    return Licence(True, f"its source's licence {stated!r} allows it, and {model_id} is not gated")
+    return Licence(True, f"its source's licence {stated!r} allows it")
 
 
 def _closed(model_id: str) -> str | None:

@@ -5,7 +5,7 @@ In: a package and a remote. Out: a `Publication`, from reading alone, with all t
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.index import Index
-from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
+from qeff_zoo.hub.publish.gate import Licence, licence_of, licence_of_text, objections
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote
-from qeff_zoo.hub.remotes.hub_api import HubRemote
+from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
 from qeff_zoo.hub.remotes.protocol import MISSING, OTHER, PRIVATE, PUBLIC, THERE, Holdings
 from qeff_zoo.hub.trust_check import is_as_good_as_ours
 from qeff_zoo.package import Package
@@ -207,12 +207,15 @@ def _as_it_is(package: Package) -> tuple[Package, Entry]:
     return there, Entry.of(there.manifest, content, signed=signed)
 
 
-def check_destination(where: str, *, private: bool = False) -> None:
-    """Find before a long build what would forbid to publish its package, whatever that is.
+def check_destination(
+    where: str, *, private: bool = False, licences: Mapping[str, str | None] | None = None
+) -> None:
+    """Find before long builds what would forbid to publish their packages.
 
     Args:
         where: See `plan_publication`.
         private: See `plan_publication`.
+        licences: Stated licence by model, None for a model without one; or None if it is not known yet.
 
     Raises:
         PublishError: The destination is refused.
@@ -220,7 +223,13 @@ def check_destination(where: str, *, private: bool = False) -> None:
     """
     remote = destination(where)
     holdings = remote.holdings("")
-    if found := list(_misplaced(remote, holdings, private=private, create_pr=False)):
+    found = list(_misplaced(remote, holdings, private=private, create_pr=False))
+    if isinstance(remote, HubRemote):
+        found = found or list(_forbidden(remote))
+    for model, stated in sorted((licences or {}).items()):
+        reasons = _exposed(remote, holdings, licence_of_text(stated))
+        found += [f"{model}: {reason}" for reason in reasons]
+    if found:
         raise refusal("the package", where, found)
 
 
@@ -270,6 +279,25 @@ def _misplaced(
         yield f"{remote.repo} is not there, and a new one has no branch {remote.revision!r}. Leave the branch out."
     if create_pr and holdings.visibility is None:
         yield f"{remote.repo} is not there, so nobody could merge a pull request. Leave out --create-pr."
+
+
+def _forbidden(remote: HubRemote) -> Iterator[str]:
+    """Return why the user of the token may not write to a Hub repository, by the roles that the Hub lists."""
+    from huggingface_hub import whoami
+
+    found = hub_call("look up the user of the token", lambda: whoami(hub_token(), cache=True))
+    owner, user = remote.repo.partition("/")[0], found["name"]
+    roles = {user: "write", **{org["name"]: org.get("roleInOrg") for org in found.get("orgs", ())}}
+    if owner not in roles:
+        yield (
+            f"{user!r} is no member of {owner!r}. Expected the token of {owner!r} or of a member. Sign in with it, or "
+            "publish elsewhere."
+        )
+    elif "read" in (roles[owner], found.get("auth", {}).get("accessToken", {}).get("role")):
+        yield (
+            f"{user!r} may only read from {owner!r} with the present token. Expected a token with the role 'write'. "
+            "Sign in with one, or publish elsewhere."
+        )
 
 
 def _exposed(

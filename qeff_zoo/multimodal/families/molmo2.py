@@ -24,9 +24,9 @@ _IMAGE = (
 )
 _FRAME = "frame_start_token_id", "frame_end_token_id"
 #: Array of the processor with the patches of each image token, counted over all crops of an image, -1 for padding.
-_POOLING = "image_token_pooling"
+POOLING = "image_token_pooling"
 #: Array of the processor with the rows and columns of image tokens of the whole image and of its canvas.
-_GRIDS = "image_grids"
+GRIDS = "image_grids"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Molmo2(Images):
 
     any_size: ClassVar[bool] = True
     among: ClassVar[tuple[str, ...]] = (*_IMAGE, *_FRAME)
+    #: Further arrays of the processor, with a number for each patch of each crop.
+    of_patches: ClassVar[tuple[str, ...]] = ()
     opening: ClassVar[tuple[str, ...]] = ("bos_token", "eos_token")
 
     @property
@@ -53,7 +55,7 @@ class Molmo2(Images):
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
         return Layout(
-            grid=_grid,
+            grid=grid_of,
             write=_write,
             settings=(
                 "image_use_col_tokens",
@@ -68,7 +70,7 @@ class Molmo2(Images):
         """See `Images`."""
         from qeff_zoo.tasks.multimodal import overlapping_crop_tracing
 
-        return overlapping_crop_tracing.tracing(model, _POOLING)
+        return overlapping_crop_tracing.tracing(model, POOLING, self.of_patches)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`: all crops together, since an image token is pooled from patches of several."""
@@ -76,10 +78,10 @@ class Molmo2(Images):
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
 
-        pixels = np.ascontiguousarray(prepared[self.pixels], np.float32)
-        patches = prepared[_POOLING].astype(np.int64)
-        found = vision.run({self.pixels: pixels, _POOLING: patches})
-        grid = self.prompt_layout.grid(len(pixels), prepared, vision.config)
+        numbers = {name: prepared[name] for name in (self.pixels, *self.of_patches)}
+        numbers = {name: np.ascontiguousarray(one, np.float32) for name, one in numbers.items()}
+        found = vision.run({**numbers, POOLING: prepared[POOLING].astype(np.int64)})
+        grid = self.prompt_layout.grid(len(prepared[self.pixels]), prepared, vision.config)
         return Encoded(digest=digest, features=found, grid=grid)
 
     def check_prompt(self, images: int, videos: int) -> None:
@@ -99,12 +101,12 @@ class Molmo2(Images):
         _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
         each = np.asarray(given["video_token_pooling"])[: rows * columns]  # equal for every frame
         return {
-            "pixel_values": pixels, _POOLING: each, _GRIDS: np.array([[rows, columns, 0, 0]]), **known
+            "pixel_values": pixels, POOLING: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
         """See `Images`."""
-        return len(prepared["pixel_values"]) * len(prepared[_POOLING])
+        return len(prepared["pixel_values"]) * len(prepared[POOLING])
 
     @property
     def drawn_as_pixels(self) -> bool:
@@ -122,8 +124,8 @@ class Molmo2(Images):
         squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
         second = np.where(squares < 0, -1, squares + side**2)
         return {
-            _POOLING: np.concatenate([squares, second]),
-            _GRIDS: np.array([[*grid, *grid]]),
+            POOLING: np.concatenate([squares, second]),
+            GRIDS: np.array([[*grid, *grid]]),
             self.pixels: random.standard_normal((2, *values), np.float32),
         }
 
@@ -132,14 +134,15 @@ class Molmo2(Images):
         import torch
 
         found, before = [], 0
-        for part, crops in zip(arrays[_POOLING], arrays[self.pixels], strict=True):
+        for part, crops in zip(arrays[POOLING], arrays[self.pixels], strict=True):
             found.append(torch.where(part < 0, part, part + before))
             before += crops.shape[0] * crops.shape[1]
-        return {**arrays, _POOLING: found}
+        return {**arrays, POOLING: found}
 
 
-def _grid(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
-    down, right, tall, wide = (int(one) for one in prepared[_GRIDS].reshape(4))
+def grid_of(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
+    """Return the number of image tokens of the whole image, and rows and columns of those of its canvas."""
+    down, right, tall, wide = (int(one) for one in prepared[GRIDS].reshape(4))
     return down * right, tall, wide
 
 

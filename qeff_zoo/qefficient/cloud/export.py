@@ -49,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(
         parser, "full_batch_size", type=int, metavar="N", help="for a graph of continuous batching"
     )
+    text = "accepted: the graph is the same, and `compile` chooses the type of keys and values"
+    flags.add(parser, "mxint8_kv_cache", nargs="?", const=True, default=False, help=text)
     return parser
 
 

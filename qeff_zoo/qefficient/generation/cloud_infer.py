@@ -110,7 +110,7 @@ class QAICInferenceSession:
         enable_debug_logs: bool = False,
         data_path_timeout_ms: int = 60_000,
     ) -> None:
-        self.package, self._compiled = _found(Path(qpc_path))
+        self.package, self._compiled = program_at(Path(qpc_path))
         self._device_ids = device_ids
         #: Sizes of images that `compile` was given.
         self._image_sizes: tuple[str, ...] = getattr(qpc_path, "image_sizes", ())
@@ -260,8 +260,15 @@ def _sizes(axes: Iterable[int | str | None], symbols: Mapping[str, str]) -> Iter
     return (axis if isinstance(axis, int) else int(symbols.get(str(axis), 1)) for axis in axes)
 
 
-def _found(path: Path) -> tuple[Package, CompiledProgram]:
-    """Return the package of a path, and the program: that of the path, or the one that decodes."""
+def program_at(path: Path) -> tuple[Package, CompiledProgram]:
+    """Return the package of a path, and the program: that of the path, or the one that decodes.
+
+    Args:
+        path: Folder of a package, or path of a program in it.
+
+    Raises:
+        GenerationError: The folder is prepared, and not compiled.
+    """
     if (path / SCRIPT).is_file():
         raise GenerationError(
             f"{str(path)!r} is prepared, and has no program yet; expected a package. Run {SCRIPT} in it on a machine "

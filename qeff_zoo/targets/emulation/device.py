@@ -45,6 +45,9 @@ _ARRANGES = {
     *("Cast", "CastLike", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 }  # fmt: skip
 
+#: Operator whose result is a weight: that is rounded, and its scales are read as they are.
+_DEQUANTIZES = "DequantizeLinear"
+
 _FLOAT16 = f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
 Float16 (x) => (y) {{
@@ -213,7 +216,7 @@ class _Rounding:
                 self._kept.add(value)
                 continue
             for node, index in list(value.uses()):
-                if self._is_exact(node):
+                if self._is_exact(node) or node.op_type == _DEQUANTIZES:
                     continue
                 axis = multiplied.get((value, node))
                 if axis is None and not self._rounds_to_float16(value):
@@ -258,7 +261,11 @@ class _Rounding:
             if not exact and (_moves(node) or self._reads_kept(node)):
                 continue
             for value in node.outputs:
-                uses = [use for use in value.uses() if not (exact and self._is_exact(use.node))]
+                uses = [
+                    use
+                    for use in value.uses()
+                    if not (exact and self._is_exact(use.node)) and use.node.op_type != _DEQUANTIZES
+                ]
                 if _is_float(value) and (uses or value.is_graph_output()):
                     self._redirect(value, ir.node("Float16", [value], domain=DOMAIN), uses)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -22,6 +22,7 @@ from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 from . import processor
+from .binding import Binding, OutputMemory, value_of
 
 _ONLY_ERRORS = 3
 #: Rows of a product that kernels compute at once; they compute fewer rows, the last ones of a call, in another order.
@@ -34,6 +35,7 @@ _REFUSALS = (
     *(raised.NoSuchFile, raised.NotImplemented, raised.RuntimeException),
 )
 _WEIGHTS_LIE_IN = "session.model_external_initializers_file_folder_path"
+Shapes: TypeAlias = list[tuple[int, ...]]
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),
@@ -211,13 +213,15 @@ class OrtProgram:
         )
         self._has_windows = any(state.kind == "window" for state in self.states)
         self.split = split
-        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
-        self._bound: dict[tuple[int, int], dict[str, Array]] = {}
+        self._bindings: dict[tuple[int, int], Binding] = {}
+        self._made = {name: OutputMemory(tensor.dtype) for name, tensor in self.outputs.items()}
         self._sized = {
             name: tensor
             for name, tensor in self.inputs.items()
             if any(isinstance(size, str) for size in tensor.shape)
         }
+        #: Shapes of inputs in the newest call, and those of its outputs.
+        self._newest: tuple[Shapes | None, dict[str, tuple[int, ...] | None]] = (None, {})
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -233,29 +237,24 @@ class OrtProgram:
         return [*_runs(begin), *([row] for row in starts if row not in begin)]
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
-        """Run one call; what it returns has memory of its own."""
-        binding = self._binding(rows[0], len(rows)) if rows else self._session.io_binding()
-        bound = self._bound.setdefault((rows[0], len(rows)), {}) if rows else {}
+        """Run one call; no later call changes what it returns."""
+        binding = self._binding(rows[0], len(rows)) if rows else Binding(self._session.io_binding())
         for name, array in inputs.items():
-            if bound.get(name) is not array:  # what stays the same from call to call is bound once
-                binding.bind_cpu_input(name, array)
-                bound[name] = array
-        sizes = _symbols(self._sized, inputs)
+            binding.bind_input(name, array)
         made: dict[str, Array] = {}
-        for name, tensor in self.outputs.items():
-            shape = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
-            known = [size for size in shape if size is not None]
-            if len(known) == len(tensor.shape) > 0:
-                made[name] = np.empty(known, tensor.dtype)
-                binding.bind_ortvalue_output(name, _value(made[name]))
+        for name, shape in self._output_shapes(inputs).items():
+            if shape is None:
+                binding.raw.bind_output(name)
             else:
-                binding.bind_output(name)
+                # Calls without batch slots may run at the same time.
+                memory = self._made[name] if rows else OutputMemory(self.outputs[name].dtype)
+                made[name] = binding.bind_output(name, shape, memory)
         with _understood("run the graph"):
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding.raw)
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             states = sum(state.written for state in self.states) if rows else 0
-            found = binding.get_outputs()[states:]
+            found = binding.raw.get_outputs()[states:]
             # What has memory of ours stays there: an OrtValue does not keep it alive.
             made |= {
                 name: one.numpy()
@@ -264,15 +263,31 @@ class OrtProgram:
             }
         return made
 
-    def _binding(self, first: int, count: int) -> onnxruntime.IOBinding:
+    def _output_shapes(self, inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...] | None]:
+        """Return the shape of each output; None if the sizes of the inputs do not determine it."""
+        given = [inputs[name].shape for name in self._sized]
+        known, shapes = self._newest
+        if given == known:
+            return shapes
+        sizes = _symbols(self._sized, inputs)
+        shapes = {}
+        for name, tensor in self.outputs.items():
+            found = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
+            shape = tuple(size for size in found if size is not None)
+            shapes[name] = shape if len(shape) == len(tensor.shape) > 0 else None
+        self._newest = given, shapes
+        return shapes
+
+    def _binding(self, first: int, count: int) -> Binding:
         """Bind that many adjacent rows of every state, as what a call reads and writes."""
         if (first, count) not in self._bindings:
-            binding = self._bindings[first, count] = self._session.io_binding()
+            raw = self._session.io_binding()
             for state in self.states:
-                bound = _value(self.memory[state.name][first : first + count])
-                binding.bind_ortvalue_input(state.name, bound)
+                bound = value_of(self.memory[state.name][first : first + count])
+                raw.bind_ortvalue_input(state.name, bound)
                 if state.written:
-                    binding.bind_ortvalue_output(state.output, bound)
+                    raw.bind_ortvalue_output(state.output, bound)
+            self._bindings[first, count] = Binding(raw)
         return self._bindings[first, count]
 
 
@@ -295,10 +310,7 @@ def _symbols(known: Mapping[str, Tensor], given: Mapping[str, Array]) -> dict[st
 
 def _runs(rows: Sequence[int]) -> list[list[int]]:
     """Cut ascending numbers into runs without a gap."""
+    if rows and rows[-1] - rows[0] + 1 == len(rows):
+        return [[*rows]]
     pairs = groupby(enumerate(rows), lambda pair: pair[1] - pair[0])
     return [[row for _, row in run] for _, run in pairs]
-
-
-def _value(array: Array) -> onnxruntime.OrtValue:
-    """Wrap an array; on the CPU both share the memory."""
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -30,6 +30,7 @@ class QaicTarget(Target):
     name: str = "qaic"
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
+    keeps_float8: bool = True
     level: str = "device"
     lora_unsupported: str = ""
     needs_weights: bool = False

@@ -5,7 +5,8 @@ States go through the compiler's own scatter and gather, see `states`, and RMS n
 is standard ONNX: bodies of semantic ops, with angles from tables, weights as products read them, and no constant that
 float16 and int32 do not hold. Functions of layers are inlined; nodes' names tell the layer, see `passes.layers`.
 
-Integers of a quantized checkpoint stay where MatMulNBits takes them as QEfficient gives them.
+Integers of a quantized checkpoint stay where MatMulNBits takes them as QEfficient gives them, and its 8-bit floats
+behind DequantizeLinear.
 """
 
 import math
@@ -22,7 +23,7 @@ from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import layers, narrowing, position_tables, sequences, whole_numbers
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.targets.base import Lowered
-from qeff_zoo.weights import products
+from qeff_zoo.weights import products, small_floats
 from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
@@ -73,14 +74,15 @@ def lower(
     for node in list(model.graph):
         if node.op_type == "Gemm":
             _split(model.graph, node)
+    if small_floats.keep(weights):
+        model.opset_imports[""] = small_floats.OPSET
     weights.settle()
     weights.rest()
     narrowing.narrow(model)
     if program.flags.get("include_sampler") and program.decodes:
         sampler.attach(model, program.flags)
     ops.attach(model)
-    if kept := weights.used_matrices():
-        model.opset_imports[products.CONTRIB] = 1
+    model.opset_imports[products.CONTRIB] = 1
     _drop_casts(model)
     onnx_passes.IdentityEliminationPass()(model)
     onnx_passes.RemoveUnusedNodesPass()(model)
@@ -96,7 +98,7 @@ def lower(
     return Lowered(
         model=model,
         slots=weights.used_slots(),
-        numerics=Numerics(matrices=kept, activations="float16"),
+        numerics=Numerics(matrices=weights.used_matrices(), activations="float16"),
         ways={what: dict(+counts) for what, counts in ways.items() if +counts},
     )
 

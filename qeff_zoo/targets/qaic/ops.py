@@ -258,5 +258,6 @@ def _attach(model: ir.Model, *, host: bool) -> None:
     for op in ALL:
         if (op.domain, op.name) in called:
             function = op.function(host=host)
+            function.opset_imports[""] = model.opset_imports[""]
             model.functions[function.identifier()] = function
             model.opset_imports[op.domain] = 1

@@ -24,6 +24,7 @@ class QnnAicTarget(QaicTarget):
 
     name: str = "qnn-aic"
     weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
+    keeps_float8: bool = False
     reads: tuple[str, ...] = ("text",)
     roles: tuple[str, ...] = ()
     lora_unsupported: str = (

@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -126,20 +126,25 @@ class EncoderSession:
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
-    def read(self, texts: Sequence[Texts], max_length: int | None = None) -> list[Encoded]:
+    def read(
+        self,
+        texts: Sequence[Texts],
+        max_length: int | None = None,
+        side: Literal["left", "right"] | None = None,
+    ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
         Args:
             texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
             max_length: Smaller number of tokens than the session's; None for that.
+            side: Side on which texts are truncated; None for the tokenizer's.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
-        if max_length is None:
-            return self._reader.read(texts)
-        return replace(self._reader, max_length=min(max_length, self.max_length)).read(texts)
+        most = min(max_length or self.max_length, self.max_length)
+        return replace(self._reader, max_length=most, side=side).read(texts)
 
 
 def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:

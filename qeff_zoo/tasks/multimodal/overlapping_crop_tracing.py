@@ -2,6 +2,7 @@
 """Overlapping crops of an image, whose feature rows combine patches of several crops: program `vision`.
 
 IN   pixel_values (crops, patches, values) f32          all crops of an image, in the one size of the encoder
+     [<of_patches> (crops, patches) f32]                a number for each patch, such as its share without padding
      <pooled> (image_rows, pool) i64                    patches of each row, counted over all crops, -1 for none;
                                                         named by the recipe after the forward's argument
 OUT  outputs of `qeff_zoo.tasks.multimodal.vision_tracing`
@@ -43,39 +44,42 @@ class Crops(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        pooled: Argument of the forward for the patches of each row.
+        names: Arguments of the forward for the inputs.
     """
 
-    def __init__(self, model: Any, pooled: str) -> None:
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.pooled = model, pooled
+        self.model, self.names = model, names
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows."""
-        pixels, patches = given
-        arguments = {self.pooled: patches, _GRIDS: torch.zeros(1, 4, dtype=torch.long)}
+        arguments = dict(zip(self.names, given, strict=True))
+        grids = torch.zeros(1, 4, dtype=torch.long)
         with Concrete(), _EveryRow():
-            output = self.model.get_image_features(pixel_values=pixels, **arguments)
+            output = self.model.get_image_features(**arguments, **{_GRIDS: grids})
         return (rows_of(output.pooler_output),)
 
 
-def tracing(model: Any, pooled: str) -> Tracing:
+def tracing(model: Any, pooled: str, of_patches: Sequence[str] = ()) -> Tracing:
     """Describe how to trace the encoder of crops.
 
     Args:
         model: Model from `loader.load_meta`.
         pooled: Argument of the forward for the patches of each row.
+        of_patches: Arguments of the forward with a number for each patch.
     """
     vision = model.config.vision_config
     patches = math.prod(side // vision.patch_size for side in vision.image_size)
     values = vision.patch_size**2 * vision.num_channels
     rows, pool = Dim("image_rows", min=2), Dim("pool", min=2)
+    crops = {0: Dim("crops", min=2)}
     given = {
-        "pixel_values": (torch.zeros(_CROPS, patches, values), {0: Dim("crops", min=2)}),
+        "pixel_values": (torch.zeros(_CROPS, patches, values), crops),
+        **{name: (torch.zeros(_CROPS, patches), crops) for name in of_patches},
         pooled: (torch.zeros(_ROWS, _POOL, dtype=torch.long), {0: rows, 1: pool}),
     }
     return Tracing(
-        module=Crops(model, pooled).eval(),
+        module=Crops(model, [*given]).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],

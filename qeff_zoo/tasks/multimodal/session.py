@@ -192,7 +192,7 @@ class MediaTextSession(TextGenerationSession):
     def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         if self._mark and self.chat_template and not self._reads_parts(options):
             messages = [self._in_text(message) for message in messages]
-        return self._opened(super()._rendered(messages, options))
+        return self._opened(self._images_first(super()._rendered(messages, options)))
 
     def _reads_parts(self, options: ChatOptions) -> bool:
         """Return whether the selected template renders the parts of a user's message."""
@@ -207,6 +207,13 @@ class MediaTextSession(TextGenerationSession):
             return message
         parts = (part.get("text", f"{self._mark}\n") for part in content)
         return {**message, "content": "".join(parts)}
+
+    def _images_first(self, text: str) -> str:
+        """Return a rendered chat with its markers before all text, if the model's processor puts images there."""
+        if not self.media.before_text:
+            return text
+        rest = text.replace(f"{self._mark}\n", "").replace(self._mark, "")
+        return self._mark * text.count(self._mark) + self.media.before_text + rest
 
     def _opened(self, text: str) -> str:
         """Return a prompt with the text that transformers' processor adds before every prompt."""

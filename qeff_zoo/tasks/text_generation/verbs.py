@@ -134,7 +134,7 @@ def _grammar(arguments: argparse.Namespace) -> Grammar | None:
     if arguments.choice:
         return Grammar.choice(arguments.choice)
     if arguments.grammar is not None:
-        return Grammar.lark(read_text(arguments.grammar))
+        return Grammar.context_free(read_text(arguments.grammar))
     if arguments.json_schema is not None:
         return Grammar.json(read_text(arguments.json_schema))
     return None
