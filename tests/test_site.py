@@ -362,6 +362,9 @@ def test_names_licences_and_reasons_are_text(site: Path, zoo: Zoo) -> None:
                 attributes.get("src") or (attributes.get("href") if tag in ours else None) or ""
             )
             assert not re.match(r"(?i)\s*(https?:)?//|javascript:", source), file
+            link = re.sub(r"[\x00-\x20]", "", attributes.get("href") or "") if tag == "a" else ""
+            scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", link)
+            assert scheme is None or scheme[1].lower() == "https", link
         policy = next(a["content"] for t, a in tags if t == "meta" and "http-equiv" in a)
         assert policy is not None
         assert "default-src 'none'" in policy

@@ -22,6 +22,7 @@ weights = "int4"
 
 import fnmatch
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -42,6 +43,7 @@ _TOP = ("version", "remote", "private", "limits", "models", "variants", "include
 _PLACE = ("revision", "config_from", "gguf_file")
 _UNITS = {"": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
 _VERSION = 1
+_MOST = 100_000  # packages of a zoo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ def read(path: Path) -> Zoo:
 
     try:
         content = tomllib.loads(text_files.read(path))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FarmError(
             path, [f"It cannot be read: {reason}. Expected a file in TOML. Correct it."]
@@ -180,6 +182,8 @@ class _Reader:
         rules = {name: [*self._rules(name)] for name in ("include", "exclude")}
         if not sources:
             self._refuse("models", [], "one [[models]] at least")
+        if len(sources) * len(variants) > _MOST:
+            self._refuse("models", f"{len(sources):,} in {len(variants):,} variants", "fewer")
         self._raise()
         wanted = tuple(
             Wanted(source=source, variant=name, request=Request(**choices))
@@ -233,7 +237,7 @@ class _Reader:
         value = table.get(name)
         if value is None or (type(value) is int and value > 0):
             return value
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?B)", str(value))
+        match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMGT]?B)", str(value))
         if match is None:
             self._refuse(f"{name} of {where}", value, "a size such as '24 GB'")
             return None
@@ -261,15 +265,22 @@ class _Reader:
 
     def _located(self, name: str) -> str:
         """Return the absolute path of a file or folder; another name as it is."""
-        path = self._folder / Path(name).expanduser()
-        return os.path.normpath(path) if path.exists() else name
+        try:
+            path = self._folder / Path(name).expanduser()
+            return os.path.normpath(path) if path.exists() else name
+        except (OSError, RuntimeError):  # a name that is too long, or a user that does not exist
+            return name
 
     def _found(self, name: str) -> list[str]:
         located = self._located(name)
         if located != name or Path(name).is_absolute():
             return [located]
         if re.search(r"[*?\[]", name):
-            found = [path for path in sorted(self._folder.glob(name)) if _is_checkpoint(path)]
+            try:
+                paths = sorted(self._folder.glob(name))
+            except (OSError, ValueError):  # no pattern, or no name of a file
+                paths = []
+            found = [path for path in paths if _is_checkpoint(path)]
             if not found:
                 self._refuse(
                     "model of [[models]]",
@@ -313,6 +324,9 @@ class _Reader:
                 for key, value in entry.items()
                 if key in OPTIONS
             }
+            if len(found) + math.prod(map(len, axes.values())) > _MOST:
+                self._refuse(where, f"of {_MOST:,} packages and more", "fewer values")
+                break
             found += [
                 (str(name), dict(zip(axes, values, strict=True)))
                 for values in itertools.product(*axes.values())

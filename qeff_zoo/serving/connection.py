@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of clients, with limits of size and time for incomplete requests."""
+"""Connections of clients, with limits of size and time for incomplete requests, and of time for unread responses."""
 
 import asyncio
 
@@ -11,6 +11,8 @@ MAX_HEAD_BYTES = 16 << 10
 _BODY_PIECE = 4 * MAX_HEAD_BYTES  # of a body, which may end in it and be followed by another head
 #: Time limit for a complete request, its body included.
 REQUEST_SECONDS = 60.0
+#: Time limit for a client that reads nothing of its response. Shorter pauses, of any number, end no connection.
+STALLED_SECONDS = 120.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -18,6 +20,7 @@ class Connection(H11Protocol):
     """uvicorn's protocol class with limits; the original waits for incomplete requests without a timeout."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
@@ -28,6 +31,7 @@ class Connection(H11Protocol):
         """Stop waiting."""
         super().connection_lost(exc)
         self._forget()
+        self._resume()
 
     def data_received(self, data: bytes) -> None:
         """Receive data in pieces, since h11 checks the length of a head only while its end is missing."""
@@ -37,6 +41,31 @@ class Connection(H11Protocol):
             super().data_received(data[start : start + size])
             start += size
         self._watch()
+
+    def pause_writing(self) -> None:
+        """Start the timeout of a client that does not read."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Stop the timeout, since the client reads."""
+        super().resume_writing()
+        self._resume()
+
+    def _await_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self._check_reader, unread)
+
+    def _check_reader(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() < unread:
+            self._await_reader()
+        else:
+            self.transport.abort()
+
+    def _resume(self) -> None:
+        if self._stalled:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _watch(self) -> None:
         """Start the timeout of an incomplete request, or stop it for a complete one."""

@@ -24,6 +24,10 @@ _SENTENCE = 1000  # characters
 _MOST_TOOLS, _MOST_CHECKS = 64, 500
 
 
+#: Errors of code that reads values of another form than a record's or a manifest's.
+WRONG_FORM = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
 # --- records of checkpoints --------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def read_records(file: Path) -> dict[str, Any]:
                 )
         return {**found, "name": str(name), "hub": found["model_id"] is not None}
     except (KeyError, TypeError) as error:
-        raise _no_record(file, f"{type(error).__name__}: {error}") from error
+        raise no_record(file, f"{type(error).__name__}: {error}") from error
 
 
 def of_record(record: Mapping[str, Any]) -> Comparison:
@@ -155,7 +159,7 @@ def _on_default_target(recipe: Recipe, folder: Path) -> Comparison | None:
             checks=checks,
         )
     except (KeyError, TypeError, StopIteration) as error:
-        raise _no_record(path, f"{type(error).__name__}: {error}") from error
+        raise no_record(path, f"{type(error).__name__}: {error}") from error
 
 
 def _on_target(recipe: Recipe, target: str, known: Mapping[str, Any]) -> Comparison | None:
@@ -231,7 +235,7 @@ def of_manifest(manifest: Mapping[str, Any], entry: Entry) -> Comparison | None:
             },
             checks=checks,
         )
-    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+    except WRONG_FORM as error:
         raise ValueError(_line(f"{type(error).__name__}: {error}")) from error
 
 
@@ -298,14 +302,20 @@ def _excess(check: Check) -> float:
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(read_regular(file))
-    except ValueError as error:
-        raise _no_record(file, str(error)) from error
+    except (OSError, RecursionError, ValueError) as error:
+        raise no_record(file, str(error)) from error
     if not isinstance(found, dict):
-        raise _no_record(file, f"it has a {type(found).__name__}")
+        raise no_record(file, f"it has a {type(found).__name__}")
     return found
 
 
-def _no_record(file: Path, why: str) -> PackageError:
+def no_record(file: Path, why: str) -> PackageError:
+    """Return the refusal of a file of records.
+
+    Args:
+        file: Path of the file.
+        why: Reason, as a part of a sentence.
+    """
     return PackageError(
         f"{str(file)!r} is no record of this version: {why}. Expected a file that `qeff-zoo validate --record` wrote. "
         "Write it again, or install the qeff-zoo that wrote it."

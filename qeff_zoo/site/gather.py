@@ -139,8 +139,15 @@ def _add_known_models(found: dict[str, _Found], folders: Iterable[Path]) -> None
                 "writes. Correct --records."
             )
         for file in sorted(folder.glob("[!_]*/*.json")):
-            record = evidence.read_records(file)
-            _add_records(found[record["name"]], record)
+            _add_file(found, file)
+
+
+def _add_file(found: dict[str, _Found], file: Path) -> None:
+    record = evidence.read_records(file)
+    try:
+        _add_records(found[record["name"]], record)
+    except evidence.WRONG_FORM as error:
+        raise evidence.no_record(file, f"{type(error).__name__}: {error}") from error
 
 
 def _add_records(one: _Found, record: Mapping[str, Any]) -> None:

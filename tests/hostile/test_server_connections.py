@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -128,3 +129,30 @@ def test_head_of_health(url: str) -> None:
                 opened.request(method, path)
                 answer = opened.getresponse()
                 assert (answer.status, bool(answer.read())) == (200, has_body)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_reads_nothing_is_dropped(
+    url: str, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep its response in memory, and its model from being unloaded; slow readers may take their time."""
+    monkeypatch.setattr(connection, "STALLED_SECONDS", 1.0)
+    body = json.dumps({"model": MODEL, "tokens": [2] * 1_000_000}).encode()
+    head = f"POST /detokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    with closing(socket.socket()) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        place = urlsplit(url)
+        opened.connect((place.hostname, place.port))
+        opened.sendall(f"{head}Connection: close\r\n\r\n".encode() + body)
+        opened.settimeout(TIMEOUT)
+        first = opened.recv(1000)  # the server writes, and more than any buffer of the system takes
+        length = int(first.partition(b"content-length: ")[2].split()[0])
+        read = len(first)
+        for _ in range(8):
+            time.sleep(0.25)
+            end = read + (1_500_000 if reads else 0)
+            while read < end:
+                read += len(opened.recv(1 << 16))
+        read += len(rest(opened))
+    assert length > 10_000_000
+    assert (read > length) == reads
