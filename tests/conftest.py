@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    gc.set_threshold(_OBJECTS, 20, 20)
     # What a shell starts in the background ignores Ctrl-C, and so would all processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,21 +59,19 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by what fixtures share
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put all tests of one tiny model together, and leave out the recipes that a change does not touch."""
-    items.sort(key=_group)
+    parity = sys.modules.get("parity")
+    cases = {**parity.all_cases(), **parity.more_cases()} if parity else {}
+    items.sort(key=lambda item: _group(item, cases))
     in_full = _deselect(config, items)
     _leave_out(config, items)
     _sample(config, items, in_full)
 
 
-def _group(item: pytest.Item) -> str:
+def _group(item: pytest.Item, cases: Collection[str]) -> str:
     """Name what a test shares with others: of two processes, one then makes it, once. Others keep their order."""
     if mark := item.get_closest_marker("xdist_group"):
         return str(mark.args[0])
-    call, parity = getattr(item, "callspec", None), sys.modules.get("parity")
-    if call is None or parity is None:
-        return ""
-    cases = {**parity.all_cases(), **parity.more_cases()}
-    return next((one for one in call.params.values() if isinstance(one, str) and one in cases), "")
+    return next((name for name in _strings(item) if name in cases), "")
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item]) -> set[str]:
@@ -165,7 +164,6 @@ def _collect_seldom() -> None:
     from accelerate.utils import memory
 
     gc.freeze()
-    gc.set_threshold(_OBJECTS, 20, 20)
     # Accelerate looks through all objects whenever a training ends, though no device's memory is to be freed here.
     memory.clear_device_cache = lambda **_: None
 
