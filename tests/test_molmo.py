@@ -198,7 +198,9 @@ def test_chats_are_prompts_of_the_published_processor(session: Any) -> None:
 
 def test_tokens_of_an_image_are_counted_before_it_is_read(session: Any) -> None:
     made = session.request("<|image|>", images=[picture(30, 70)])
-    assert session.tokens_of([(70, 30)]) == [len(made.prompt) - 1]  # without what begins every prompt
+    assert session.tokens_of([(70, 30)]) == [
+        len(made.prompt) - 1
+    ]  # without what begins every prompt
 
 
 def session_tokenizer(session: Any) -> Any:
