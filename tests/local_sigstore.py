@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import struct
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class LocalSigstore:
     """An authority and its logs."""
 
     def __init__(self) -> None:
-        self.now = datetime.now(timezone.utc).replace(microsecond=0)
+        self.now = datetime.now(UTC).replace(microsecond=0)
         self.certificates, self.entries = _Log(), _Log()
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "local")])

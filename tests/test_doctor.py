@@ -107,7 +107,7 @@ def test_python(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(machine, "python").status == "ok"
     monkeypatch.setattr("platform.python_version", lambda: "3.8.10")
     assert found(machine, "python").status == "warn"
-    assert ">=3.10" in found(machine, "python").advice
+    assert ">=3.11" in found(machine, "python").advice
 
 
 def test_store(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

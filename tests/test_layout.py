@@ -403,7 +403,8 @@ def test_modules_are_named_after_an_idea() -> None:
 
 
 def test_every_package_is_in_the_wheel() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from 3.11 on")
+    import tomllib
+
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     present = {module_name(path.parent / "__init__.py") for path in CORE_SOURCES}
     data = {"qeff_zoo.recipes", "qeff_zoo.validated_models"}

@@ -8,7 +8,7 @@ the store and the remotes have.
 import os
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -121,7 +121,7 @@ def run(
             cluster.configure(Options(private=plan.zoo.private, sign_with=sign_with))
             schedule.home = cluster.home
             drive(schedule, cluster, watcher.done, watcher.begun)
-    finished = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    finished = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Report(plan=plan, cells=tuple(schedule.progress), finished=finished)
 
 

@@ -313,7 +313,7 @@ class _Reader:
         for name, count in Counter(map(str, names)).items():
             if count > 1:
                 self._refuse("name of [[variants]]", name, "another name for each variant")
-        found = []
+        found: list[tuple[str, dict[str, Any]]] = []
         for name, entry in zip(names, tables, strict=True):
             if not isinstance(name, str):
                 self._refuse("name of [[variants]]", name, "a text")

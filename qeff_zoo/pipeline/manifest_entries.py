@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -122,7 +122,7 @@ def manifest(
         "provenance": {
             "version": version("qeff-zoo"),
             **({"dirty": True} if has_uncommitted_changes() else {}),
-            "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "finished": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "seconds": dict(watch.seconds),
             "peak_rss_bytes": peak_rss_bytes(),
         },

@@ -19,11 +19,10 @@ from qeff_zoo.serving.waiting import Bodies
 _SCHEME = "bearer "
 _MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
 _MAX_DEPTH = 100  # of lists and objects within each other; schemas of functions have less than 30
-#: Escapes of UTF-16's halves of characters, and JSON without one that stands alone.
+#: Escapes of UTF-16's halves of characters; and any escape, with a half that stands alone as group 1.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_UNICODE = re.compile(
-    rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]))*+",
-    re.DOTALL,
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
@@ -187,10 +186,12 @@ def _check_json(body: bytes) -> None:
         steps = (opened.astype(np.int8) - closed)[opened | closed]
         if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
             raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
-    if _SURROGATE.search(body) and len(body) > (end := _UNICODE.match(body).end()):
+    if not _SURROGATE.search(body):
+        return
+    if half := next((one for one in _ESCAPE.finditer(body) if one[1]), None):
         raise ApiError(
             400,
-            f"The body has half a character, {body[end : end + 6].decode(errors='replace')!r}; expected Unicode, in "
+            f"The body has half a character, {half[0].decode(errors='replace')!r}; expected Unicode, in "
             "which \\ud800 to \\udfff come in pairs. Correct the text.",
             code="invalid_json",
         )

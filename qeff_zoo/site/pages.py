@@ -6,7 +6,7 @@ Every text that is not ours is escaped: by Jinja's autoescape in HTML and XML, a
 
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
@@ -68,7 +68,7 @@ class _Pages:
     def __init__(self, zoo: Zoo) -> None:
         self._zoo = zoo
         self._listing: Listing = listing(zoo)
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         self._recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
         self._time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self._environment = Environment(

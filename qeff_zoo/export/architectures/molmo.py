@@ -6,7 +6,7 @@ to features of patches that are padding, whole or in part; attention is causal f
 keys have norms only as in OLMo 2. `multimodal/own_forms.py` maps the config.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,7 @@ from transformers.core_model_loading import (
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.molmo2 import configuration_molmo2 as configs
 from transformers.models.molmo2 import modeling_molmo2 as molmo2
-from transformers.utils import can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 #: Places in a layer of the language model, by name in a checkpoint.
@@ -68,7 +67,7 @@ class MolmoConfig(configs.Molmo2Config):
     """
 
     model_type = "molmo"
-    sub_configs_defaults = {  # noqa: RUF012 - as in transformers
+    sub_configs_defaults: Any = {  # noqa: RUF012 - as in transformers
         "text_config": MolmoTextConfig,
         "vision_config": MolmoVisionConfig,
         "adapter_config": configs.Molmo2AdapterConfig,
@@ -88,16 +87,15 @@ class MolmoVisionModel(molmo2.Molmo2VisionModel):
     def __init__(self, config: MolmoVisionConfig) -> None:
         super().__init__(config)
         width, values = config.hidden_size, config.patch_size**2 * config.num_channels
+        places: Any = config.num_position_embeddings
         self.class_embedding = nn.Parameter(torch.zeros(width))
-        self.positional_embedding = nn.Parameter(
-            torch.zeros(config.num_position_embeddings + 1, width)
-        )
+        self.positional_embedding = nn.Parameter(torch.zeros(places + 1, width))
         self.patch_embedding = nn.Linear(values, width, bias=False)
         self.pre_ln = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    @merge_with_config_defaults
-    @capture_outputs(tie_last_hidden_states=False)
+    @merge_with_config_defaults  # type: ignore[untyped-decorator]
+    @capture_outputs(tie_last_hidden_states=False)  # type: ignore[untyped-decorator]
     def forward(self, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """Return the features of the class token and the patches of each crop."""
         patches = self.patch_embedding(pixel_values.to(self.dtype))
@@ -121,7 +119,8 @@ class MolmoTextModel(molmo2.Molmo2TextModel):
         super().__init__(config)
         if not config.qk_norm:
             for layer in self.layers:
-                layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()
+                attention: Any = layer.self_attn
+                attention.q_norm = attention.k_norm = nn.Identity()
 
 
 class MolmoModel(molmo2.Molmo2Model):
@@ -136,16 +135,18 @@ class MolmoModel(molmo2.Molmo2Model):
 
     def __init__(self, config: MolmoConfig) -> None:
         super().__init__(config)
-        self.vision_tower = MolmoVisionModel(config.vision_config)
-        self.language_model = MolmoTextModel(config.text_config)
-        taken = len(config.adapter_config.vision_feature_layer)
-        width = taken * config.vision_config.hidden_size
+        vision, adapter, text = cast(
+            Any, (config.vision_config, config.adapter_config, config.text_config)
+        )
+        self.vision_tower = MolmoVisionModel(vision)
+        self.language_model = MolmoTextModel(text)
+        width = len(adapter.vision_feature_layer) * vision.hidden_size
         #: Vectors for patches of padding alone, and for those with some.
         self.pad_embed = nn.Parameter(torch.zeros(2, width))
         self.post_init()  # type: ignore[no-untyped-call]
 
-    @can_return_tuple
-    @filter_output_hidden_states
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    @filter_output_hidden_states  # type: ignore[untyped-decorator]
     def get_image_features(
         self,
         pixel_values: Tensor,
@@ -163,9 +164,9 @@ class MolmoModel(molmo2.Molmo2Model):
             image_masks: Share of each patch that is no padding, (crops, patches).
             **kwargs: Arguments of the vision encoder.
         """
-        outputs: BaseModelOutputWithPooling = self.vision_tower(pixel_values, **kwargs)
-        states: Any = outputs.hidden_states
-        layers = self.config.adapter_config.vision_feature_layer
+        outputs: Any = self.vision_tower(pixel_values, **kwargs)
+        states, adapter = outputs.hidden_states, cast(Any, self.config.adapter_config)
+        layers = adapter.vision_feature_layer
         taken = [states[layer + 1 if layer >= 0 else layer] for layer in layers]
         features = torch.cat(taken, -1)[:, 1:]  # without the class token
         if image_masks is not None:
@@ -176,7 +177,7 @@ class MolmoModel(molmo2.Molmo2Model):
         pooled = self.multi_modal_projector(features, image_token_pooling).last_hidden_state
         whole, canvas = image_grids[:, :2].prod(1), image_grids[:, 2:].prod(1)
         outputs.pooler_output = torch.split(pooled, (whole + canvas).tolist())
-        return outputs
+        return cast(BaseModelOutputWithPooling, outputs)
 
     def forward(
         self,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any, TypeVar
@@ -100,7 +100,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
         return float(said)
     try:
         moment = parsedate_to_datetime(said)
-        return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):  # no date, or one without its zone
         return 0.0
 

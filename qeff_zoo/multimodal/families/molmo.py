@@ -100,5 +100,6 @@ def _write(grid: "Grid", rows: int) -> "Written":
     first, tall, wide = grid
     side = math.isqrt(first)
     begin, column, end = Molmo.among
-    whole: Written = [begin, *[side, column] * side, end]
-    return [*whole, begin, *[wide, column] * tall, end]
+    row_of_whole: Written = [side, column]
+    row: Written = [wide, column]
+    return [begin, *row_of_whole * side, end, begin, *row * tall, end]
