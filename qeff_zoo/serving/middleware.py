@@ -187,7 +187,8 @@ def _check_json(body: bytes) -> None:
         steps = (opened.astype(np.int8) - closed)[opened | closed]
         if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
             raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
-    if _SURROGATE.search(body) and len(body) > (end := _UNICODE.match(body).end()):
+    whole = _UNICODE.match(body) if _SURROGATE.search(body) else None
+    if whole is not None and (end := whole.end()) < len(body):
         raise ApiError(
             400,
             f"The body has half a character, {body[end : end + 6].decode(errors='replace')!r}; expected Unicode, in "
