@@ -1080,7 +1080,8 @@ assert not [one for one in names if one in sys.modules], [one for one in names i
 
 
 def test_the_scripts_are_declared() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from 3.11 on")
+    import tomllib
+
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name in CLOUD:
         assert declared[f"qeff-cloud-{name}"] == f"qeff_zoo.qefficient.cloud.{name}:main"

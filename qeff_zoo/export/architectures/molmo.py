@@ -6,7 +6,7 @@ to features of patches that are padding, whole or in part; attention is causal f
 keys have norms only as in OLMo 2. `multimodal/own_forms.py` maps the config.
 """
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class MolmoConfig(configs.Molmo2Config):
     """
 
     model_type = "molmo"
-    sub_configs_defaults: Any = {  # noqa: RUF012 - as in transformers
+    sub_configs_defaults: ClassVar[Any] = {
         "text_config": MolmoTextConfig,
         "vision_config": MolmoVisionConfig,
         "adapter_config": configs.Molmo2AdapterConfig,
