@@ -203,12 +203,12 @@ class Server:
     def wait(self) -> None:
         """Wait until the server answers, and read the name of its model."""
         until = time.monotonic() + _START
-        while time.monotonic() < until:
+        while time.monotonic() < until and self._process.poll() is None:
             with suppress(OSError), urllib.request.urlopen(f"{self.url}/v1/models") as reply:
                 self.model = json.load(reply)["data"][0]["id"]
                 return
             time.sleep(0.2)
-        raise TimeoutError(f"{self.url} does not answer.")
+        raise TimeoutError(f"{self.url} does not answer: exit status {self._process.poll()}.")
 
     @property
     def url(self) -> str:
