@@ -24,7 +24,7 @@ FOREIGN = {
         "--long-prefill-token-threshold",
         "--max-model-len",
         *("--head", "--port", "--resources"),  # of `ray start`
-        "--confcutdir",  # of pytest
+        *("--confcutdir", "--junitxml"),  # of pytest
     ),
     *("--max-num-seqs", "--quantization", "--served-model-name", "--speculative-config"),
     *("--nproc-per-node", "--public_key", "--signature", "--ignore_unsigned_files"),

@@ -93,7 +93,6 @@ def test_random_recordings_have_the_arrays_of_prepared_ones(name: str) -> None:
 #: Fields of the bases that fewer than three recipes set, with the reason. A family's own fields are its file's affair.
 RARE = {
     "layers": "a checkpoint of Mllama's type may name them otherwise",
-    "token": "models whose config calls the placeholder token otherwise",
 }
 
 

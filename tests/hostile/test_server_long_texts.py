@@ -151,8 +151,8 @@ def test_a_long_text_is_embedded_by_its_beginning(
                 return self._tokenizer.encode_batch(texts)
 
         @contextmanager
-        def listening(length: int) -> Iterator[Listening]:
-            with truncating(length) as tokenizer:
+        def listening(length: int, side: str) -> Iterator[Listening]:
+            with truncating(length, side) as tokenizer:
                 yield Listening(tokenizer)
 
         monkeypatch.setattr(session.tokenizer, "_truncating", listening)

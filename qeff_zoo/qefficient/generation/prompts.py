@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qeff_zoo.disk import text_files
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.qefficient.generation.cloud_infer import program_at
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.runtime.sizes import DecoderSizes
@@ -83,7 +84,7 @@ def get_compilation_dims(qpc_path: str | os.PathLike[str]) -> tuple[int, int, in
     path = Path(qpc_path)
     beside = path.parent / "specializations.json"
     if beside.is_file():
-        first = json.loads(beside.read_bytes())["specializations"][0]
+        first = json.loads(read_regular(beside))["specializations"][0]
         symbols = first.get("symbols", first)
         slots = symbols.get("full_batch_size")
         return int(symbols["batch_size"]), int(symbols["ctx_len"]), int(slots) if slots else None
