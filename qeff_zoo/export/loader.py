@@ -110,17 +110,18 @@ def _untie(model: Any, names: Collection[str]) -> None:
 @contextmanager
 def _initialized_buffers() -> Iterator[None]:
     """Initialize modules with buffers alone: of meta parameters, that takes most of the time for nothing."""
-    initialize = PreTrainedModel._initialize_weights
+    kind: Any = PreTrainedModel
+    initialize = kind._initialize_weights
 
     def initialize_buffers(model: Any, module: Any, *more: Any) -> None:
         if module._buffers:
             initialize(model, module, *more)
 
-    PreTrainedModel._initialize_weights = initialize_buffers
+    kind._initialize_weights = initialize_buffers
     try:
         yield
     finally:
-        PreTrainedModel._initialize_weights = initialize
+        kind._initialize_weights = initialize
 
 
 class _LargeOnMeta(TorchFunctionMode):
