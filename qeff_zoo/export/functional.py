@@ -167,7 +167,7 @@ def _sharing_memory(node: Node) -> set[Node]:
 
 
 def _memory(node: Node) -> set[int]:
-    """Return what identifies the memory of a node's tensors; schemas do not say that `type_as` may return its input."""
+    """Return the identities of the memory of a node's tensors: no schema has it that `type_as` may return its input."""
     result = node.meta.get("val")
     values = result if isinstance(result, list | tuple) else [result]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
