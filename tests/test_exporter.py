@@ -27,6 +27,7 @@ from qeff_zoo.graph.external_data import is_placeholder
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation import tiny_models
 
 EMBEDDING: Variant = (("pooling", "mean"), ("normalize", True))
 #: One of each: subject, variant.
@@ -299,6 +300,18 @@ def test_parameters_have_no_memory_and_buffers_are_real() -> None:
         assert not model.training
         assert all(p.dtype == torch.float32 and not any(p.stride()) for p in model.parameters())
         assert all(not buffer.is_meta for buffer in model.buffers())
+
+
+def test_buffers_that_transformers_initializes_have_their_values() -> None:
+    recipe = find_recipe("gemma4")
+    config = tiny_models.config_of(recipe, recipe.tiny[0])
+    expected = parity.hugging_face(config, recipe.task).model.vision_tower
+    tower = loader.build_meta(config, recipe.task).model.vision_tower
+    assert torch.equal(tower.std_scale, torch.ones_like(tower.std_scale))
+    assert expected.std_scale.shape == tower.std_scale.shape
+    for name, buffer in tower.named_buffers():
+        if not name.startswith("std_"):  # which `hugging_face` moves from where they start
+            assert torch.equal(buffer, expected.get_buffer(name)), name
 
 
 def test_hollow_keeps_shapes_and_ties_and_takes_no_memory() -> None:

@@ -2,16 +2,17 @@
 """Last steps of a traced program before ONNX: removal of casts without effect, and of writes in place.
 
 `torch.onnx.export` has PyTorch trace a program a second time for that, which takes as long as all the rest. Here the
-few affected nodes are replaced in the graph. A program with a more complex node is left to PyTorch.
+few affected nodes are replaced in the graph; so is a write to a slice. A program with a more complex node is left to
+PyTorch.
 """
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.multiprocessing.reductions import StorageWeakRef
 
 _ATEN = torch.ops.aten
 _CASTS = {_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN.to.device}
@@ -57,8 +58,10 @@ def simplify(program: ExportedProgram) -> bool:
             node.target, node.args = _ATEN.transpose.int, (_first(node), -2, -1)
         elif node.target is _ATEN.new_empty.default:
             _join(program, node)
-        elif node.target in _IN_PLACE and _has_its_own_memory(node):
+        elif node.target in _IN_PLACE and _keeps_type(node):
             _write_apart(program, node)
+        elif _changes_nothing(node):
+            _remove(program, node)
     return not any(_writes(node) for node in graph.nodes)
 
 
@@ -121,33 +124,64 @@ def _alike(one: Node, other: Any) -> bool:
     return first.dtype == second.dtype and str(first.shape) == str(second.shape)
 
 
-def _has_its_own_memory(node: Node) -> bool:
-    """Whether no other value shares the memory that a node writes to, and a new value would have the same type."""
-    before = _first(node)
-    names = [before, *(user for user in before.users if user is not node)]
+def _keeps_type(node: Node) -> bool:
+    """Whether a new value would have the type of the one that a node writes to."""
     values = [value.meta.get("val") for value in node.all_input_nodes]
     types = {value.dtype for value in values if isinstance(value, torch.Tensor)}
-    kept = types <= {before.meta["val"].dtype, torch.int64, torch.bool}
-    return kept and not any(map(_may_share_memory, names))
-
-
-def _may_share_memory(node: Node) -> bool:
-    """Whether a node's result may share memory with its inputs."""
-    if node.op == "output":
-        return False
-    if node.op != "call_function":
-        return True
-    if node.target is operator.getitem:
-        return _may_share_memory(_first(node))
-    schema = _schema(node)
-    return schema is not None and any(answer.alias_info for answer in schema.returns)
+    return types <= {_first(node).meta["val"].dtype, torch.int64, torch.bool}
 
 
 def _write_apart(program: ExportedProgram, node: Node) -> None:
-    """Let a node that wrote in place return a new value, which all later nodes read."""
+    """Let a node that wrote in place return a new value for all later nodes, unless these read it by other names."""
     before = _first(node)
+    whole = _first(before) if before.target is _ATEN.slice.Tensor and not before.kwargs else before
+    names = {whole, *(one for one in _sharing_memory(before) if one < node)}
+    later = {one: [user for user in one.users if user > node] for one in names}
+    if any(one.op != "call_function" for one in names):
+        return
+    if any(later[one] for one in names - {before, whole}):
+        return
     node.target = _IN_PLACE[node.target]  # type: ignore[index]
-    _replace(program, before, node, [user for user in before.users if user > node])
+    if later[whole] and whole is not before:
+        with node.graph.inserting_after(node):
+            arguments = (whole, node, *before.args[1:])
+            written = node.graph.call_function(_ATEN.slice_scatter.default, arguments)
+        written.meta = dict(whole.meta)
+        _replace(program, whole, written, later[whole])
+    _replace(program, before, node, later[before])
+
+
+def _sharing_memory(node: Node) -> set[Node]:
+    """Return a node and all whose results share memory with its result, as they did in the trace."""
+    memory, found, left = _memory(node), {node}, [node]
+    while left:
+        one = left.pop()
+        # Outside of training dropout returns its input, though not in a trace.
+        if one.target is _ATEN.dropout.default:
+            memory |= _memory(one) | _memory(_first(one))
+        more = [near for near in one.users if near.target is _ATEN.dropout.default]
+        more += [near for near in (*one.all_input_nodes, *one.users) if memory & _memory(near)]
+        left += {*more} - found
+        found.update(more)
+    return {one for one in found if one.op != "output"}
+
+
+def _memory(node: Node) -> set[int]:
+    """Return the identities of the memory of a node's tensors: no schema has it that `type_as` may return its input."""
+    result = node.meta.get("val")
+    values = result if isinstance(result, list | tuple) else [result]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return {StorageWeakRef(value.untyped_storage()).cdata for value in tensors}
+
+
+def _changes_nothing(node: Node) -> bool:
+    """Whether a node copies a value to where it was written already, as Python does after `x[1:] += y`."""
+    into, value = node.args[:2] if node.target is _ATEN.copy_.default else (None, None)
+    if not isinstance(into, Node) or into.target is not _ATEN.slice.Tensor or into.kwargs:
+        return False
+    whole, *where = into.args
+    scatter = _ATEN.slice_scatter.default
+    return isinstance(whole, Node) and whole.target is scatter and whole.args[1:] == (value, *where)
 
 
 def _remove(program: ExportedProgram, node: Node) -> None:

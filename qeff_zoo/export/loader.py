@@ -3,13 +3,14 @@
 
 import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
 from torch.overrides import TorchFunctionMode
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.config import parsed_model_config
@@ -80,7 +81,8 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     parsed.add_cross_attention = (
         False  # of a whole model: no encoder is beside it, so transformers skips it
     )
-    with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
+    without_values = init_empty_weights(include_buffers=False)
+    with _LargeOnMeta(), without_values, _initialized_buffers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         make = tasks.auto_class(task, parsed).from_config
         with refusals_of(config):
@@ -103,6 +105,23 @@ def _untie(model: Any, names: Collection[str]) -> None:
         shared = model.get_parameter_or_buffer(name)
         own = torch.nn.Parameter(torch.empty_like(shared), requires_grad=False)
         setattr(model.get_submodule(path), parameter, own)
+
+
+@contextmanager
+def _initialized_buffers() -> Iterator[None]:
+    """Initialize modules with buffers alone: of meta parameters, that takes most of the time for nothing."""
+    kind: Any = PreTrainedModel
+    initialize = kind._initialize_weights
+
+    def initialize_buffers(model: Any, module: Any, *more: Any) -> None:
+        if module._buffers:
+            initialize(model, module, *more)
+
+    kind._initialize_weights = initialize_buffers
+    try:
+        yield
+    finally:
+        kind._initialize_weights = initialize
 
 
 class _LargeOnMeta(TorchFunctionMode):
