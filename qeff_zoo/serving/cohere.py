@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cohere's endpoint of text embeddings, `/v2/embed`: embeddings in several types, and prompts by the kind of input."""
 
-import base64
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.serving.embeddings import shortened
+from qeff_zoo.serving.embeddings import base64_of, shortened
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.errors import invalid
 from qeff_zoo.serving.schemas import CohereEmbedRequest
@@ -35,15 +34,11 @@ def _bits(vectors: Array) -> Array:
     return np.packbits(vectors > 0, axis=1)
 
 
-def _base64(vectors: Array) -> list[str]:
-    return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
-
-
 #: Functions from embeddings, (texts, hidden), to their lists by type.
 _TYPES: Mapping[str, Callable[[Array], list[Any]]] = MappingProxyType(
     {
         "float": lambda vectors: vectors.tolist(),
-        "base64": _base64,
+        "base64": lambda vectors: [*map(base64_of, vectors)],
         "ubinary": lambda vectors: _bits(vectors).tolist(),
         "binary": lambda vectors: (_bits(vectors).astype(np.int16) - 128).tolist(),
     }

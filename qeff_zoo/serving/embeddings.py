@@ -50,6 +50,11 @@ def _written(vector: Array, encoding: str) -> str | list[float]:
     if encoding == "float":
         numbers: list[float] = vector.tolist()
         return numbers
+    return base64_of(vector)
+
+
+def base64_of(vector: Array) -> str:
+    """Return the float32 numbers of an embedding in base64, the lowest byte first."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 

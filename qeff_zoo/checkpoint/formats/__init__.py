@@ -31,7 +31,8 @@ METHODS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
     }
 )
-_FLOAT8 = "8-bit floats"
+#: What `floats` returns for formats of 8-bit floats.
+FLOAT8 = "8-bit floats"
 #: Data types that store no unquantized weights; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Known unsupported methods, and advice for each.
@@ -77,7 +78,7 @@ def has_float8(config: Mapping[str, Any]) -> bool:
     Args:
         config: `quantization_config`; empty if there is none.
     """
-    return bool(config) and floats_of(config) == _FLOAT8
+    return bool(config) and floats_of(config) == FLOAT8
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.expressions import transpose
+from qeff_zoo.checkpoint.formats import FLOAT8
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -97,7 +98,7 @@ def problem(config: Mapping[str, Any]) -> str:
 
 def floats(config: Mapping[str, Any]) -> str:
     """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
-    return "8-bit floats" if any(map(_has_float8, _groups(config))) else ""
+    return FLOAT8 if any(map(_has_float8, _groups(config))) else ""
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qeff_zoo.checkpoint.formats import FLOAT8
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
@@ -47,7 +48,7 @@ def problem(config: Mapping[str, Any]) -> str:
 
 def floats(config: Mapping[str, Any]) -> str:
     """Return the float format of the matrices."""
-    return "8-bit floats"
+    return FLOAT8
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.formats import FLOAT8
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -38,7 +39,7 @@ _PLAIN = "Tensor"
 
 def floats(config: dict[str, Any]) -> str:
     """Return the float format of the matrices, if they are not integers."""
-    return "8-bit floats" if "Float8" in str(config.get("quant_type")) else ""
+    return FLOAT8 if "Float8" in str(config.get("quant_type")) else ""
 
 
 def is_float8(config: dict[str, Any]) -> bool:
