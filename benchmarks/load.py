@@ -315,7 +315,7 @@ def _silence(minutes: int, channels: int = 8, claimed: float | None = None) -> b
 
 
 def _voice(number: int) -> bytes:
-    """Write a second of sound and a half."""
+    """Write one and a half seconds of audio."""
     file, rate = io.BytesIO(), 16_000
     soundfile.write(file, voice(rate * 3 // 2, rate, number), rate, format="FLAC")
     return file.getvalue()

@@ -99,7 +99,7 @@ def estimate(checkpoint: Checkpoint, plan: Plan, history: History) -> Estimate:
     size = int(parameters * _BITS.get(storage, _OTHER_BITS) / 8)
     reference = _PROCESS + int(
         4 * parameters
-    )  # of a validation, in a process of its own, in float32
+    )  # of a validation, in a separate process, in float32
     memory = {
         TRACE: _PROCESS,
         BUILD: _PROCESS + min(2 * weights, _MATRICES),
