@@ -97,9 +97,7 @@ def estimate(checkpoint: Checkpoint, plan: Plan, history: History) -> Estimate:
     parameters = weights * 8 / _stored_bits(checkpoint)
     storage = str(plan.spec["quantization"].get("weights"))
     size = int(parameters * _BITS.get(storage, _OTHER_BITS) / 8)
-    reference = _PROCESS + int(
-        4 * parameters
-    )  # of a validation, in a separate process, in float32
+    reference = _PROCESS + int(4 * parameters)  # of a validation, in a separate process, in float32
     memory = {
         TRACE: _PROCESS,
         BUILD: _PROCESS + min(2 * weights, _MATRICES),
