@@ -59,7 +59,7 @@ class ImageLimits:
 
 LIMITS = ImageLimits()
 _SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
-_STRIP = 1 << 20  # pixels converted at a time
+_STRIP = 1 << 16  # pixels converted at a time
 
 
 def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:

@@ -6,7 +6,6 @@ requests, the request waits.
 """
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -21,6 +20,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +28,7 @@ from qeff_zoo.errors import ServingError, ZooError
 from qeff_zoo.serving import errors, ollama, responses
 from qeff_zoo.serving.app import MAX_MEDIA_BYTES, PATHS, operations
 from qeff_zoo.serving.errors import ApiError, brief, internal_error, too_large
+from qeff_zoo.serving.interpreter import settle
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import is_form
 from qeff_zoo.serving.model import Model
@@ -298,11 +299,13 @@ def _enter(member: Member) -> None:
     member.loaded = member.stack.enter_context(member.load())
     member.loaded_since = time.monotonic()
     member.nbytes = max(member.nbytes, member.loaded.nbytes)
+    settle()
 
 
 def _leave(member: Member) -> None:
     member.loaded = None
     member.stack.close()
+    settle()
 
 
 def _has(model: Model, name: str) -> bool:
@@ -322,8 +325,8 @@ def _model_of(scope: Scope, body: bytes) -> str:
         match = _FIELD.search(body)
         return match[1].decode(errors="replace") if match else ""
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
+        content = from_json(body)
+    except ValueError:
         return ""
     named = content.get("model") if isinstance(content, dict) else ""
     return named if isinstance(named, str) else ""

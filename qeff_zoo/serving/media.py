@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -192,20 +192,30 @@ class _Lane:
 async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
     """Call a function in a thread of a pool, after the calls before it."""
     called = pool.submit(work)
-    ended = asyncio.wrap_future(called)
-    ended.add_done_callback(_drop_error)
     try:
-        return await asyncio.shield(ended)
+        await _end_of(called)
     except asyncio.CancelledError:
         if not called.cancel():  # its memory is in use until it returns
-            await asyncio.wait([ended])
+            await _end_of(called)
         raise
+    return called.result()
 
 
-def _drop_error(ended: asyncio.Future[Any]) -> None:
-    """Mark an exception as retrieved: asyncio logs all others, also after the client has disconnected."""
-    if not ended.cancelled():
-        ended.exception()
+def _end_of(called: Future[Any]) -> asyncio.Future[None]:
+    """Return a future that is done after a call; `asyncio.wrap_future` and `shield` take more turns of the loop."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def wake() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def pass_on(_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    called.add_done_callback(pass_on)
+    return ended
 
 
 def _next(work: Steps[Any]) -> tuple[bool, Any]:

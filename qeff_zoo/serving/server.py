@@ -6,7 +6,6 @@ import ipaddress
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from qeff_zoo.serving.app import (
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.fleet import Fleet, Loaded, Member
+from qeff_zoo.serving.interpreter import settle, tune
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
@@ -53,7 +53,6 @@ _LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
     60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
 )
-_SWITCH = 0.0005  # seconds that a thread may hold the GIL
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -181,7 +180,7 @@ def serve(
     Raises:
         ServingError: The session's task has no API.
     """
-    sys.setswitchinterval(_SWITCH)
+    tune()
     with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
@@ -223,8 +222,7 @@ def serve_several(
     Raises:
         ServingError: A package exceeds the memory budget.
     """
-    sys.setswitchinterval(_SWITCH)
-
+    tune()
     store = ResponseStore()
 
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
@@ -329,6 +327,7 @@ class Server(uvicorn.Server):
             except OSError as error:  # another server took the address since it was bound
                 raise _taken(url_of(listener), error) from error
         await super().startup(sockets)
+        settle()
         for listener in sockets or ():
             self._announce(url_of(listener, self._scheme))
 
