@@ -77,7 +77,7 @@ def _attempt(
     **variant: Any,
 ) -> ir.Model | None:
     slots = Slots.of_variant(variant)
-    with _quiet(), _without_records():
+    with _quiet():
         model = loader.load_meta(
             widened(config, kv_heads), recipe, rope_factors=rope_factors, untied=untied
         )
@@ -154,7 +154,7 @@ def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
         program._example_inputs = None
         return program
 
-    with torch.no_grad():
+    with torch.no_grad(), _without_records():
         model = _translate(export, tracing)
     _mark_states(model.graph, tracing)
     _name_initializers(model.graph, stored)
