@@ -21,7 +21,7 @@ BANNED = {
     *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
 }
 #: What there still is of each kind. Lower a number when the count is lower; never raise one.
-LIMITS = {"identifiers": 294, "docstrings": 3, "arguments": 0}
+LIMITS = {"identifiers": 293, "docstrings": 3, "arguments": 0}
 
 
 @cache

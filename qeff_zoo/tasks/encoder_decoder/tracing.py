@@ -155,7 +155,8 @@ class Read(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.asking = model, asking(model)
+        states, self.asking = cross_attention(model)
+        self.model, self.names = model, [state.name for state in states]
 
     def forward(self, source: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values of every layer of the decoder."""
@@ -180,11 +181,11 @@ class Read(nn.Module):
         return (*(value for _, _, value in cross.named()), *lengths)
 
 
-def asking(model: Any) -> list[tuple[Any, int]]:
-    """Return the decoder's cross-attention modules over the encoder's output, and the width of their queries.
+def cross_attention(model: Any) -> tuple[list[State], list[tuple[Any, int]]]:
+    """Return the decoder's cross-attention states, and its modules over the encoder's output with their queries' width.
 
     Returns:
-        An empty list if they attend to something derived from it.
+        The states, and an empty list if modules attend to something derived from that output.
     """
     read: list[Tensor] = []
     noted: dict[Any, tuple[int, Any]] = {}
@@ -201,12 +202,12 @@ def asking(model: Any) -> list[tuple[Any, int]]:
             for module in model.get_decoder().modules()
         ),
     ]
-    probe(model)
+    states = [state for state in probe(model) if not state.written]
     for hook in hooks:
         hook.remove()
     inner = {one: kept for one, kept in noted.items() if len(set(one.modules()) & {*noted}) == 1}
     same = all(asked is read[0] for _, asked in inner.values())
-    return [(module, width) for module, (width, _) in inner.items()] if same else []
+    return states, [(module, width) for module, (width, _) in inner.items()] if same else []
 
 
 def reader_of(model: Any) -> Any:
@@ -420,14 +421,13 @@ def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
         model: Model from `loader.load_meta`, its encoder possibly with fewer layers than its config has.
         size: Height and width of images, if the config does not set them.
     """
-    source, has_end = _source(model, size), _has_end(model)
-    states = [state.name for state in probe(model) if not state.written]
+    source, has_end, module = _source(model, size), _has_end(model), Read(model).eval()
     return Tracing(
-        module=Read(model).eval(),
+        module=module,
         inputs={"source": [example for example, _ in source.values()]},
         dynamic_shapes={"source": [axes for _, axes in source.values()]},
         input_names=[*source],
-        output_names=[*states, *(["lengths"] if has_end else [])],
+        output_names=[*module.names, *(["lengths"] if has_end else [])],
         then=_name_rows if has_end else None,
         checked_later=has_end,
     )

@@ -38,12 +38,9 @@ class Align(encoder_decoder_tracing.Step):
     """
 
     def __init__(self, model: Any, heads: Sequence[tuple[int, int]]) -> None:
-        states = [state for state in encoder_decoder_tracing.probe(model) if not state.written]
+        states, modules = encoder_decoder_tracing.cross_attention(model)
         super().__init__(model, states)
-        self.heads, self.asking = (
-            heads,
-            [module for module, _ in encoder_decoder_tracing.asking(model)],
-        )
+        self.heads, self.asking = heads, [module for module, _ in modules]
         model.config._attn_implementation = _IMPLEMENTATION
 
     def forward(self, input_ids: Tensor, cross: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
