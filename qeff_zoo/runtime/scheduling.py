@@ -3,9 +3,9 @@
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
-more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts,
-or of some while others decode. Otherwise it runs a short piece of one prompt, if the length of calls changes no bit
-(`Decoder.split`).
+more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts:
+first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
+calls changes no bit (`Decoder.split`).
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -38,8 +38,6 @@ from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 #: Pieces of `Decoder.split` tokens in a prefill call beside decoding requests. Fewer cost more for each token and delay
 #: first tokens; more delay next tokens.
 _BESIDE = 4
-#: As many in one that runs several prompts.
-_TOGETHER = 12
 
 
 @dataclass(eq=False)
@@ -303,18 +301,14 @@ class Scheduler:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
-        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt,
-        and not much longer if others decode. At most half of it is padding.
+        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt.
+        At most half of it is padding.
         """
         if self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
-        most = length
-        if self._many_wait(len(prefilling)):
-            most *= len(prefilling)
-            if len(prefilling) < self.running:
-                most = max(length, min(most, _TOGETHER * self._decoder.split))
+        most = length * (len(prefilling) if self._many_wait(len(prefilling)) else 1)
         chunk: list[_Slot] = []
         widths: list[int] = []
         for seat in prefilling:
