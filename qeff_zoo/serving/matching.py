@@ -18,11 +18,12 @@ from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
+from qeff_zoo.serving.encoder_schemas import ImageEmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
-from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
+from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 
@@ -102,7 +103,7 @@ def routes(
     router = APIRouter()
 
     @router.post(f"{api}embeddings")
-    async def embeddings(request: Request, body: PictureEmbeddingRequest) -> Response:
+    async def embeddings(request: Request, body: ImageEmbeddingRequest) -> Response:
         admit(body)
         try:
             with blaming("messages" if body.messages else "input"):
@@ -118,7 +119,7 @@ def routes(
 
 
 def _read(
-    session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
+    session: ImageEmbeddingSession, body: ImageEmbeddingRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Array | None, list[Encoded]]]:
     """Return the pixels of a request's image, or its tokenized texts."""
     urls = [("picture", url) for message in body.messages or () for url in message.pictures]
