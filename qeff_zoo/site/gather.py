@@ -18,6 +18,7 @@ from qeff_zoo.hub.naming import said
 from qeff_zoo.hub.remotes import remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SCHEMA_ID
+from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.site import addresses, evidence, words
@@ -37,7 +38,6 @@ from qeff_zoo.site.content import (
     highest,
     number,
 )
-from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.reports import Failure, read_report
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.printing import human_size
