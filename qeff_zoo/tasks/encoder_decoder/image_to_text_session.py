@@ -171,7 +171,7 @@ class ImageToTextSession(WritingSession):
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._pictures += 1
-        return replace(made, picture=read, source=tuple(source), text=text)
+        return replace(made, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []
