@@ -48,13 +48,13 @@ class Locked:
 
     Args:
         model: Model as the user requested it.
-        asked: The choices that were asked for.
+        options: Requested options.
         origin: Origin of the package.
         warnings: Notices against it and its index; not in the file.
     """
 
     model: str
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
     origin: Origin
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -70,7 +70,8 @@ def write_lock(path: Path, packages: Sequence[Locked]) -> None:
         StoreError: The file cannot be written.
     """
     entries = [
-        {"model": each.model, "asked": dict(each.asked), **asdict(each.origin)} for each in packages
+        {"model": each.model, "asked": dict(each.options), **asdict(each.origin)}
+        for each in packages
     ]
     content = {"schema": SCHEMA_ID, "packages": entries}
     try:
@@ -110,7 +111,7 @@ def _locked(entry: Any) -> Locked:
     if not re.fullmatch("[0-9a-f]{64}", entry["manifest"]) or unsafe_path(entry["path"]):
         raise ValueError(f"an entry has path {entry['path']!r} and manifest {entry['manifest']!r}")
     pinned = {name: entry[name] for name in ("url", "path", "manifest", "signed")}
-    return Locked(model=entry["model"], asked=entry["asked"], origin=Origin(**pinned))
+    return Locked(model=entry["model"], options=entry["asked"], origin=Origin(**pinned))
 
 
 def lock(
@@ -135,14 +136,16 @@ def lock(
     """
     store = store or Store()
     wishes = wishes or {}
-    asked = {name: value for name, value in wishes.items() if value is not None}
-    asked |= {"revision": revision} if revision else {}
+    options = {name: value for name, value in wishes.items() if value is not None}
+    options |= {"revision": revision} if revision else {}
 
     def pinned(model: str) -> Locked:
         found = resolve.resolve(model, wishes, revision=revision, remote=remote, store=store)
         index = found.snapshot.index.warnings if found.snapshot else ()
         known = (*found.warnings, *index)
-        return Locked(model=model, asked=asked, origin=_origin(found, model, store), warnings=known)
+        return Locked(
+            model=model, options=options, origin=_origin(found, model, store), warnings=known
+        )
 
     return [pinned(model) for model in models]
 
