@@ -66,7 +66,7 @@ class ImageToTextTrial(DecoderTrial):
         self.sequences = sample_texts.without_padding(self.sequences, session)
         self._sources = sample_images.choose(len(self.sequences))
         if session.prompts:
-            self._sources = sample_texts.behind_pictures(self._sources, session)
+            self._sources = sample_texts.behind_images(self._sources, session)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
         """Encode the images of sequences that begin."""
