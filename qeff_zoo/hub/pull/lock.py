@@ -23,7 +23,7 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
 from qeff_zoo.hub.entries import model_of
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust_check import notice_of
@@ -199,8 +199,8 @@ def _known(origin: Origin, package: Package) -> tuple[str, ...]:
     with suppress(RemoteError):
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
         if snapshot and (notice := snapshot.index.leaf_of(model).notices.get(origin.path)):
-            return (f"It is {said(notice)}.",)
-    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin, model)] if notice)
+            return (f"It is {notice_text(notice)}.",)
+    return tuple(f"It is {notice_text(notice)}." for notice in [notice_of(origin, model)] if notice)
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:
