@@ -17,7 +17,7 @@ from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE, Estimate, H
 from qeff_zoo.farm.zoo_file import Wanted, Zoo
 from qeff_zoo.hub.entries import Entry, axes_of, key16_of
 from qeff_zoo.hub.index import Index
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.package import Package
 from qeff_zoo.package.identity import canonical
@@ -291,7 +291,7 @@ class _Planner:
         for entry in entries:
             if entry.key16 == key16_of(cell.build_key):
                 notice = notices.get(entry.path)
-                why = f"The remote's notice: {said(notice)}." if notice else ""
+                why = f"The remote's notice: {notice_text(notice)}." if notice else ""
                 good = notice is None or notice.state == "superseded"
                 return replace(cell, state=PUBLISHED if good else RED, why=why)
         package = self._stored(cell.build_key)

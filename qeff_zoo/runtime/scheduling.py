@@ -127,7 +127,7 @@ class _Slot:
         if self.drafter is None or most < 1:
             return []
         if isinstance(self.drafter, Sharing):
-            self.drafter.sees(self.row)
+            self.drafter.set_slot(self.row)
         return self.drafter.draft([*request.prompt, *answer], most, rows)
 
 
@@ -372,7 +372,7 @@ class Scheduler:
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
         # Of passages, what a drafter would read is not where it is.
-        self._tell([seat for seat in chunk if not seat.answer.request.documents], pieces)
+        self._update_drafters([seat for seat in chunk if not seat.answer.request.documents], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
                 seat.placing.save(seat.row)
@@ -382,7 +382,7 @@ class Scheduler:
         for seat in chunk:
             self._keep(seat, pieces[seat.row].start)
 
-    def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
+    def _update_drafters(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
         for seat in seats:
             # In this order, since `isinstance` with a protocol is slower.
@@ -441,7 +441,7 @@ class Scheduler:
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         starts = {seat: seat.done for seat in seats}
-        self._tell(seats, pieces)
+        self._update_drafters(seats, pieces)
         for seat, piece, draft in ahead:
             before = len(seat.answer.token_ids)
             seat.done += len(piece.tokens)
@@ -468,7 +468,7 @@ class Scheduler:
         logits = self._decoder.decode(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         self.timings.decode_tokens += len(decoding)
-        self._tell(decoding, pieces)
+        self._update_drafters(decoding, pieces)
         for seat in decoding:
             seat.done += 1
         self._extend(decoding, logits)

@@ -312,7 +312,7 @@ class ChatMessage(BaseModel):
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
 
     @property
-    def pictures(self) -> list[str]:
+    def images(self) -> list[str]:
         """URLs of its images, in order."""
         parts = self.content if isinstance(self.content, list) else []
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
