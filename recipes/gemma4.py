@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4, `transformers.models.gemma4`: patches of any image, nine of which become a row; some hear, in chunks."""
+"""Gemma 4, `transformers.models.gemma4`: patches of any image, nine of which become a row; audio in chunks for some."""
 
 from dataclasses import replace
 

@@ -122,7 +122,7 @@ def test_together_they_answer_as_hugging_face(
     ):
         request([3, marker, 4], [halves.picture(3)])
     assert gone.value.status == 503
-    monkeypatch.setattr(answers.reader, "ask", None)
+    monkeypatch.setattr(answers.reader, "request_features", None)
     with pytest.raises(HandoffError, match=r"decodes alone .* reads no image itself"):
         request([3, marker, 4], [halves.picture(3)])
 

@@ -1045,7 +1045,7 @@ def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     arguments = (
         importlib.import_module("qeff_zoo.qefficient.cloud.export")._parser().parse_args(words)
     )
-    assert flags.say_where(arguments) == "here"
+    assert flags.configure_hub(arguments) == "here"
     assert (os.environ["HF_HUB_CACHE"], os.environ["HF_TOKEN"]) == ("/there", "before")
 
 

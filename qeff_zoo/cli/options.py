@@ -124,6 +124,17 @@ def hosts(text: str) -> tuple[str, ...]:
     return found
 
 
+def not_empty(text: str) -> str:
+    """Return the value of an option that is a text of at least one character.
+
+    Raises:
+        ArgumentTypeError: The text is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("a name is empty; expected at least one character")
+    return text
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object."""
     try:

@@ -24,7 +24,7 @@ from qeff_zoo.media.canvases import (
     whole_and_padded_tiles,
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops, whole_and_padded_crops
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, Pixels, read_image
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, Pixels, read_image
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
@@ -348,7 +348,9 @@ class ImageProcessor:
     name: str
     settings: Mapping[str, Any]
 
-    def __call__(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
+    def __call__(
+        self, images: Sequence[ImageSource], limits: ImageLimits = LIMITS
+    ) -> dict[str, Any]:
         """Return the arrays of the images of one request, by the names of the model's inputs.
 
         Raises:

@@ -25,7 +25,7 @@ from qeff_zoo.errors import MediaError
 if TYPE_CHECKING:
     from PIL import Image
 
-Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
+ImageSource: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
 Pixels: TypeAlias = NDArray[np.uint8]  # (height, width, 3): red, green, blue
 
 # Formats of images alone: others are drawings or containers, and Pillow starts programs to read some of them.
@@ -62,7 +62,7 @@ _SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
 _STRIP = 1 << 16  # pixels converted at a time
 
 
-def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
+def read_image(source: ImageSource, limits: ImageLimits = LIMITS) -> Pixels:
     """Read one image.
 
     Args:
@@ -89,7 +89,7 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     return _pixels(open_image(source, limits), name, opaque=True)
 
 
-def size_of(source: Picture, limits: ImageLimits = LIMITS) -> tuple[int, int]:
+def size_of(source: ImageSource, limits: ImageLimits = LIMITS) -> tuple[int, int]:
     """Return the width and height of an image; only the header of a file is read.
 
     Args:
@@ -291,7 +291,7 @@ def _too_large(name: str, size: str, limits: ImageLimits) -> str:
     )
 
 
-def _name(source: Picture) -> str:
+def _name(source: ImageSource) -> str:
     """Return the description of an image for errors."""
     if isinstance(source, bytes):
         return f"a picture of {len(source):,} bytes"

@@ -15,7 +15,7 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.images import (
     LIMITS,
     ImageLimits,
-    Picture,
+    ImageSource,
     Pixels,
     open_image,
     read_image,
@@ -23,7 +23,9 @@ from qeff_zoo.media.images import (
 )
 from qeff_zoo.media.steps import Steps, finished
 
-Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any], "Frames"]
+Video: TypeAlias = Union[
+    str, "os.PathLike[str]", bytes, Sequence[ImageSource], NDArray[Any], "Frames"
+]
 
 _CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv")
 _DIGITS = re.compile(r"([0-9]+)")
@@ -87,7 +89,7 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     return Frames(frames, fps, name)
 
 
-def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -> int:
+def pixels_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> int:
     """Return the number of pixels in all frames of a video; only headers are read.
 
     Args:
@@ -98,7 +100,7 @@ def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -
         MediaError: If it is no video, has too many frames, or too many pixels.
     """
     name = _title(source)
-    image, frames = None, list[Picture]()
+    image, frames = None, list[ImageSource]()
     if isinstance(source, bytes):
         image = open_image(source, limits)
     else:

@@ -11,7 +11,7 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
-from qeff_zoo.runtime.encoder_inputs import Seen, Source
+from qeff_zoo.runtime.encoder_inputs import ImagePrompt, Source
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
@@ -41,7 +41,7 @@ class Request:
         insets: Its images or recordings, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
             is asked about an image, with those in its places.
-        picture: Array of the image for which a text is generated.
+        image: Array of the image for which a text is generated.
         rules: Which tokens may come next in what is written.
         documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
@@ -60,7 +60,7 @@ class Request:
     adapter: str | None = None
     insets: MultimodalSpans | None = None
     source: tuple[int, ...] = ()
-    picture: Array | None = field(default=None, compare=False)
+    image: Array | None = field(default=None, compare=False)
     rules: WritingRules | None = None
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
@@ -68,11 +68,11 @@ class Request:
     thinking: ThinkingBudget | None = None
 
     @property
-    def read(self) -> Source | Seen:
+    def read(self) -> Source | ImagePrompt:
         """Input of the encoder."""
-        if self.picture is None:
+        if self.image is None:
             return self.source
-        return Seen(self.source, self.picture) if self.source else self.picture
+        return ImagePrompt(self.source, self.image) if self.source else self.image
 
     @property
     def prompt_tokens(self) -> int:

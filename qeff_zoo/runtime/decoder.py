@@ -26,7 +26,7 @@ PADDING = -1
 EMBEDDING = "embedding_output"
 #: Prefix of inputs with one number per position of the context.
 OF_CONTEXT = "of_context."
-_SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_COMP_CTX, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 #: Input with the mask of the encoder's states.
 SOURCE = "encoder_attention_mask"
 #: Hidden states from which drafts are made, and their approximations for draft tokens.
@@ -83,8 +83,8 @@ class Decoder:
     ) -> None:
         self._adapters = Adapters(program) if adapters is None else adapters
         sizes = DecoderSizes.read(program.specializations)
-        self._says_seen, self._says_kept = _SEEN in program.inputs, _KEPT in program.inputs
-        if not self._says_seen:
+        self._has_comp_ctx, self._has_kept = _COMP_CTX in program.inputs, _KEPT in program.inputs
+        if not self._has_comp_ctx:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
         self._index = next((name for name in program.inputs if name in _INDICES), "")
@@ -119,7 +119,7 @@ class Decoder:
         self._viewed: dict[int, MultimodalSpans] = {}
 
     @property
-    def tells(self) -> bool:
+    def returns_logits(self) -> bool:
         """Whether calls return logits, and not only the tokens that the program sampled."""
         return self._output in self.program.outputs
 
@@ -132,7 +132,7 @@ class Decoder:
         Raises:
             GenerationError: If the program returns no logits.
         """
-        if not self.tells:
+        if not self.returns_logits:
             raise GenerationError(
                 f"The package draws tokens on its device and returns no logits; expected these for {what}. Build it "
                 "without --include-sampler."
@@ -146,7 +146,7 @@ class Decoder:
     @property
     def verifies(self) -> bool:
         """Whether a call can return logits after each of its tokens, see `verify`."""
-        return self._says_kept
+        return self._has_kept
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -165,7 +165,7 @@ class Decoder:
             context: Minimum number of positions that the call reads.
 
         Returns:
-            Logits after the last token of each slot in `pieces`, (vocab,); empty if `tells` is false.
+            Logits after the last token of each slot in `pieces`, (vocab,); empty if `returns_logits` is false.
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
@@ -348,24 +348,24 @@ class Decoder:
     ) -> dict[int, Array]:
         """Run one call of a given width, or of the longest piece's, with the smallest sufficient compute context."""
         widest = max([len(pieces[row].tokens) for row in rows])
-        seen = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
+        context = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
         # An indivisible span may be longer than the width of a call.
-        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
+        return self._call(pieces, rows, max(width or 0, widest), context, kept)
 
     def _call(
         self,
         pieces: Mapping[int, Piece],
         rows: Sequence[int],
         width: int,
-        seen: int,
+        context: int,
         kept: int,
     ) -> dict[int, Array]:
         """Return the logits of each slot after its newest tokens, at most `kept` of them."""
         input_ids, position_ids = _tokens([pieces[row] for row in rows], width)
         inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
-        if self._says_seen:
-            inputs[_SEEN] = np.zeros(seen, np.int64)
-        if self._says_kept:
+        if self._has_comp_ctx:
+            inputs[_COMP_CTX] = np.zeros(context, np.int64)
+        if self._has_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
         inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if self._index:
@@ -396,7 +396,7 @@ class Decoder:
             self.drawn |= {
                 row: self.sampler.sampled(outputs, place) for place, row in enumerate(rows)
             }
-        if not self.tells:
+        if not self.returns_logits:
             return {}
         hidden = outputs.get(_HIDDEN, outputs.get(DRAFTED))
         if hidden is not None:
@@ -450,14 +450,14 @@ class Decoder:
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
         """Set the image features of batch slots, and return the tiles that their tokens attend to."""
         most = self.sizes.max_num_images
-        seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
+        mask = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
             if piece.insets is not self._viewed.get(row):
                 self._give_images(row, piece.insets)
             if isinstance(piece.insets, Views):
                 tokens = len(piece.tokens)
-                seen[place, :tokens] = piece.insets.seen(piece.start, piece.stop, most)
-        return seen
+                mask[place, :tokens] = piece.insets.tile_mask(piece.start, piece.stop, most)
+        return mask
 
     def _give_images(self, row: int, insets: MultimodalSpans | None) -> None:
         """Write the keys and values of images into a batch slot; zeros without an image."""
@@ -479,8 +479,8 @@ class Decoder:
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
             if piece.insets is not None:
-                told = piece.insets.positions(piece.start, piece.stop)
-                positions[:, place, : told.shape[1]] = told
+                rotary = piece.insets.positions(piece.start, piece.stop)
+                positions[:, place, : rotary.shape[1]] = rotary
         return positions
 
 

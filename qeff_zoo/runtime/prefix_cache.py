@@ -70,15 +70,15 @@ def open_prefix_cache(
         choices = replace(choices, answers=kept)
     if not (choices.answers or choices.folder):
         return PrefixCache(decoder, choices.bytes)
-    asked = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
+    option = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
     if not decoder.movable:
         raise GenerationError(
-            f"Package {str(package)!r} runs on a device that keeps its states, and {asked} is given; expected states "
+            f"Package {str(package)!r} runs on a device that keeps its states, and {option} is given; expected states "
             "that can be read and written. Leave it out."
         )
     if choices.bytes == 0:
         raise GenerationError(
-            f"{asked} is given, and prefix_cache_bytes is 0; expected a prefix cache. Leave one of them out."
+            f"{option} is given, and prefix_cache_bytes is 0; expected a prefix cache. Leave one of them out."
         )
     files = None
     if choices.folder is not None:

@@ -3,9 +3,9 @@
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
-more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts,
-or of some while others decode. Otherwise it runs a short piece of one prompt, if the length of calls changes no bit
-(`Decoder.split`).
+more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts:
+first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
+calls changes no bit (`Decoder.split`).
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -38,8 +38,6 @@ from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 #: Pieces of `Decoder.split` tokens in a prefill call beside decoding requests. Fewer cost more for each token and delay
 #: first tokens; more delay next tokens.
 _BESIDE = 4
-#: As many in one that runs several prompts.
-_TOGETHER = 12
 
 
 @dataclass(eq=False)
@@ -129,7 +127,7 @@ class _Slot:
         if self.drafter is None or most < 1:
             return []
         if isinstance(self.drafter, Sharing):
-            self.drafter.sees(self.row)
+            self.drafter.set_slot(self.row)
         return self.drafter.draft([*request.prompt, *answer], most, rows)
 
 
@@ -303,18 +301,14 @@ class Scheduler:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
-        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt,
-        and not much longer if others decode. At most half of it is padding.
+        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt.
+        At most half of it is padding.
         """
         if self._shortest_next:
             shortest = min(prefilling, key=lambda seat: seat.left)
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
-        most = length
-        if self._many_wait(len(prefilling)):
-            most *= len(prefilling)
-            if len(prefilling) < self.running:
-                most = max(length, min(most, _TOGETHER * self._decoder.split))
+        most = length * (len(prefilling) if self._many_wait(len(prefilling)) else 1)
         chunk: list[_Slot] = []
         widths: list[int] = []
         for seat in prefilling:
@@ -378,7 +372,7 @@ class Scheduler:
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
         # Of passages, what a drafter would read is not where it is.
-        self._tell([seat for seat in chunk if not seat.answer.request.documents], pieces)
+        self._update_drafters([seat for seat in chunk if not seat.answer.request.documents], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
                 seat.placing.save(seat.row)
@@ -388,7 +382,7 @@ class Scheduler:
         for seat in chunk:
             self._keep(seat, pieces[seat.row].start)
 
-    def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
+    def _update_drafters(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
         for seat in seats:
             # In this order, since `isinstance` with a protocol is slower.
@@ -447,7 +441,7 @@ class Scheduler:
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         starts = {seat: seat.done for seat in seats}
-        self._tell(seats, pieces)
+        self._update_drafters(seats, pieces)
         for seat, piece, draft in ahead:
             before = len(seat.answer.token_ids)
             seat.done += len(piece.tokens)
@@ -474,7 +468,7 @@ class Scheduler:
         logits = self._decoder.decode(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         self.timings.decode_tokens += len(decoding)
-        self._tell(decoding, pieces)
+        self._update_drafters(decoding, pieces)
         for seat in decoding:
             seat.done += 1
         self._extend(decoding, logits)

@@ -317,9 +317,9 @@ class TextGenerationSession(PromptReader):
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
                 f"{brief(stops[0])}; expected no stop strings. Leave them out."
             )
-        said = [{"role": "user", "content": str(prompt)}] if chat else prompt
+        messages = [{"role": "user", "content": str(prompt)}] if chat else prompt
         parts = (
-            self.encode_parts(said, documents, options_of(chat))
+            self.encode_parts(messages, documents, options_of(chat))
             if documents
             else [self.encode(prompt, chat=chat)]
         )
@@ -412,8 +412,8 @@ class TextGenerationSession(PromptReader):
     @property
     def shown(self) -> Mapping[str, int]:
         """Numbers of images or audio inputs in requests so far, and of encoded ones, by the names in `Stats`."""
-        asked = {one.kind: one.asked for one in self.readers}
-        return asked | {f"encoded_{one.kind}": one.read for one in self.readers}
+        counts = {one.kind: one.asked for one in self.readers}
+        return counts | {f"encoded_{one.kind}": one.read for one in self.readers}
 
     @property
     def kept_bytes(self) -> int:
@@ -498,8 +498,8 @@ class TextGenerationSession(PromptReader):
 def _eos_token_ids(folder: Path) -> frozenset[int]:
     """Return all tokens that end generation, from the generation config, else from the config."""
     config = read_json(folder / "config.json")
-    for told in (read_json(folder / "generation_config.json"), config, model_config(config)):
-        found = told.get("eos_token_id")
+    for settings in (read_json(folder / "generation_config.json"), config, model_config(config)):
+        found = settings.get("eos_token_id")
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()

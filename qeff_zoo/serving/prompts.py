@@ -85,13 +85,11 @@ def prepare_chat(
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if session.describes_images:
-        picture, begun = yield from _shown(session, body, hosts)
+        image, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
-            asked = price(session, body, {"images": [picture]}, bounds)
-        work = partial(
-            _choices, session, body, picture, limit, logprobs, "messages", adapter, begun
-        )
-        found: list[Request] = yield Step(work, sum(asked.nbytes["images"]))
+            cost = price(session, body, {"images": [image]}, bounds)
+        work = partial(_choices, session, body, image, limit, logprobs, "messages", adapter, begun)
+        found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
         return Chat(requests=found)
     if session.chat_template is None:
         raise ApiError(
@@ -102,7 +100,7 @@ def prepare_chat(
         )
     brought = yield from _brought(session, body, hosts)
     with blaming("messages"):
-        asked = price(session, body, brought, bounds)
+        cost = price(session, body, brought, bounds)
     messages = [message.as_template_input() for message in body.messages]
     options = chat_options(body)
     with blaming("chat_template"):
@@ -113,10 +111,10 @@ def prepare_chat(
         documents, tokens = parts or ([], session.encode_chat(messages, options))
     tokens = _truncated(session, body, tokens, limit, whole=bool(brought or documents))
     length = 1 if session.sources else sum(map(len, [*documents, tokens]))
-    check_context(session, length + asked.placeholders, limit, param)
+    check_context(session, length + cost.placeholders, limit, param)
     if brought:
         reads = cast("MediaTextSession", session)
-        brought = yield from _encoded(reads, brought, asked, length, limit)
+        brought = yield from _encoded(reads, brought, cost, length, limit)
     plan = output_plan(
         session, body, _form(session, body), tokens, formats or ChatFormats(), options
     )
@@ -124,14 +122,14 @@ def prepare_chat(
     if "videos" not in brought:
         found = work(brought, documents)
     else:
-        found = yield Step(_of_videos(work, brought, documents), sum(asked.nbytes["videos"]))
+        found = yield Step(_of_videos(work, brought, documents), sum(cost.nbytes["videos"]))
     return plan.chat(requests=found)
 
 
 def _encoded(
     session: MediaTextSession,
     brought: Mapping[str, Sequence[Any]],
-    asked: Price,
+    cost: Price,
     length: int,
     limit: int | None,
 ) -> Preparation[dict[str, Sequence[Any]]]:
@@ -140,19 +138,19 @@ def _encoded(
     Args:
         session: Session of the model.
         brought: Files by argument.
-        asked: Cost of the request.
+        cost: Cost of the request.
         length: Number of tokens of its prompt, with one placeholder for each file.
         limit: Maximum number of generated tokens.
     """
     encoded = dict(brought)
-    left = asked.placeholders
+    left = cost.placeholders
     for argument in ("images", "audio"):
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
             with blaming("messages"):
-                found.append((yield Step(work, asked.nbytes[argument][place])))
-            left += len(session.run_of(found[-1])) - asked.tokens[argument][place]
+                found.append((yield Step(work, cost.nbytes[argument][place])))
+            left += len(session.run_of(found[-1])) - cost.tokens[argument][place]
             check_context(session, length + left, limit, "messages")
     return {argument: files for argument, files in encoded.items() if files}
 
@@ -187,7 +185,7 @@ def _shown(
     found = {
         f"role {brief(message.role)}": message.role != "user",
         f"{len(body.messages):,} messages": bool(others),
-        f"{len(message.pictures):,} pictures": len(message.pictures) != 1,
+        f"{len(message.images):,} pictures": len(message.images) != 1,
         "videos": bool(message.videos),
         "recordings": bool(message.recordings),
         **{brief(name): value is not None for name, value in extra.items()},
@@ -200,15 +198,15 @@ def _shown(
             param="messages",
             code="invalid_value",
         )
-    (picture,) = yield from read_media([("picture", url) for url in message.pictures], hosts)
-    return picture, {"prompt": message.text or None}
+    (image,) = yield from read_media([("picture", url) for url in message.images], hosts)
+    return image, {"prompt": message.text or None}
 
 
 def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[dict[str, Sequence[Any]]]:
     """Return the files of images, videos and recordings in the messages."""
-    urls = [("picture", url) for message in body.messages for url in message.pictures]
+    urls = [("picture", url) for message in body.messages for url in message.images]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
     for found, argument, nouns in (
@@ -312,9 +310,9 @@ def prepare_completion(
     price(session, body, bounds=bounds)
     found: list[Request] = []
     names = ("language", "source_language")
-    told = {name: given for name in names if (given := getattr(body, name)) is not None}
-    if told and not session.translates:
-        raise unknown_parameter(*next(iter(told.items())))
+    languages = {name: given for name in names if (given := getattr(body, name)) is not None}
+    if languages and not session.translates:
+        raise unknown_parameter(*next(iter(languages.items())))
     if session.describes_images:
         raise ApiError(
             400,
@@ -337,7 +335,7 @@ def prepare_completion(
             body.logprobs,
             "prompt",
             adapter,
-            told,
+            languages,
             documents,
         )
     return Chat(requests=found)

@@ -25,7 +25,7 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
     down, right = np.mgrid[0:height, 0:width] / max(height, width)
     waves = numbers.uniform(2, 14, (3, 2))
     phases = numbers.uniform(0, 6, 3)
-    picture = np.stack(
+    image = np.stack(
         [
             128 + 90 * np.sin(along * right + across * down + phase)
             for (along, across), phase in zip(waves, phases, strict=True)
@@ -38,8 +38,8 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
             int(numbers.integers(1, 1 + height // 2)),
             int(numbers.integers(1, 1 + width // 2)),
         )
-        picture[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
-    return np.clip(picture + numbers.normal(0, 12, picture.shape), 0, 255).astype(np.uint8)
+        image[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
+    return np.clip(image + numbers.normal(0, 12, image.shape), 0, 255).astype(np.uint8)
 
 
 def choose(count: int) -> list[list[int]]:

@@ -225,7 +225,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
 def _warned_once(origin: Origin) -> Iterator[str]:
     """Warn at the first pull from a remote without a pinned signer."""
     policy = trust.policy_for(origin)
-    if policy.mode != OFF and not policy.pins_somebody and index_cache.is_first_pull(origin.url):
+    if policy.mode != OFF and not policy.has_pins and index_cache.is_first_pull(origin.url):
         yield (
             f"Nobody is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin who signs them "
             "with `qeff-zoo trust add`. This is said once."

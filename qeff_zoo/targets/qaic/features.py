@@ -17,7 +17,7 @@ import numpy as np
 from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Program, Tensor
-from qeff_zoo.targets.qaic.crossing import Asking
+from qeff_zoo.targets.qaic.crossing import CrossAttentionProgram
 from qeff_zoo.tasks.multimodal.vision_encoder import PIXELS
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
@@ -42,7 +42,7 @@ def adapted(program: Any) -> Program:
     if program.features:
         return Merging(program, program.features)
     if read := [state for state in program.states if not state.written]:
-        return Asking(program, read)
+        return CrossAttentionProgram(program, read)
     if any(name in _OURS for name in program.outputs):
         return EncoderProgram(program)
     return program  # type: ignore[no-any-return]

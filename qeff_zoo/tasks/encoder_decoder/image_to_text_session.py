@@ -11,7 +11,7 @@ import numpy as np
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.runtime.program import Array, Program
@@ -78,7 +78,7 @@ class ImageToTextSession(WritingSession):
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
         return {"images": self._pictures, "encoded_images": self.sources.count}
 
-    def prepare(self, image: Picture, limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, image: ImageSource, limits: ImageLimits = LIMITS) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.
 
         Args:
@@ -102,7 +102,7 @@ class ImageToTextSession(WritingSession):
 
     def generate(  # type: ignore[override]
         self,
-        images: Picture | Sequence[Picture | Request],
+        images: ImageSource | Sequence[ImageSource | Request],
         *,
         prompt: Prompt | None = None,
         stream: Stream | None = None,
@@ -130,7 +130,7 @@ class ImageToTextSession(WritingSession):
 
     def request(  # type: ignore[override]
         self,
-        image: Picture,
+        image: ImageSource,
         *,
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,
@@ -171,7 +171,7 @@ class ImageToTextSession(WritingSession):
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._pictures += 1
-        return replace(made, picture=read, source=tuple(source), text=text)
+        return replace(made, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []

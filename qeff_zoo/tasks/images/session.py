@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
@@ -48,7 +48,7 @@ class ImageSession:
         self.size = program.inputs["pixel_values"].shape[2:]
         self.config = read_json(folder / "config.json")
 
-    def prepare(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, images: Sequence[ImageSource], limits: ImageLimits = LIMITS) -> Array:
         """Decode images and compute the input of the graph. Thread-safe.
 
         Args:
@@ -92,7 +92,7 @@ class ImageSession:
             yield start, start + rows
             start += rows
 
-    def _answer(self, images: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
+    def _answer(self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits) -> Array:
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         if not several:
             raise GenerationError(
@@ -113,7 +113,9 @@ class ImageEmbeddingSession(ImageSession):
     task = IMAGE_FEATURE_EXTRACTION
     output = "output"
 
-    def embed(self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def embed(
+        self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits = LIMITS
+    ) -> Array:
         """Return one embedding per image; see `prepare`.
 
         Returns:
@@ -144,7 +146,7 @@ class ImageClassificationSession(ImageSession):
         self._activate = labels.activation_of(self.config, len(self.labels))
 
     def classify(
-        self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
+        self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits = LIMITS
     ) -> list[tuple[Score, ...]]:
         """Return the score of every label for each image, the best first; see `prepare`."""
         return [

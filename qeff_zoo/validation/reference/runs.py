@@ -78,7 +78,7 @@ class Answers:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
         raise NotImplementedError
 
-    def told(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
+    def run_prefix(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
         return self._watched([number], watching, length)[0]
 
