@@ -343,7 +343,7 @@ def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package
     for sizes in (("20x",), ("0x40",), ("8x8",)):
         with pytest.raises(PlanError, match=r"expected HEIGHTxWIDTH in pixels"):
             plan(image_size=sizes)
-    with pytest.raises(PlanError, match=r"--image-size is for models that read pictures of any"):
+    with pytest.raises(PlanError, match=r"--image-size is for models that read images of any"):
         plan("ort", image_size=("20x33",))
 
 

@@ -254,7 +254,7 @@ def test_a_picture_without_settings_of_a_processor_is_noise(
 
 def test_programs_of_fixed_sizes_are_refused(session: ImageTextToTextSession) -> None:
     with pytest.raises(
-        PlanError, match="reads pictures of any size and has nothing that fills one up"
+        PlanError, match="reads images of any size and has nothing that fills one up"
     ):
         pipeline.make_plan(str(session.folder), Request(target="qaic"))
 

@@ -44,7 +44,7 @@ class ImageToTextSession(WritingSession):
 
     task = IMAGE_TO_TEXT
     describes_images = True
-    reads = "picture"
+    reads = "image"
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class ImageToTextSession(WritingSession):
         """
         if choices.pop("chat", False):
             raise GenerationError(
-                f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected a picture. Leave it out."
+                f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected an image. Leave it out."
             )
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check(source)
@@ -182,12 +182,12 @@ class ImageToTextSession(WritingSession):
             return
         if source.count(self.prompts.placeholder) > self.prompts.rows:
             raise GenerationError(
-                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of a picture; "
-                "expected none: there is one picture, before the prompt. Leave it out."
+                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of an image; "
+                "expected none: there is one image, before the prompt. Leave it out."
             )
         if len(source) > self.sources.longest:
             raise ContextLengthError(
-                f"A picture and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
+                f"An image and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
                 "largest of the package's seq_lens. Shorten the prompt, or build the package with a larger --seq-lens."
             )
         vocab_size = self.decoder.vocab_size

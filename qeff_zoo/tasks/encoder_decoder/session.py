@@ -61,7 +61,7 @@ class WritingSession(TextGenerationSession):
         for name in ("grammar", "documents"):
             if choices.get(name):
                 raise GenerationError(
-                    f"{name!r} does not apply to {self.task}: a {self.reads} is read whole, and its package says "
+                    f"{name!r} does not apply to {self.task}: the {self.reads} is read whole, and its package says "
                     "how an answer begins and ends. Expected none. Leave it out."
                 )
         sampling = self.default_sampling if sampling is None else sampling
