@@ -37,7 +37,7 @@ from qeff_zoo.pipeline import checks, make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
@@ -318,7 +318,7 @@ def test_tokens_are_those_of_generate(
     """Three pictures share two rows, so that one joins while another goes on; with and without tokens to begin with."""
     said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
-    rules = WritingRules.read(tmp_path)
+    rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
     other = copy.deepcopy(theirs)
@@ -369,7 +369,7 @@ def test_old_checkpoints_say_how_answers_begin_and_end_in_their_decoder(tmp_path
         "eos_token_id": 8,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rules = WritingRules.read(tmp_path)
+    rules = LogitsProcessorSettings.read(tmp_path)
     assert (rules.start, rules.ends, rules.limit(1)) == (5, frozenset({8}), 6)
 
 

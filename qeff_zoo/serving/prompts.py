@@ -376,10 +376,10 @@ def _parts(
     options: ChatOptions = USUAL_CHAT,
 ) -> tuple[list[list[int]], list[int]] | None:
     """Return the tokens of documents and of what comes after them; None where there are no documents."""
-    passages: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
-    if not passages:
+    texts: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
+    if not texts:
         return None
-    *documents, tokens = session.encode_parts(prompt, passages, options)
+    *documents, tokens = session.encode_parts(prompt, texts, options)
     return documents, tokens
 
 

@@ -13,7 +13,7 @@ from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.answers import Request, require_no_choices
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
@@ -57,7 +57,9 @@ class ImageToTextSession(WritingSession):
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
         if delimiters := chosen.get("answer_delimiters"):
-            self.rules = WritingRules(start=delimiters[0], ends=frozenset(delimiters[1:]))
+            self.rules = LogitsProcessorSettings(
+                start=delimiters[0], ends=frozenset(delimiters[1:])
+            )
         #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
