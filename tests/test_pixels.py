@@ -120,8 +120,8 @@ def png(width: int, height: int, *, said: bytes = b"") -> bytes:
 WHOLE = written(PICTURE.resize((64, 64)), "JPEG")
 WRONG: dict[str, tuple[Any, str]] = {
     "nothing": (b"", "is empty. Expected one of PNG"),
-    "a text": (b"hello", "is no picture. Expected one of PNG"),
-    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no picture"),
+    "a text": (b"hello", "is no image. Expected one of PNG"),
+    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no image"),
     "a header alone": (written(PICTURE)[:20], "its header is damaged"),
     "a truncated JPEG": (WHOLE[: len(WHOLE) // 2], "cut short"),
     "a truncated PNG": (written(PICTURE)[:150], "cut short"),
@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "Decompressed data too large",
     ),
     "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white nobody knows"),
-    "no file": ("no/such/picture.png", "picture 'no/such/picture.png': No such file"),
+    "no file": ("no/such/picture.png", "image 'no/such/picture.png': No such file"),
     "a folder": (str(Path(__file__).parent), "Is a directory"),
     "a URL": ("https://images.example/a.png", "is a URL. Expected .* Download it"),
     "nobody": (None, "of type NoneType; expected a path"),

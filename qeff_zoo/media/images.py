@@ -77,7 +77,7 @@ def read_image(source: ImageSource, limits: ImageLimits = LIMITS) -> Pixels:
         from PIL import Image
     except ImportError as error:
         raise MediaError(
-            "Cannot read pictures: Pillow is not installed. Run `pip install 'qeff-zoo[media]'`."
+            "Cannot read images: Pillow is not installed. Run `pip install 'qeff-zoo[media]'`."
         ) from error
 
     name = _name(source)
@@ -133,7 +133,7 @@ def open_image(
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        problem = "it is no picture" if unknown else f"its header is damaged ({_reason(error)})"
+        problem = "it is no image" if unknown else f"its header is damaged ({_reason(error)})"
         raise MediaError(
             f"Cannot read {name}: {problem}. Expected one of {', '.join(FORMATS)}. Open it in another program to see "
             "whether it is whole."
@@ -174,7 +174,7 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
     except _DAMAGED as error:
         raise MediaError(
             f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
-            "picture. Get the file again."
+            "image. Get the file again."
         ) from error
 
 
@@ -240,11 +240,11 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
             size = Path(source).stat().st_size
         except (OSError, ValueError) as error:
             raise MediaError(
-                f"Cannot read {name}: {_reason(error)}. Expected the path of a picture. Correct the path."
+                f"Cannot read {name}: {_reason(error)}. Expected the path of an image. Correct the path."
             ) from error
     else:
         raise MediaError(
-            f"Cannot read a picture of type {type(source).__name__}; expected a path, the bytes of a file, a Pillow "
+            f"Cannot read an image of type {type(source).__name__}; expected a path, the bytes of a file, a Pillow "
             "image or an array of uint8. Convert it."
         )
     if not size:
@@ -281,7 +281,7 @@ def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
     if not width * height:
         raise MediaError(
             f"Cannot read {name}: it is {width} pixels wide and {height} high. Expected at least one pixel. Give "
-            "another picture."
+            "another image."
         )
 
 
@@ -294,12 +294,12 @@ def _too_large(name: str, size: str, limits: ImageLimits) -> str:
 def _name(source: ImageSource) -> str:
     """Return the description of an image for errors."""
     if isinstance(source, bytes):
-        return f"a picture of {len(source):,} bytes"
+        return f"an image of {len(source):,} bytes"
     if isinstance(source, np.ndarray):
-        return f"a picture in an array of {source.dtype} with the shape {source.shape}"
+        return f"an image in an array of {source.dtype} with the shape {source.shape}"
     if isinstance(source, str | os.PathLike):
-        return f"the picture {os.fspath(source)!r}"
-    return "a picture"
+        return f"the image {os.fspath(source)!r}"
+    return "an image"
 
 
 def _reason(error: BaseException) -> str:

@@ -46,7 +46,7 @@ def check_room(image: Pixels, height: int, width: int) -> None:
     """
     if min(height, width) < 1 or height * width > LIMITS.pixels:
         raise MediaError(
-            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
+            f"Cannot resize an image of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
             f"between 1 and {LIMITS.pixels:,} pixels. Crop it: it is too narrow for this model."
         )
 

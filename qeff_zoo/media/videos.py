@@ -69,7 +69,7 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     name, found, fps = yield from _frames(source, limits)
     if not found:
         raise MediaError(
-            f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or pictures in a list."
+            f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or images in a list."
         )
     if len(found) > limits.frames:
         raise MediaError(_too_many(name, len(found), limits))
@@ -138,12 +138,12 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
     if isinstance(source, np.ndarray) and source.ndim != 4:
         raise MediaError(
             f"Cannot read a video in an array with the shape {source.shape}. Expected (frames, height, width, "
-            "channels). Stack its frames, or give a single picture as one (images, --image)."
+            "channels). Stack its frames, or give a single image as one (images, --image)."
         )
     if not isinstance(source, Sequence | np.ndarray):
         raise MediaError(
             f"Cannot read a video: it is {type(source).__name__}. Expected a path, the bytes of an animation, a list "
-            "of pictures or an array. Give one of these."
+            "of images or an array. Give one of these."
         )
     return "a video", list(source), None
 
