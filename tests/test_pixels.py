@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from transformers import CLIPImageProcessorPil
 from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media import pixels
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import ImageLimits, read_image
 
@@ -160,3 +163,26 @@ def test_one_pixel_is_a_picture() -> None:
     assert found.tolist() == [[[1, 2, 3]]]
     with pytest.raises(MediaError, match="Expected at most 90"):
         read_image(PICTURE, ImageLimits(pixels=90))
+
+
+SIDES = st.integers(1, 40)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(size=st.tuples(SIDES, SIDES), new=st.tuples(SIDES, SIDES), strip=st.integers(1, 400))
+@pytest.mark.parametrize("resample", Image.Resampling)
+def test_strips_resize_to_the_same_pixels(
+    resample: int, size: tuple[int, int], new: tuple[int, int], strip: int
+) -> None:
+    given = np.random.default_rng(strip).integers(0, 256, (*size, 3), np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pixels, "_LARGE", 0)
+        patch.setattr(pixels, "_STRIP", strip)
+        found = pixels.resize(given, *new, resample)
+    assert np.array_equal(found, Image.fromarray(given).resize(new[::-1], resample))
+
+
+def test_a_large_image_is_resized_in_strips() -> None:
+    given = np.repeat(np.repeat(COLOURS, 120, 0), 120, 1)
+    found = pixels.resize(given, 33, 44, Image.Resampling.LANCZOS)
+    assert np.array_equal(found, Image.fromarray(given).resize((44, 33), Image.Resampling.LANCZOS))

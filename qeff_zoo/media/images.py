@@ -12,6 +12,8 @@ import os
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -165,13 +167,26 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
             f"Cannot read {name}: its pixels are 32-bit numbers (mode {image.mode!r}), whose black and white nobody "
             "knows. Expected 8 or 16 bits. Convert it to 8 bits."
         )
-    try:
+    with reading_pixels(name):
         if opaque:
             ImageOps.exif_transpose(image, in_place=True)
         else:  # the image belongs to the caller
             image = ImageOps.exif_transpose(image)
         return _colors(image, opaque=opaque)
-    except _DAMAGED as error:
+
+
+@contextmanager
+def reading_pixels(name: str) -> Iterator[None]:
+    """Convert the errors of Pillow, behind a file's header, into errors of the image.
+
+    Args:
+        name: Description of the image for errors.
+    """
+    from PIL import Image
+
+    try:
+        yield
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         raise MediaError(
             f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
             "image. Get the file again."
@@ -193,6 +208,10 @@ def _strip(image: "Image.Image", *, opaque: bool) -> Pixels:
     from PIL import Image
 
     if opaque and not image.mode.startswith("I;16"):
+        if isinstance(image.info.get("transparency"), bytes):
+            del image.info[
+                "transparency"
+            ]  # alpha of a palette; Pillow would drop it with a warning
         image = image.convert("RGB")
     key = image.info.get("transparency")
     if image.mode.startswith("I;16"):

@@ -131,11 +131,12 @@ class PrefillServer:
         self._closing.set()
 
     def _attend(self, client: socket.socket) -> None:
-        try:
-            with client, suppress(EOFError, OSError):  # the client has disconnected
-                self._answer(client, time.monotonic() + _ANSWER)
-        finally:
-            self._room.release()
+        with client:  # closed last: a client that sees the end finds room for its next connection
+            try:
+                with suppress(EOFError, OSError):  # the client has disconnected
+                    self._answer(client, time.monotonic() + _ANSWER)
+            finally:
+                self._room.release()
 
     def _answer(self, client: socket.socket, until: float) -> None:
         try:
