@@ -463,7 +463,7 @@ def test_images_are_resized_before_the_processor(tmp_path: Path) -> None:
     found = vision._resized(tmp_path / "image.png", 10, 4)
     np.testing.assert_array_equal(found, image.resize((4, 10)))
     assert vision.fetched(image) is image
-    with pytest.raises(MediaError, match="Cannot fetch the picture at 'https://'"):
+    with pytest.raises(MediaError, match="Cannot fetch the image at 'https://'"):
         vision.fetched("https://")
 
 

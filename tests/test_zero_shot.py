@@ -209,7 +209,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
         _, answer = ask(
             messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]
         )
-        assert "it is no picture" in answer["error"]["message"]
+        assert "it is no image" in answer["error"]["message"]
 
 
 def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:
         body = json.dumps({"model": MODEL, "input": "a text"}).encode()
         status, answer = post(served, "embeddings", body)
     assert status == 400
-    assert "reads pictures alone" in answer["error"]["message"]
+    assert "reads images alone" in answer["error"]["message"]

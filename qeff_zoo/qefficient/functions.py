@@ -154,7 +154,7 @@ def cloud_ai_100_exec_kv(
         device_id: Cards to run on.
         generation_len: Tokens for each at most.
         stream: Print prompts and answers.
-        image: A picture that every prompt is about: a path, bytes, a Pillow image or an array. Prompts are then users'
+        image: An image that every prompt is about: a path, bytes, a Pillow image or an array. Prompts are then users'
             messages, to which the chat template is applied.
         **others: QEfficient's other arguments, which change nothing here or are refused.
     """
@@ -168,8 +168,8 @@ def cloud_ai_100_exec_kv(
         )
     if image is not None and package.task != IMAGE_TEXT_TO_TEXT:
         raise GenerationError(
-            f"A picture is given, and package {str(package.path)!r} is for task {package.task!r}, which reads none; "
-            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out."
+            f"An image is given, and package {str(package.path)!r} is for task {package.task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the image out."
         )
     with on_devices(package, device_id):
         session: Any = load(package)

@@ -154,7 +154,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                 if session.sources.any_length
                 else [one.T for one in sounds]
             )
-            found = session.write_down(features, **arguments)
+            found = session.transcribe_features(features, **arguments)
         else:
             found = session.transcribe(inputs, **arguments)
         seconds = time.perf_counter() - begun

@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     Args:
         tokens: Token ids, at least one.
         start: Position of the first token.
-        insets: Images or audio of the slot's prompt, if any.
+        spans: Images or audio of the slot's prompt, if any.
         slot: Adapter slot; 0 for the base model.
         source: Number of tokens in the encoder's text.
         hidden: Hidden states (tokens, size), for a draft layer.
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
     tokens: Sequence[int]
     start: int
-    insets: MultimodalSpans | None = None
+    spans: MultimodalSpans | None = None
     slot: int = 0
     source: int = 0
     hidden: Array | None = None
@@ -381,8 +381,8 @@ class Decoder:
         if self._types:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
-                if (insets := pieces[row].insets) is not None:
-                    inputs[self._types][place, insets.together] = 1
+                if (spans := pieces[row].spans) is not None:
+                    inputs[self._types][place, spans.together] = 1
         if _HIDDEN in self.program.inputs:
             size = int(self.program.inputs[_HIDDEN].shape[2])
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
@@ -426,9 +426,9 @@ class Decoder:
         rows: dict[str, list[Array]] = {name: [] for name in names}
         index, count = np.full((len(pieces), width), -1, np.int64), 0
         for place, piece in enumerate(pieces):
-            if piece.insets is None:
+            if piece.spans is None:
                 continue
-            where, found = piece.insets.between(piece.start, piece.stop)
+            where, found = piece.spans.between(piece.start, piece.stop)
             index[place, where] = np.arange(count, count + len(where))
             count += len(where)
             for name in names:
@@ -440,11 +440,11 @@ class Decoder:
     def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
         """Return the index of each token's image features, and the images, if the call has any."""
         index = np.full((1, width), -1, np.int64)
-        if piece.insets is None:
+        if piece.spans is None:
             return {self._index: index}
-        where, _ = piece.insets.between(piece.start, piece.stop)
-        index[0, where] = np.searchsorted(piece.insets.places, piece.start) + np.arange(len(where))
-        (image,) = piece.insets.parts
+        where, _ = piece.spans.between(piece.start, piece.stop)
+        index[0, where] = np.searchsorted(piece.spans.places, piece.start) + np.arange(len(where))
+        (image,) = piece.spans.parts
         return {self._index: index, **(image.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
@@ -452,25 +452,25 @@ class Decoder:
         most = self.sizes.max_num_images
         mask = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
-            if piece.insets is not self._viewed.get(row):
-                self._give_images(row, piece.insets)
-            if isinstance(piece.insets, Views):
+            if piece.spans is not self._viewed.get(row):
+                self._give_images(row, piece.spans)
+            if isinstance(piece.spans, Views):
                 tokens = len(piece.tokens)
-                mask[place, :tokens] = piece.insets.tile_mask(piece.start, piece.stop, most)
+                mask[place, :tokens] = piece.spans.tile_mask(piece.start, piece.stop, most)
         return mask
 
-    def _give_images(self, row: int, insets: MultimodalSpans | None) -> None:
+    def _give_images(self, row: int, spans: MultimodalSpans | None) -> None:
         """Write the keys and values of images into a batch slot; zeros without an image."""
         self._viewed.pop(row, None)
-        if insets is None:
+        if spans is None:
             for name in self.states.keys() - self._written:
                 self.states[name][row] = 0
         else:
-            for place, part in enumerate(insets.parts):
+            for place, part in enumerate(spans.parts):
                 for name, rows in part.features.items():
                     there = self.states[name][row, :, place]
                     there[:] = rows.reshape(there.shape)
-            self._viewed[row] = insets
+            self._viewed[row] = spans
         self._wrote(row)
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
@@ -478,8 +478,8 @@ class Decoder:
         axes = int(self.program.inputs[AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
-            if piece.insets is not None:
-                rotary = piece.insets.positions(piece.start, piece.stop)
+            if piece.spans is not None:
+                rotary = piece.spans.positions(piece.start, piece.stop)
                 positions[:, place, : rotary.shape[1]] = rotary
         return positions
 

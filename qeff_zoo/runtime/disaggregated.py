@@ -131,11 +131,12 @@ class PrefillServer:
         self._closing.set()
 
     def _attend(self, client: socket.socket) -> None:
-        try:
-            with client, suppress(EOFError, OSError):  # the client has disconnected
-                self._answer(client, time.monotonic() + _ANSWER)
-        finally:
-            self._room.release()
+        with client:  # closed last: a client that sees the end finds room for its next connection
+            try:
+                with suppress(EOFError, OSError):  # the client has disconnected
+                    self._answer(client, time.monotonic() + _ANSWER)
+            finally:
+                self._room.release()
 
     def _answer(self, client: socket.socket, until: float) -> None:
         try:
@@ -188,10 +189,10 @@ class PrefillServer:
             raise HandoffError(
                 f"A prompt is {type(prompt).__name__}; expected a list of token ids. Ask as `Prefills` does."
             )
-        insets = None
+        spans = None
         if groups and isinstance(self._session, MediaTextSession):
             parts = _parts(grids, groups)
-            insets = self._session.request_of_parts(prompt, parts, generation_len=1).insets
+            spans = self._session.request_of_parts(prompt, parts, generation_len=1).spans
         else:
             self._session.request(prompt, generation_len=1)
         with self._computing:
@@ -199,7 +200,7 @@ class PrefillServer:
                 raise HandoffError(
                     "The prefill server is closing; expected one that runs. Ask another one."
                 )
-            logits = self._scheduler.run_prompt(prompt, insets)
+            logits = self._scheduler.run_prompt(prompt, spans)
             return Handover(logits, self._session.decoder.save(0, 0, len(prompt)))
 
     def _pass_on(
@@ -268,17 +269,17 @@ class Prefills:
                 with suppress(OSError):  # the server has disconnected already
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def run(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Handover:
+    def run(self, prompt: Sequence[int], spans: MultimodalSpans | None = None) -> Handover:
         """Run a prompt on one of the servers; after a failure on the next one.
 
         Args:
             prompt: Token ids that fit the context.
-            insets: Images or audio of the prompt.
+            spans: Images or audio of the prompt.
 
         Raises:
             HandoffError: If all servers failed; the message is that of the last.
         """
-        parts = insets.parts if insets else ()
+        parts = spans.parts if spans else ()
         features = [part.features for part in parts]
         request = {
             "prompt": [int(token) for token in prompt],

@@ -14,7 +14,7 @@ from qeff_zoo.runtime.program import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritingRules:
+class LogitsProcessorSettings:
     """Logits processor settings of a package. Lengths count the start token, as in transformers.
 
     Args:
@@ -50,7 +50,7 @@ class WritingRules:
     repetition_penalty: float = field(default=1.0)
 
     @classmethod
-    def read(cls, folder: Path) -> "WritingRules":
+    def read(cls, folder: Path) -> "LogitsProcessorSettings":
         """Return the settings of a package; older checkpoints have them in config.json.
 
         Raises:

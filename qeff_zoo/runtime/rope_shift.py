@@ -98,7 +98,7 @@ def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
 
 def _refusal(folder: Path, reason: str) -> GenerationError:
     return GenerationError(
-        f"Package {str(folder)!r} cannot put passages together: {reason}. Expected keys and values of all positions in "
+        f"Package {str(folder)!r} cannot combine documents: {reason}. Expected keys and values of all positions in "
         "float32, with plain RoPE. Run it without blocks."
     )
 

@@ -38,7 +38,7 @@ class ImageQueue:
 
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
-        self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo images")
         #: Pool of threads that decode images.
         self.pool = MediaPool(BOUNDS.decoded_bytes)
         self._tokens = self._images = 0
@@ -122,7 +122,7 @@ def _read(
     session: ImageEmbeddingSession, body: ImageEmbeddingRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Array | None, list[Encoded]]]:
     """Return the pixels of a request's image, or its tokenized texts."""
-    urls = [("picture", url) for message in body.messages or () for url in message.images]
+    urls = [("image", url) for message in body.messages or () for url in message.images]
     messages = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *messages]
     param = "messages" if body.messages else "input"
@@ -134,13 +134,13 @@ def _read(
             )
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
-            f"The request has {len(urls)} pictures and {len(texts)} texts; expected one picture in 'messages', or "
+            f"The request has {len(urls)} images and {len(texts)} texts; expected one image in 'messages', or "
             "texts in 'input'. Send them apart.",
             param,
         )
     if texts and not session.reads_texts:
         raise _refusal(
-            f"Model {body.model!r} reads pictures alone; expected one in 'messages', as a part of type image_url. Send "
+            f"Model {body.model!r} reads images alone; expected one in 'messages', as a part of type image_url. Send "
             "that, or ask a model that reads texts.",
             param,
         )

@@ -39,7 +39,7 @@ _FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
         "json_schema": Grammar.json,
     }
 )
-_CODES = {"picture": "invalid_image_url", "video": "invalid_video_url"}
+_CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 
 
 def chat_requests(
@@ -185,7 +185,7 @@ def _shown(
     found = {
         f"role {brief(message.role)}": message.role != "user",
         f"{len(body.messages):,} messages": bool(others),
-        f"{len(message.images):,} pictures": len(message.images) != 1,
+        f"{len(message.images):,} images": len(message.images) != 1,
         "videos": bool(message.videos),
         "recordings": bool(message.recordings),
         **{brief(name): value is not None for name, value in extra.items()},
@@ -193,12 +193,12 @@ def _shown(
     if wrong := [name for name, is_there in found.items() if is_there]:
         raise ApiError(
             400,
-            f"Model {body.model!r} writes of one picture, and the request has {', '.join(wrong)}; expected one message "
-            "of role 'user' with one part of type image_url, and perhaps text. Send each picture by itself.",
+            f"Model {body.model!r} writes of one image, and the request has {', '.join(wrong)}; expected one message "
+            "of role 'user' with one part of type image_url, and perhaps text. Send each image by itself.",
             param="messages",
             code="invalid_value",
         )
-    (image,) = yield from read_media([("picture", url) for url in message.images], hosts)
+    (image,) = yield from read_media([("image", url) for url in message.images], hosts)
     return image, {"prompt": message.text or None}
 
 
@@ -206,11 +206,11 @@ def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[dict[str, Sequence[Any]]]:
     """Return the files of images, videos and recordings in the messages."""
-    urls = [("picture", url) for message in body.messages for url in message.images]
+    urls = [("image", url) for message in body.messages for url in message.images]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
     for found, argument, nouns in (
-        (urls, "images", "pictures"),
+        (urls, "images", "images"),
         (films, "videos", "videos"),
         (recordings, "audio", "recordings"),
     ):
@@ -235,7 +235,7 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Prepa
     """Return the files of images and videos in messages; for a video in single frames, a list of its images.
 
     Args:
-        urls: Kind of each file, "picture" or "video", and its URL: a `data:` URL, or a web URL.
+        urls: Kind of each file, "image" or "video", and its URL: a `data:` URL, or a web URL.
         hosts: Hosts that the operator allows web URLs of.
 
     Raises:
@@ -272,7 +272,7 @@ def _sent(url: str, noun: str) -> bytes | list[bytes]:
             param="messages",
             code=_CODES[noun],
         )
-    code = "invalid_base64_image" if noun == "picture" else "invalid_base64_video"
+    code = "invalid_base64_image" if noun == "image" else "invalid_base64_video"
     if noun == "video" and head.lower() == "data:video/jpeg;base64":
         return [_decoded(one, "frame", code) for one in content.split(",")]
     return _decoded(content, noun, code)
@@ -316,7 +316,7 @@ def prepare_completion(
     if session.describes_images:
         raise ApiError(
             400,
-            f"Model {body.model!r} writes of a picture, which a prompt cannot have; expected a chat whose one message "
+            f"Model {body.model!r} writes of an image, which a prompt cannot have; expected a chat whose one message "
             "has a part of type image_url. Use /v1/chat/completions.",
             param="prompt",
             code="invalid_value",
@@ -376,10 +376,10 @@ def _parts(
     options: ChatOptions = USUAL_CHAT,
 ) -> tuple[list[list[int]], list[int]] | None:
     """Return the tokens of documents and of what comes after them; None where there are no documents."""
-    passages: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
-    if not passages:
+    texts: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
+    if not texts:
         return None
-    *documents, tokens = session.encode_parts(prompt, passages, options)
+    *documents, tokens = session.encode_parts(prompt, texts, options)
     return documents, tokens
 
 

@@ -104,7 +104,7 @@ class ImageStage:
 
     Args:
         name: Name in the manifest's validation.
-        calls: The number of the picture in each row of a call.
+        calls: The number of the image in each row of a call.
     """
 
     name: str
@@ -291,7 +291,7 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
             spans = [span for span in spans if span.start < span.stop]
             kind = call.kind
             if spans != list(call.spans):
-                # As long as a picture, which no call that checks drafts is.
+                # As long as an image, which no call that checks drafts is.
                 spans = [replace(span, answers=1) for span in spans]
                 kind = "decode" if call.kind == "verify" else call.kind
                 if any(span.stop - span.start > 1 for span in spans):
@@ -373,7 +373,7 @@ def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[lis
     """Return the stages of an image package: each image alone, then batches of each size.
 
     Returns:
-        The stages, and the pictures that they name, as `drawings.draw` takes them.
+        The stages, and the images that they name, as `drawings.draw` takes them.
     """
     images = sample_images.choose(len(sample_images.SHAPES))
     alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(images))))

@@ -9,7 +9,7 @@ import numpy as np
 SHAPES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
 
 
-#: How many numbers say which picture.
+#: How many numbers say which image.
 NUMBERS = 3
 
 
@@ -17,7 +17,7 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
     """Return an image, (height, width, 3) of uint8, always the same one for the same arguments.
 
     Args:
-        seed: Which picture.
+        seed: Which image.
         width: In pixels.
         height: In pixels.
     """

@@ -72,7 +72,7 @@ def with_sources(
 def behind_images(images: Sequence[Sequence[int]], session: ImageToTextSession) -> list[list[int]]:
     """Return images, as arguments of `sample_images.draw`, each before the tokens of a prompt of another length.
 
-    None of those is of padding, and none stands for a picture but in its places.
+    None of those is of padding, and none stands for an image but in its places.
     """
     assert session.prompts
     room, placeholder = session.sources.longest - session.prompts.rows, session.prompts.placeholder

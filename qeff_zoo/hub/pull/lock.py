@@ -116,7 +116,7 @@ def _locked(entry: Any) -> Locked:
 
 def lock(
     models: Sequence[str],
-    wishes: Mapping[str, Any] | None = None,
+    requirements: Mapping[str, Any] | None = None,
     *,
     revision: str | None = None,
     remote: str | None = None,
@@ -126,7 +126,7 @@ def lock(
 
     Args:
         models: Each as for `qeff_zoo.hub.pull.pull`.
-        wishes: Requirements of each package.
+        requirements: Requirements of each package.
         revision: Revision of the checkpoint.
         remote: URL or `org/repo` of the only remote to ask.
         store: Local store; None for the one that `QEFF_HOME` names.
@@ -135,12 +135,12 @@ def lock(
         ResolutionError: There is no such package of a model, or it is published nowhere.
     """
     store = store or Store()
-    wishes = wishes or {}
-    options = {name: value for name, value in wishes.items() if value is not None}
+    requirements = requirements or {}
+    options = {name: value for name, value in requirements.items() if value is not None}
     options |= {"revision": revision} if revision else {}
 
     def pinned(model: str) -> Locked:
-        found = resolve.resolve(model, wishes, revision=revision, remote=remote, store=store)
+        found = resolve.resolve(model, requirements, revision=revision, remote=remote, store=store)
         index = found.snapshot.index.warnings if found.snapshot else ()
         known = (*found.warnings, *index)
         return Locked(

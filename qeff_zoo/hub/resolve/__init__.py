@@ -109,7 +109,7 @@ class Resolution:
 
 def resolve(
     reference: str,
-    wishes: Mapping[str, Any] | None = None,
+    requirements: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
     remote: str | None = None,
@@ -122,7 +122,7 @@ def resolve(
     Args:
         reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), URL of a remote, folder of
             a checkpoint, or GGUF file.
-        wishes: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; None for what is left to us.
+        requirements: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; those of None are free.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Local store; None for the one that `QEFF_HOME` names.
@@ -139,9 +139,9 @@ def resolve(
         >>> resolve("org/model", {"ctx_len": 4096}).verdict  # doctest: +SKIP
         'USE'
     """
-    requested = {name: value for name, value in (wishes or {}).items() if value is not None}
+    requested = {name: value for name, value in (requirements or {}).items() if value is not None}
     if adapters and remote is None and (one := _adapter_of(reference, store or Store())):
-        given = resolve(one.model, {**one.wishes, **requested}, key=key, store=store, **place)
+        given = resolve(one.model, {**one.requirements, **requested}, key=key, store=store, **place)
         note = f"{reference} is an adapter of {one.model}: load it into this package."
         return replace(given, notes=(note, *given.notes))
     found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
@@ -289,12 +289,12 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     return {"task": recipe.task, **chosen, **asdict(recipe.shapes[profile])}
 
 
-def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) -> list[str]:
+def _obstacles(checkpoint: str | None, requirements: Mapping[str, Any], place: Place) -> list[str]:
     """Explain why no package can be built of a model; empty if one can.
 
     Args:
         checkpoint: Model id or folder; None if it is not known.
-        wishes: Requirements of the package.
+        requirements: Requirements of the package.
         place: Which checkpoint of that name is meant.
     """
     if checkpoint is None:
@@ -302,10 +302,10 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     from qeff_zoo.checkpoint.sources import open_sources
     from qeff_zoo.plan.resolve import check
 
-    if unknown := sorted(wishes.keys() - OPTIONS.keys()):
+    if unknown := sorted(requirements.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        request = Request(**wishes)
+        request = Request(**requirements)
         opened = open_sources(
             checkpoint, request.adapter, request.draft_heads, need_weights=False, **place
         )

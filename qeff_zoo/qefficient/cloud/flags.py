@@ -100,7 +100,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 def add_image(parser: argparse.ArgumentParser) -> None:
     """Add the flags of an image for all prompts."""
     one = parser.add_mutually_exclusive_group()
-    text = "picture that every prompt is about, for a model that sees"
+    text = "image of every prompt, for a vision-language model"
     add(one, "image_path", metavar="FILE", help=text)
     add(one, "image_url", metavar="URL", help=f"{text}: fetched from there")
 

@@ -82,8 +82,8 @@ def _class_of(model_name: str, arguments: argparse.Namespace) -> "type[QEFFAutoM
         return QEFFAutoModelForImageTextToText
     if given := arguments.image_path or arguments.image_url:
         raise GenerationError(
-            f"`infer`: a picture is given, {given!r}, and {model_name!r} is a model for {task!r}, which reads none; "
-            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out, or choose another model."
+            f"`infer`: an image is given, {given!r}, and {model_name!r} is a model for {task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the image out, or choose another model."
         )
     return QEFFAutoModelForCausalLM
 

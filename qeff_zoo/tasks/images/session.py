@@ -56,7 +56,7 @@ class ImageSession:
             limits: Limits of each image.
 
         Returns:
-            float32, (pictures, 3, height, width).
+            float32, (images, 3, height, width).
 
         Raises:
             MediaError: An image cannot be read, or exceeds a limit.
@@ -64,7 +64,7 @@ class ImageSession:
         pixels: Array = self.processor(images, limits)["pixel_values"]
         if pixels.shape[2:] != self.size:
             raise GenerationError(
-                f"The processor of {str(self.folder)!r} makes pictures of {pixels.shape[2:]}, but its graph takes "
+                f"The processor of {str(self.folder)!r} makes images of {pixels.shape[2:]}, but its graph takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."
             )
         return pixels.astype(np.float32, copy=False)
@@ -73,10 +73,10 @@ class ImageSession:
         """Run as many calls as needed, without unused rows.
 
         Args:
-            pixels: float32, (pictures, 3, height, width).
+            pixels: float32, (images, 3, height, width).
 
         Returns:
-            float32, (pictures, …): the graph's output for each image.
+            float32, (images, …): the graph's output for each image.
         """
         answers = []
         for start, stop in self.calls(len(pixels)):
@@ -96,7 +96,7 @@ class ImageSession:
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         if not several:
             raise GenerationError(
-                "There is nothing to look at in []; expected at least one picture. Give one."
+                "There is nothing to look at in []; expected at least one image. Give one."
             )
         parts = (several[start : start + _TOGETHER] for start in range(0, len(several), _TOGETHER))
         return np.concatenate([self.run(self.prepare(part, limits)) for part in parts])
@@ -119,7 +119,7 @@ class ImageEmbeddingSession(ImageSession):
         """Return one embedding per image; see `prepare`.
 
         Returns:
-            float32, (pictures, hidden).
+            float32, (images, hidden).
         """
         return self._answer(images, limits)
 

@@ -205,7 +205,7 @@ class SpeechSeq2SeqSession:
         chosen = TranscriptionOptions(**choices)
         return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
 
-    def write_down(
+    def transcribe_features(
         self,
         features: Sequence[Array],
         *,

@@ -17,7 +17,7 @@ from torch import Tensor
 from qeff_zoo.multimodal.manifest import audio_of, images_of
 
 _TILE_MASK = "cross_attention_mask"
-#: Of models with experts of pictures: which tokens are a picture's, or begin or end one.
+#: Of models with experts of images: which tokens are an image's, or begin or end one.
 _ROUTES = "moe_mm_token_type_ids"
 
 

@@ -29,7 +29,7 @@ class Answers:
 
     Args:
         sequences: Token ids, or what else is read.
-        *halves: The model that answers; of one of pictures and texts, the half that does, or both.
+        *halves: The model that answers; of one of images and texts, the half that does, or both.
     """
 
     def __init__(self, sequences: Sequence[Any], *halves: Any) -> None:
