@@ -79,7 +79,7 @@ def quantize(
     *,
     calibration: str | None = None,
     revision: str | None = None,
-    **wishes: Any,
+    **options: Any,
 ) -> "Quantized":
     """Write a checkpoint of integers that are fitted to a text, in the format of compressed-tensors.
 
@@ -88,10 +88,10 @@ def quantize(
         output: A folder that is absent or empty.
         calibration: A text of the kind that the model is for; None for a few texts of ours.
         revision: Branch, tag or commit of a Hub model.
-        **wishes: Fields of `qeff_zoo.quantizer.options.QuantizeOptions`: `bits`, `group_size`, `budget`, `method`, …
+        **options: Fields of `qeff_zoo.quantizer.options.QuantizeOptions`: `bits`, `group_size`, `budget`, `method`, …
 
     Raises:
-        ZooError: The model, the wishes or the machine stand in the way; the message says what to do.
+        ZooError: The model, the options or the machine stand in the way; the message says what to do.
 
     Example:
         >>> found = qeff_zoo.quantize("org/model", "model-int4", budget=4.8)  # doctest: +SKIP
@@ -103,7 +103,7 @@ def quantize(
     return quantize(
         os.fspath(model),
         Path(output),
-        QuantizeOptions(**wishes),
+        QuantizeOptions(**options),
         text=calibration,
         revision=revision,
     )

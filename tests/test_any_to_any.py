@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that reads pictures and sounds in one prompt, against transformers' processor and `generate`.
+"""A package that reads images and sounds in one prompt, against transformers' processor and `generate`.
 
 `test_media_recipes` compares the programs of every recipe; what is here is of one.
 """
@@ -280,7 +280,7 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:
-    with pytest.raises(PlanError, match="reads pictures and sounds in one prompt, which programs"):
+    with pytest.raises(PlanError, match="reads images and sounds in one prompt, which programs"):
         omni.build(target="qaic")
     with pytest.raises(PlanError, match="what came of sounds and other texts"):
         omni.build(prefill_only=True)

@@ -253,7 +253,7 @@ def test_the_guide_runs(
     [
         ({"type": "input_audio", "input_audio": {"data": "!!"}}, "Expected base64"),
         ({"type": "input_audio", "input_audio": {"data": "AAAA"}}, "recording"),
-        ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no pictures"),
+        ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no images"),
     ],
 )
 def test_a_server_refuses_what_it_cannot_hear(

@@ -50,8 +50,8 @@ def run_command(arguments: argparse.Namespace) -> None:
     prompts = _prompts(arguments)
     if not prompts and not arguments.image and not arguments.audio:
         raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
-            "reads pictures --image FILE, and name recordings for one that reads those."
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; a package for "
+            "images takes --image FILE, and one for audio the path of a recording."
         )
     from qeff_zoo.runtime import open_session  # a missing package fails before a pull
 

@@ -32,6 +32,11 @@ _LOUDEST = 256.0  # larger samples are not scaled to -1 to 1, and transcripts of
 _BLOCK = 1 << 21  # samples in all channels decoded at a time
 _PIECE = 60  # seconds resampled at a time
 _SPARE = 64  # samples that resampling may add
+# Of the formats of libsndfile that people have; with others, it may write to the standard output for each block.
+_BEGINNINGS = (
+    b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b".snd", b"dns.", b"caff", b"fLaC", b"OggS", b"ID3", b"NIST_1A",
+    *(bytes((0xFF, second)) for second in range(0xE0, 0x100)),  # a frame of MP3
+)  # fmt: skip
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
@@ -361,7 +366,23 @@ def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
 # --- everything else ---------------------------------------------------------------------------
 
 
+class _Content(BytesIO):
+    """Encoded recording for libsndfile, which may seek before its start: that fails without an exception."""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position, if it exists."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -1
+
+
 def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
+    if not data.startswith(_BEGINNINGS):
+        raise MediaError(
+            f"{name} cannot be read: it does not begin as a recording. Expected WAV, W64, AIFF, AU, CAF, FLAC, Ogg, "
+            "MP3 or NIST SPHERE. Convert it to WAV."
+        )
     try:
         import soundfile
     except ImportError as error:
@@ -375,7 +396,7 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
         return found
 
     def blocks() -> Iterator[NDArray[np.float32]]:
-        with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
+        with _whole(name), soundfile.SoundFile(_Content(data)) as opened:
             promised = opened.frames
             for start, stop in _spans(promised, opened.channels):
                 block = read(opened, stop - start)
@@ -386,7 +407,7 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
                     )
                 yield block
 
-    with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
+    with _whole(name), soundfile.SoundFile(_Content(data)) as opened:
         return OpenedSound(
             name=name,
             samples=opened.frames,
@@ -405,6 +426,6 @@ def _whole(name: str) -> Iterator[None]:
         yield
     except soundfile.LibsndfileError as error:
         raise MediaError(
-            f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of "
-            "libsndfile, whole. Convert it to WAV."
+            f"{name} cannot be read: {error.error_string} Expected the whole recording. "
+            "Convert it to WAV."
         ) from error

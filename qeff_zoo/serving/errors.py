@@ -231,16 +231,18 @@ def _sentence(problems: Sequence[Any]) -> str:
 
 def _http(request: Request, error: HTTPException) -> ApiError:
     """Replace the errors of FastAPI by ours."""
-    asked = f"{request.method} {request.url.path}"
+    endpoint = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return ApiError(
             404,
-            f"There is no {asked}; expected a path of /openapi.json. Ask for one of those.",
+            f"There is no {endpoint}; expected a path of /openapi.json. Ask for one of those.",
             code="unknown_url",
         )
     if error.status_code == 405:
         return ApiError(
-            405, f"{asked} is not possible; expected another method.", code="method_not_supported"
+            405,
+            f"{endpoint} is not possible; expected another method.",
+            code="method_not_supported",
         )
     problem = str(error.detail).rstrip(".")
     return ApiError(error.status_code, f"{problem}. Correct the request.", code="invalid_body")

@@ -19,6 +19,7 @@ from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.embeddings import shortened
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.encoder_schemas import EmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.model import Model
@@ -32,7 +33,7 @@ from qeff_zoo.serving.ollama_schemas import (
     completion_of,
 )
 from qeff_zoo.serving.prompts import prepare_completion
-from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.scores import encoded, require_few
 from qeff_zoo.serving.streaming import EventStream
 from qeff_zoo.versions import installed

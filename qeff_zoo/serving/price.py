@@ -162,11 +162,11 @@ def check_context(
     """
     ctx_len = session.decoder.sizes.ctx_len
     if tokens + (limit or 1) > ctx_len:
-        asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
+        generated = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
         raise ApiError(
             400,
-            f"The prompt has {tokens:,} tokens, and {asked}; expected at most {ctx_len:,} together. Shorten it, or ask "
-            "for fewer.",
+            f"The prompt has {tokens:,} tokens, and {generated}; expected at most {ctx_len:,} together. Shorten it, or "
+            "ask for fewer.",
             param=param,
             code="context_length_exceeded",
         )

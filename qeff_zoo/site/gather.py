@@ -14,7 +14,7 @@ from qeff_zoo import registry, targets
 from qeff_zoo.errors import PackageError, RemoteError
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.index_tree import Leaf
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.remotes import remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SCHEMA_ID
@@ -282,7 +282,7 @@ def _variant(
         level=entry.validated,
         signed=entry.signed,
         needs=dict(entry.needs),
-        notice=said(notice) if notice else "",
+        notice=notice_text(notice) if notice else "",
         usable=notice is None or notice.state not in _AGAINST,
         build=build,
     )

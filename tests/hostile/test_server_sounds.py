@@ -54,7 +54,7 @@ class Session:
 
     rate = RATE
     task = "automatic-speech-recognition"
-    generates = tells_words = tells_segments = False
+    generates = has_word_timestamps = has_segment_timestamps = False
 
     def __init__(self) -> None:
         self.heard = Steps(lambda window: f"{window.max():.1f}")

@@ -47,8 +47,8 @@ class _Hidden(FeatureRecorder):
             scores = kwargs.get("attn_mask")
             if scores is not None:  # of distances, which attention after the encoder lacks
                 least = torch.finfo(scores.dtype).min
-                seen = torch.where(self.real[:, None, None, :], scores, least)
-                kwargs = {**kwargs, "attn_mask": seen}
+                masked = torch.where(self.real[:, None, None, :], scores, least)
+                kwargs = {**kwargs, "attn_mask": masked}
         return super().__torch_function__(func, types, args, kwargs)
 
 

@@ -170,8 +170,8 @@ class Sound(nn.Module):
         rows = around[:, None] - self.before
         own = around[:, : self.chunk, None]
         there = functional.pad(real[:, ::_MERGED].flatten(), (self.before, self.behind))
-        seen: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
-        return (~seen)[None, None]
+        visible: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
+        return (~visible)[None, None]
 
 
 def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:

@@ -88,7 +88,7 @@ class CtcSession:
 
     task = SPEECH_RECOGNITION
     #: Whether it transcribes token by token, and which parts of a transcription have times.
-    generates, tells_words, tells_segments = False, True, False
+    generates, has_word_timestamps, has_segment_timestamps = False, True, False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"attention_mask"}, {"logits", "lengths"})

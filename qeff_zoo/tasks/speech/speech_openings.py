@@ -40,7 +40,7 @@ class Transcriber(Protocol):
     def seconds(self) -> float:
         """Duration of a window."""
 
-    def told(self, language: str | None) -> int | None:
+    def language_token(self, language: str | None) -> int | None:
         """Return the token of a language."""
 
 
@@ -93,8 +93,8 @@ def begun(
         step=session.features.step / session.rate,
         ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
     )
-    recording.language = session.told(choices.language)
-    if recording.tells_times:
+    recording.language = session.language_token(choices.language)
+    if recording.has_timestamps:
         session.tokens.beginning(
             recording.language, choices.task, times=True, target=choices.target_language
         )
