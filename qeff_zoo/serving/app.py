@@ -176,6 +176,7 @@ def guarded(
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
+    app = ollama.JsonBodies(app)
     app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)

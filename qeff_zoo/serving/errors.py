@@ -40,13 +40,21 @@ class ApiError(Exception):
         message: Message for the author of the client.
         param: Name of the faulty parameter.
         code: Error code for programs.
+        details: Further fields of the error for programs.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.details = {} if details is None else {"details": details}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -56,6 +64,7 @@ class ApiError(Exception):
             "type": "error",
             "error": {
                 "message": self.message, "type": kind, "param": self.param, "code": self.code,
+                **self.details,
             }
         }  # fmt: skip
 
@@ -100,7 +109,9 @@ def too_large(most: str) -> ApiError:
     )
 
 
-def unknown_parameter(name: str, value: object) -> ApiError:
+def unknown_parameter(
+    name: str, value: object, details: Mapping[str, object] | None = None
+) -> ApiError:
     """Return the refusal of an unsupported parameter that would change the result."""
     return ApiError(
         400,
@@ -108,6 +119,7 @@ def unknown_parameter(name: str, value: object) -> ApiError:
         "without it. Leave it out.",
         param=brief(name)[1:-1],
         code="unsupported_parameter",
+        details=details,
     )
 
 

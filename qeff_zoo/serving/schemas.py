@@ -38,8 +38,8 @@ _FEW = Field(max_length=1024)
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
     {
-        "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-        "request_id", "safety_identifier", "service_tier", "store", "user",
+        "diagnostics", "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "request_id", "safety_identifier", "service_tier", "store", "user", "user_profile_id", "workspace_id",
     }
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
@@ -63,6 +63,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "no_repeat_ngram_size": (0,),
         "num_beams": (1,),
         "smoothing_factor": (0,),
+        "speed": ("standard",),
         "tfs_z": (1.0,),
         "top_a": (0,),
         "top_n_sigma": (-1, 0),
