@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.datastructures import FormData, UploadFile
 
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
-from qeff_zoo.media.sound import open_sound
+from qeff_zoo.media.audio import open_audio
 from qeff_zoo.runtime import (
     TEMPERATURE_FALLBACK,
     CtcSession,
@@ -148,7 +148,7 @@ class SpeechQueue:
             if self._closing:
                 raise shutting_down()
             rate, limits, job = self.session.rate, self._bounds.sounds, _Job(emit)
-            opened = await self._pool.run(partial(open_sound, sound, rate, limits=limits))
+            opened = await self._pool.run(partial(open_audio, sound, rate, limits=limits))
             nbytes = bytes_of_sound(opened, rate)
             async with self._pool.room(nbytes) as keep:
                 try:
