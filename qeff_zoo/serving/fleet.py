@@ -6,6 +6,7 @@ requests, the request waits.
 """
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -324,7 +325,12 @@ def _model_of(scope: Scope, body: bytes) -> str:
     try:
         content = from_json(body)
     except ValueError:
-        return ""
+        try:
+            content = json.loads(
+                body
+            )  # slower; also reads UTF-16 and a byte-order mark, as the endpoints
+        except (ValueError, RecursionError):
+            return ""
     named = content.get("model") if isinstance(content, dict) else ""
     return named if isinstance(named, str) else ""
 
