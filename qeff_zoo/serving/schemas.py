@@ -17,7 +17,7 @@ Texts: TypeAlias = (
     | Annotated[list[int], Field(fail_fast=True)]
     | Annotated[list[str | Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
-#: Passages that begin a prompt, as texts or token ids; or documents for a chat template.
+#: Documents at the beginning of a prompt, as texts or token ids; or documents for a chat template.
 Documents: TypeAlias = (
     Annotated[list[str], Field(fail_fast=True, max_length=1024)]
     | Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=1024)]
