@@ -6,6 +6,7 @@ for the last tool result. The step after the last result is generated; after the
 Chats are rendered by `chat_templates.TEMPLATES["hermes"]`.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +68,8 @@ class ScriptedProgram:
     def __init__(self, program: Program, folder: Path) -> None:
         self._program = program
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._end = self._tokenizer.token_to_id("<|end|>")
+        settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+        self._end = self._tokenizer.token_to_id(settings["eos_token"])
         self._tokens: dict[int, list[int]] = {}
 
     def __getattr__(self, name: str) -> Any:

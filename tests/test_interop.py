@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 from chat_templates import TEMPLATES, THINKING
-from fixtures_serving import running
+from fixtures_serving import MODEL, connect, running
 from scripted_program import TEMPLATE, opening
 
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Grammar, TextGenerationSession, open_session
 from qeff_zoo.runtime.answers import Answer
-from qeff_zoo.runtime.chat_output import ChatFormat
+from qeff_zoo.runtime.chat_output import ChatFormat, Output
+from qeff_zoo.runtime.chat_output.parsing import parsed
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving import prompts
+from qeff_zoo.serving.schemas import ChatRequest
+from qeff_zoo.serving.tools import chat_options
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-from interop_checks import evaluation, servers, suites, templates  # noqa: E402
+from interop_checks import evaluation, scripted, servers, suites, templates  # noqa: E402
 from interop_checks.reasons import (  # noqa: E402
     FAILS,
     FOREIGN,
@@ -104,12 +108,16 @@ def test_some_files_of_tests_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(suite.whole(tmp_path).read_text().splitlines()) == 2
 
 
-def test_a_stand_in_model_ends_its_outputs(
-    alone: TextGenerationSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Answer, "extend", Answer.extend)  # restored after the test
-    monkeypatch.setattr(ChatFormat, "budget", ChatFormat.budget)
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the outputs of models during a test."""
+    for owner, name in ((Answer, "extend"), (ChatFormat, "budget"), (prompts, "output_plan")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # restored after the test
     servers.end_outputs()
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_stand_in_model_ends_its_outputs(alone: TextGenerationSession) -> None:
     (found,) = alone.generate(["class socket."], generation_len=90)
     assert found.finish_reason == "eos"
     assert len(found.token_ids) <= servers.ANSWER + 1
@@ -118,6 +126,57 @@ def test_a_stand_in_model_ends_its_outputs(
     (closed,) = alone.generate(["class socket."], generation_len=140, grammar=Grammar.json())
     assert closed.finish_reason in ("eos", "stop")
     json.loads(closed.text)
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_current_weather",
+        "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
+    },
+}
+ASKED = [{"role": "user", "content": "What is the weather in Istanbul?"}]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_scripted_model_calls_by_itself(urls: SimpleNamespace) -> None:
+    with connect(urls.scripted) as client:
+        asked: Any = {"model": MODEL, "messages": ASKED, "tools": [WEATHER]}
+        answer = client.chat.completions.create(**asked)
+        streamed = [*client.chat.completions.create(**asked, stream=True)]
+        asked["messages"] = [{"role": "user", "content": "What is 13 * 24?"}]
+        told = client.chat.completions.create(**asked)
+    (call,) = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"location": "Istanbul"}
+    assert answer.choices[0].finish_reason == "tool_calls"
+    pieces = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
+    assert "".join(one.function.arguments or "" for one in pieces) == call.function.arguments
+    assert told.choices[0].message.content == "13 * 24 = 312. QED."
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "think"])
+def test_a_scripted_output_has_the_format_of_its_template(
+    alone: TextGenerationSession, name: str
+) -> None:
+    source = {**TEMPLATES, "think": THINKING}[name].replace("{{ tools | tojson }}", "")
+    template = ChatTemplate(source, {"bos_token": "<|begin|>", "eos_token": "<|eos|>"})
+    session: Any = SimpleNamespace(tokenizer=alone.tokenizer, chat_template=template)
+    body = ChatRequest.model_validate({"model": MODEL, "messages": ASKED, "tools": [WEATHER]})
+    options = chat_options(body)
+    known = ChatFormat.of(template.source(options))
+    prompt = template.render(ASKED, options)
+    tokens = alone.tokenizer.encode(prompt, special_tokens=False)
+    output = scripted.scripted(session, body, known, tokens, options)
+    generated: list[int] = []
+    while (following := output.next(generated, [-1])) != [-1]:
+        generated += following
+    parser = known.parser(prompt, schemas={"get_current_weather": WEATHER["function"]})
+    events = parsed(parser, alone.tokenizer.spelled(generated), ended=True)
+    (call,) = Output.of(events).calls
+    assert (call.name, json.loads(call.arguments)) == (
+        "get_current_weather",
+        {"location": "Istanbul"},
+    )
 
 
 def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI's Responses API, by OpenAI's client: text, tools, structured output, earlier responses, streams, refusals."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +13,10 @@ from chat_templates import TEMPLATES
 from fixtures_serving import MODEL, QUESTION, chat, connect, post, running
 from test_serving_tools import CITY
 
-from qeff_zoo.runtime import Engine, Generation
+from qeff_zoo.runtime import Engine, Generation, Handle
 from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.serving import responses
+from qeff_zoo.serving import response_store, responses
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.response_items import messages_of
@@ -121,6 +123,38 @@ def test_a_response_continues_an_earlier_one(client: openai.OpenAI) -> None:
             respond(client, previous_response_id=unknown)
 
 
+def test_a_response_runs_in_the_background(client: openai.OpenAI) -> None:
+    queued = respond(client, background=True)
+    assert (queued.status, queued.background, queued.output) == ("queued", True, [])
+    while (found := client.responses.retrieve(queued.id)).status in ("queued", "in_progress"):
+        time.sleep(0.02)
+    assert found.output_text == respond(client).output_text
+    assert client.responses.cancel(queued.id).status == found.status  # it has ended
+    assert respond(client, "And a list?", previous_response_id=queued.id).output_text
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+        client.responses.cancel(respond(client).id)
+
+
+def test_a_response_in_the_background_is_cancelled(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[Any] = []
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Handle, "cancel", lambda one: cancelled.append(one))
+    monkeypatch.setattr(responses, "whole", never)
+    running = respond(client, background=True)
+    assert client.responses.retrieve(running.id).status == "in_progress"
+    with pytest.raises(openai.BadRequestError, match="is in progress"):
+        respond(client, previous_response_id=running.id)
+    assert client.responses.cancel(running.id).status == "cancelled"
+    assert cancelled  # its batch slot is free
+    assert client.responses.retrieve(running.id).status == "cancelled"
+    client.responses.delete(respond(client, background=True).id)
+
+
 def test_functions_are_called_and_answered(calling: openai.OpenAI) -> None:
     options = {
         "tools": [TOOL],
@@ -169,7 +203,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no role": ({"input": [{"content": "a"}]}, "input"),
     "no text": ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input"),
     "too long": ({"max_output_tokens": 10**6}, "input"),
-    "in the background": ({"background": True}, "background"),
+    "a stream in the background": ({"background": True, "stream": True}, "background"),
+    "in the background, not kept": ({"background": True, "store": False}, "background"),
     "truncation": ({"truncation": "auto"}, "truncation"),
     "a prompt of a template": ({"prompt": {"id": "a"}}, "prompt"),
     "hot": ({"temperature": 3}, "temperature"),
@@ -249,10 +284,10 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
 
 
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = responses._nbytes([{"id": "a", "text": "x" * 60}, []])
-    monkeypatch.setattr(responses, "MAX_KEPT", 2.5 * one)
-    monkeypatch.setattr(responses, "MAX_CONVERSATION", one + 100)
-    store = responses.ResponseStore()
+    one = response_store._nbytes([{"id": "a", "text": "x" * 60}, []])
+    monkeypatch.setattr(response_store, "MAX_KEPT", 2.5 * one)
+    monkeypatch.setattr(response_store, "MAX_CONVERSATION", one + 100)
+    store = response_store.ResponseStore()
     for name in "abc":
         store.add({"id": name, "text": "x" * 60}, [])
         store.find("a") if name == "b" else None
@@ -269,11 +304,11 @@ def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_responses_are_measured_without_a_look_at_their_text() -> None:
     text = "x" * (1 << 20)
     body = {"id": "a", "text": text}
-    found = responses._nbytes([body, [{"role": "user", "content": text}]])
+    found = response_store._nbytes([body, [{"role": "user", "content": text}]])
     assert 2 * len(text) < found < 2 * len(text) + 10_000
     nested: Any = []
     for _ in range(10_000):
         nested = [nested]
-    store = responses.ResponseStore()
+    store = response_store.ResponseStore()
     store.add({**body, "tools": nested}, [])
     assert store.find("a").nbytes > len(text) + 10_000 * 56

@@ -63,7 +63,7 @@ from qeff_zoo.tasks.speech import word_timestamps as speech_words
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 __all__ = ["rt"]
 ROOT = Path(__file__).parent.parent
@@ -1100,12 +1100,16 @@ def test_every_form_of_a_transcription(
         ask(client, wave, extra_body={"target_language": "en"})
     with pytest.raises(openai.BadRequestError, match="into which alone"):
         client.audio.translations.create(
-            model=MODEL, file=("a.wav", wave), extra_body={"target_language": "de"}
+            model=MODEL, file=("a.wav", wave), extra_body={"to_language": "de"}
         )
+    (cut,) = session.transcribe(wave, temperature=1.0, seed=3, generation_len=4)
+    few = {"seed": 3, "max_completion_tokens": 4}
+    assert ask(client, wave, temperature=1.0, extra_body=few).text == cut.text
 
 
 BAD: Mapping[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "other"}, "There is no model"),
+    "half a token": ({"extra_body": {"max_completion_tokens": "0.5"}}, "a whole number from 1"),
     "a form that there is none of": ({"response_format": "xml"}, "response_format"),
     "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
     "no recording": ({"file": ("a.wav", b"no sound")}, "The recording cannot be read"),

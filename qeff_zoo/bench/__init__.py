@@ -231,8 +231,8 @@ def plan_speech(
         GenerationError: The package cannot be measured with these sizes, or there are several recordings.
         MediaError: The recording cannot be read.
     """
+    from qeff_zoo.media.audio import read_audio
     from qeff_zoo.media.features import load_features
-    from qeff_zoo.media.sound import read_sound
     from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 
     if len(audio) > 1:
@@ -240,7 +240,7 @@ def plan_speech(
             f"There are {len(audio)} recordings, and a batch is of one; expected one. Give --audio once."
         )
     for path in audio:
-        read_sound(path, load_features(package.path).rate)
+        read_audio(path, load_features(package.path).rate)
     given = package.programs[0].specializations
     writes = "generation_len" in find(package.task).commands.bench_options
     rows = DecoderSizes.read(given).rows if writes else EncoderSizes.read(given).batch_size

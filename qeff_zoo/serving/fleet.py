@@ -6,6 +6,7 @@ requests, the request waits.
 """
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -25,14 +26,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
-from qeff_zoo.serving import errors, ollama, responses
+from qeff_zoo.serving import errors, ollama, response_store
 from qeff_zoo.serving.app import MAX_MEDIA_BYTES, PATHS, operations
 from qeff_zoo.serving.errors import ApiError, brief, internal_error, too_large
 from qeff_zoo.serving.interpreter import settle
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import is_form
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import API
 from qeff_zoo.terminal.printing import human_size
 
@@ -324,7 +325,12 @@ def _model_of(scope: Scope, body: bytes) -> str:
     try:
         content = from_json(body)
     except ValueError:
-        return ""
+        try:
+            content = json.loads(
+                body
+            )  # slower; also reads UTF-16 and a byte-order mark, as the endpoints
+        except (ValueError, RecursionError):
+            return ""
     named = content.get("model") if isinstance(content, dict) else ""
     return named if isinstance(named, str) else ""
 
@@ -344,7 +350,7 @@ def _own_endpoints(members: Mapping[str, Member], store: ResponseStore) -> FastA
         return [entry for member in members.values() for entry in _described(member)]
 
     app.include_router(ollama.catalog(described))
-    app.include_router(responses.kept(API, store))
+    app.include_router(response_store.kept(API, store))
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import (
     MAX_MESSAGES,
@@ -88,7 +89,7 @@ class ResponsesRequest(RequestBody):
     )  # reasoning is returned as text
     top_logprobs: int = Field(0, ge=0, le=20)
     truncation: Literal["disabled"] = "disabled"
-    background: Literal[False] = False
+    background: bool = False
     metadata: dict[str, str] = Field(default_factory=dict)
 
     top_k: int | None = Field(None, ge=-1)
@@ -112,6 +113,20 @@ class ResponsesRequest(RequestBody):
         """Choice of a function, as in the object of the response."""
         chosen = self.tool_choice
         return chosen if isinstance(chosen, str) else chosen.model_dump()
+
+    def check_background(self) -> None:
+        """Refuse a response in the background that is streamed, or not kept.
+
+        Raises:
+            ApiError: It is.
+        """
+        problem = None
+        if self.background and self.stream:
+            problem = "Both 'background' and 'stream' are true; expected one"
+        elif self.background and not self.store:
+            problem = "Parameter background can only be used when `store` is true; expected both, or neither"
+        if problem:
+            raise ApiError(400, f"{problem}. Change one.", param="background", code="invalid_value")
 
     def as_chat(self, messages: list[Object]) -> Object:
         """Return the body of the chat.

@@ -5,10 +5,8 @@ A request becomes a chat, and the events of its output become items. Responses a
 unless the request sets `store` to false: the most recent ones, until the server ends.
 """
 
-import sys
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,22 +14,22 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.background import BackgroundTask
 
 from qeff_zoo.runtime import Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
-from qeff_zoo.serving.errors import ApiError, brief, renaming
+from qeff_zoo.serving.completion_choices import cancelling, whole
+from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
+from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.streaming import EventStream, server_sent
 
-#: Bytes of kept conversations, and of one of them.
-MAX_KEPT = 64 << 20
-MAX_CONVERSATION = 8 << 20
 #: Parameters of a chat, by their names here.
 _PARAMS = {
     "messages": "input",
@@ -41,79 +39,6 @@ _PARAMS = {
     "reasoning_effort": "reasoning",
     "chat_template_kwargs": "reasoning",
 }
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """Response with its conversation.
-
-    Args:
-        body: Object of the response.
-        messages: Messages of the conversation, including those of the response.
-        nbytes: Size of both as JSON.
-    """
-
-    body: Object
-    messages: list[Object]
-    nbytes: int
-
-
-class ResponseStore:
-    """Most recent responses by id, for the thread of the event loop."""
-
-    def __init__(self) -> None:
-        self._stored: OrderedDict[str, _Stored] = OrderedDict()
-        self._nbytes = 0
-
-    def add(self, body: Object, messages: list[Object]) -> None:
-        """Keep a response; the oldest ones make room. One that is too long is not kept."""
-        nbytes = _nbytes([body, messages])
-        if nbytes > MAX_CONVERSATION:
-            return
-        self._stored[body["id"]] = _Stored(body, messages, nbytes)
-        self._nbytes += nbytes
-        while self._nbytes > MAX_KEPT:
-            _, oldest = self._stored.popitem(last=False)
-            self._nbytes -= oldest.nbytes
-
-    def find(self, name: str, param: str | None = None) -> _Stored:
-        """Return a kept response.
-
-        Raises:
-            ApiError: There is none of this id.
-        """
-        if name not in self._stored:
-            raise ApiError(
-                404,
-                f"There is no response {brief(name)}; expected one of this server that was kept (`store`), and is not "
-                "older than the most recent ones. Send the whole conversation as 'input'.",
-                param=param,
-                code="response_not_found",
-            )
-        self._stored.move_to_end(name)
-        return self._stored[name]
-
-    def remove(self, name: str) -> None:
-        """Forget a response.
-
-        Raises:
-            ApiError: There is none of this id.
-        """
-        self._nbytes -= self.find(name).nbytes
-        del self._stored[name]
-
-
-def _nbytes(content: object) -> int:
-    """Return the memory of JSON values, in a time that does not depend on the lengths of their texts."""
-    total, left = 0, [content]
-    while left:
-        one = left.pop()
-        total += sys.getsizeof(one)
-        if isinstance(one, dict):
-            left += [*one, *one.values()]
-        elif isinstance(one, list):
-            left += one
-    return total
 
 
 @dataclass
@@ -146,7 +71,7 @@ class ResponseBuilder:
             "object": "response",
             "created_at": self.created,
             "status": status,
-            "background": False,
+            "background": request.background,
             "error": None,
             "incomplete_details": None,
             "instructions": request.instructions,
@@ -327,6 +252,12 @@ def _events_of(output: Output) -> list[Event]:
     return events
 
 
+def _failed(builder: ResponseBuilder, error: ApiError) -> Object:
+    """Return the object of a response that failed."""
+    failure = {"code": error.code or "server_error", "message": error.message}
+    return builder.body("failed", error=failure)
+
+
 def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
     """Return the endpoint that creates responses.
 
@@ -361,9 +292,7 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
             async for one in runs.stream(builder, chat, handles, events, builder.tokens):
                 yield one
         except ApiError as error:
-            failure = {"code": error.code or "server_error", "message": error.message}
-            failed = builder.body("failed", error=failure)
-            yield builder.event("response.failed", response=failed)
+            yield builder.event("response.failed", response=_failed(builder, error))
             return
         if not events:  # a response has a message, even without text
             for one in builder.grow(Text("")):
@@ -374,8 +303,25 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
         made = keep(body, builder.finished(generation), before)
         yield builder.event(f"response.{made['status']}", response=made)
 
+    async def keep_whole(
+        body: ResponsesRequest,
+        builder: ResponseBuilder,
+        chat: Chat,
+        handles: Sequence[Handle],
+        before: Sequence[Object],
+    ) -> None:
+        """Wait for a response in the background, and keep it."""
+        try:
+            with cancelling(handles):
+                (generation,) = await whole(handles, runs.metrics)
+        except ApiError as error:
+            keep(body, _failed(builder, error), before)
+        else:
+            keep(body, builder.whole(generation, chat.output(generation)), before)
+
     @router.post(f"{api}responses")
     async def create(request: Request, body: ResponsesRequest) -> Response:
+        body.check_background()
         before = conversation(body)
         with renaming(_PARAMS):
             chat_body = ChatRequest.model_validate(body.as_chat(before))
@@ -384,6 +330,11 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
             chat, handles = await runs.begin(request, preparation)
         count = partial(chat.reasoning_tokens, tokenizer=tokenizer)
         builder = ResponseBuilder(body, count, LogprobObjects(tokenizer))
+        if body.background:
+            queued = builder.body("queued")
+            store.run(queued, before, handles, keep_whole(body, builder, chat, handles, before))
+            ended = BackgroundTask(store.until_ended, builder.id)
+            return JSONResponse(queued, background=ended)
         if body.stream:
             return EventStream(stream(body, builder, chat, handles, before), handles)
         (generation,) = await runs.finish(request, handles)
@@ -395,26 +346,5 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
         with renaming(_PARAMS):
             chat = ChatRequest.model_validate(body.as_chat(conversation(body)))
             return JSONResponse(await runs.count(request, runs.prepare(chat)))
-
-    return router
-
-
-def kept(api: str, store: ResponseStore) -> APIRouter:
-    """Return the endpoints of kept responses.
-
-    Args:
-        api: Prefix of their paths.
-        store: Kept responses of the server.
-    """
-    router = APIRouter()
-
-    @router.get(f"{api}responses/{{name}}")
-    async def retrieve(name: str) -> Response:
-        return JSONResponse(store.find(name).body)
-
-    @router.delete(f"{api}responses/{{name}}")
-    async def delete(name: str) -> Response:
-        store.remove(name)
-        return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     return router

@@ -46,7 +46,7 @@ from qeff_zoo.serving.interpreter import settle, tune
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find

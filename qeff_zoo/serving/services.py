@@ -19,6 +19,7 @@ from qeff_zoo.serving import (
     matching,
     messages,
     ollama,
+    response_store,
     responses,
     scores,
     transcriptions,
@@ -29,7 +30,7 @@ from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import FEATURE_EXTRACTION
@@ -140,7 +141,7 @@ class Generation:
         routers = [
             generation.routes(API, runs),
             responses.routes(API, runs, offer.store),
-            responses.kept(API, offer.store),
+            response_store.kept(API, offer.store),
             messages.routes(API, runs),
             ollama.routes(runs),
         ]

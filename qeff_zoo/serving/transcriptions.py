@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.datastructures import FormData, UploadFile
 
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
-from qeff_zoo.media.sound import open_sound
+from qeff_zoo.media.audio import open_audio
 from qeff_zoo.runtime import (
     TEMPERATURE_FALLBACK,
     CtcSession,
@@ -45,10 +45,24 @@ from qeff_zoo.tasks.speech import subtitles
 SpeechSession: TypeAlias = CtcSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("segment", "word")
-#: Parameters of a request that are transcription options.
-_CHOICES = ("language", "prompt", "temperature", "target_language")  # the last is not OpenAI's
+#: Transcription options, and the names of their parameters in a request.
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "language": ("language",),
+    "prompt": ("prompt",),
+    "temperature": ("temperature",),
+    # Not in OpenAI's API, but in vLLM's:
+    "target_language": ("target_language", "to_language"),
+    "seed": ("seed",),
+    "generation_len": ("max_completion_tokens",),
+}
 _SEED = 0  # of what is drawn again, so that a recording has one answer
-_KNOWN = {"file", "model", "response_format", "stream", *_CHOICES}
+_KNOWN = {
+    "file",
+    "model",
+    "response_format",
+    "stream",
+    *(name for names in _CHOICES.values() for name in names),
+}
 _TIMES = ("timestamp_granularities[]", "timestamp_granularities")
 _IGNORED = {"user"}
 _MAX_FIELDS = 20
@@ -134,7 +148,7 @@ class SpeechQueue:
             if self._closing:
                 raise shutting_down()
             rate, limits, job = self.session.rate, self._bounds.sounds, _Job(emit)
-            opened = await self._pool.run(partial(open_sound, sound, rate, limits=limits))
+            opened = await self._pool.run(partial(open_audio, sound, rate, limits=limits))
             nbytes = bytes_of_sound(opened, rate)
             async with self._pool.room(nbytes) as keep:
                 try:
@@ -366,7 +380,14 @@ def _choices(
         has_timestamps: Whether the model generates timestamps, and detects silence.
         times: Whether timestamps are requested.
     """
-    given: dict[str, Any] = {name: fields[name] for name in _CHOICES if fields.get(name)}
+    given: dict[str, Any] = {
+        option: fields[name]
+        for option, names in _CHOICES.items()
+        for name in names
+        if fields.get(name)
+    }
+    for option in {"seed", "generation_len"} & given.keys():
+        given[option] = _whole_number(_CHOICES[option][0], given[option])
     if "temperature" in given:
         given["temperature"] = _temperature(given["temperature"])
     if task == "transcribe" and "target_language" in given:
@@ -397,6 +418,14 @@ def _choices(
         "task": task if task == "translate" else None,
         **({"timestamps": True} if times else {}),
     }
+
+
+def _whole_number(name: str, text: str) -> int:
+    """Return the value of a parameter in a form."""
+    least = 0 if name == "seed" else 1
+    if not text.isdecimal() or not least <= int(text) < 1 << 63:
+        raise _invalid(name, f"is {brief(text)}; expected a whole number from {least}")
+    return int(text)
 
 
 def _temperature(text: str) -> float:

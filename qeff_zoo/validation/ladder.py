@@ -47,7 +47,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import image_arrays, sound_arrays, text
+from . import audio_arrays, image_arrays, text
 
 __all__ = ["Record", "validate"]
 
@@ -113,7 +113,7 @@ def _arrays(package: Path, source: Path) -> dict[str, str]:
     if not (package / PROCESSOR_SETTINGS).is_file():
         return {}
     processor = processors.load(source)
-    return image_arrays.compare(package, processor) | sound_arrays.compare(package, processor)
+    return image_arrays.compare(package, processor) | audio_arrays.compare(package, processor)
 
 
 def rounding_of(package: Package) -> Numerics:

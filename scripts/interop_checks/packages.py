@@ -80,12 +80,13 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
 
 
 def generator(ctx_len: int) -> str:
-    """Return the name of the generator whose context is closest to one of another server.
+    """Return the name of the generator with the shortest context that is long enough, or with the longest.
 
     Args:
-        ctx_len: Context length of the other server.
+        ctx_len: Context length of another server.
     """
-    return min(GENERATORS, key=lambda name: abs(GENERATORS[name] - ctx_len))
+    *_, longest = GENERATORS
+    return next((name for name, length in GENERATORS.items() if length >= ctx_len), longest)
 
 
 @cache

@@ -145,7 +145,7 @@ RULES = (
         FOREIGN,
         _TEXT,
         r"test_chat_completion(_stream)?\[|openai_library|test_rerank|cached_tokens"
-        r"|test_tokenize_with_bos",
+        r"|test_tokenize_with_bos|test_completion_with_response_format",
         r"assert \d+ == \d+|match_regex|Unexpected output",
     ),
     # --- vLLM -----------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ RULES = (
     Rule(
         _V,
         MISSING,
-        "responses in the background, and their cancellation",
+        "streams of responses in the background",
         "responses/",
-        "'background' is True|/cancel",
+        "'background' and 'stream'",
     ),
     Rule(
         _V,
@@ -212,9 +212,16 @@ RULES = (
     Rule(
         _V,
         MISSING,
-        "seed, max_completion_tokens, to_language and usage of streams of recordings",
+        "penalties, top_k, top_p and min_p for recordings",
         "speech_to_text",
-        "'(seed|max_completion_tokens|to_language|stream_include_usage)' with",
+        "'(repetition|frequency|presence)_penalty' with|'(top_k|top_p|min_p)' with",
+    ),
+    Rule(
+        _V,
+        FOREIGN,
+        "its streams and texts of recordings: chunks of chats, and JSON for text, unlike OpenAI's",
+        "speech_to_text",
+        "'stream_(include|continuous)_usage|'choices'|JSONDecodeError|Expecting value",
     ),
     Rule(
         _V,
@@ -290,7 +297,7 @@ RULES = (
         _V,
         FOREIGN,
         _TEXT,
-        r"test_completion\.py::|test_chat\.py::|return_token_ids|classify/|rerank_api|speech_to_text"
+        r"chunked_prompt|test_completion\.py::|test_chat\.py::|return_token_ids|classify/|rerank_api|speech_to_text"
         "|online.py::test_basic|pooling_embed",
         _UNREFUSED,
     ),

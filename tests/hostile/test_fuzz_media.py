@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from qeff_zoo.errors import MediaError, ZooError
+from qeff_zoo.media.audio import AudioLimits, read_audio
 from qeff_zoo.media.images import ImageLimits, read_image, size_of
-from qeff_zoo.media.sound import SoundLimits, read_sound
 from qeff_zoo.media.videos import pixels_of, read_video
 
 SECONDS = 2.0  # for one case; it takes milliseconds
 BYTES = 1 << 27  # beyond what the process has before a case
 IMAGES = ImageLimits(pixels=1 << 20)
-SOUNDS = SoundLimits(seconds=600, values=1 << 24)
+SOUNDS = AudioLimits(seconds=600, values=1 << 24)
 NUMBERS = np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8)
 
 
@@ -110,7 +110,7 @@ Reader = Callable[[bytes], Any]
 READERS: dict[str, tuple[Callable[[], dict[str, bytes]], tuple[Reader, ...]]] = {
     "images": (images, (lambda one: size_of(one, IMAGES), lambda one: read_image(one, IMAGES))),
     "videos": (films, (lambda one: pixels_of(one, IMAGES), lambda one: read_video(one, IMAGES))),
-    "sounds": (sounds, (lambda one: read_sound(one, 16000, limits=SOUNDS),)),
+    "sounds": (sounds, (lambda one: read_audio(one, 16000, limits=SOUNDS),)),
 }
 
 
@@ -218,9 +218,9 @@ def test_a_recording_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture
     blocks = bytearray(out.getvalue())
     blocks[40:] = bytes(len(blocks) - 40)
     with pytest.raises(MediaError, match="Expected WAV, W64, AIFF"):
-        read_sound(bytes(blocks), 8000)
+        read_audio(bytes(blocks), 8000)
     content = io.BytesIO()
     soundfile.write(content, np.zeros(8), 8000, "PCM_16", format="AIFF")
     with pytest.raises(MediaError):
-        read_sound(content.getvalue().replace(b"SSND", b"NONE"), 8000)
+        read_audio(content.getvalue().replace(b"SSND", b"NONE"), 8000)
     assert capfd.readouterr() == ("", "")

@@ -62,7 +62,7 @@ def _is_empty(values: Tensor) -> bool:
     return any(isinstance(size, int) and size == 0 for size in values.shape)
 
 
-class Sound(nn.Module):
+class AudioForward(nn.Module):
     """The forward of audio in chunks, up to the merge.
 
     Args:
@@ -187,7 +187,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
         model: Model from `loader.load_meta`.
         audio: Audio input of the recipe.
     """
-    module = Sound(model, audio).eval()
+    module = AudioForward(model, audio).eval()
     merged = module.tower.subsample_conv_projection
     *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
     bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels

@@ -15,7 +15,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import LIMITS, OpenedSound, Sound, SoundLimits, open_sound
+from qeff_zoo.media.audio import LIMITS, AudioLimits, AudioSource, OpenedAudio, open_audio
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import Decoder, Piece
@@ -161,10 +161,10 @@ class SpeechSeq2SeqSession:
 
     def transcribe(
         self,
-        audio: Sound | Sequence[Sound],
+        audio: AudioSource | Sequence[AudioSource],
         *,
         rate: int | None = None,
-        limits: SoundLimits = LIMITS,
+        limits: AudioLimits = LIMITS,
         choices: TranscriptionOptions = _USUAL,
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
@@ -172,7 +172,7 @@ class SpeechSeq2SeqSession:
         """Transcribe recordings.
 
         Args:
-            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None where they have the model's.
             limits: How long each may be.
             choices: Language, task, times and more.
@@ -187,11 +187,11 @@ class SpeechSeq2SeqSession:
         prompt = self._prepared(chosen)
         alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
         given: Any = [audio] if alone else audio
-        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        opened = (open_audio(one, self.rate, given_rate=rate, limits=limits) for one in given)
         recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
         return self._all(recordings, listen)
 
-    def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
+    def begin(self, sound: OpenedAudio, **choices: Any) -> Steps[Recording]:
         """Decode a recording and compute its features, in steps. Thread-safe.
 
         Args:
@@ -250,7 +250,7 @@ class SpeechSeq2SeqSession:
         return [found[number] for number in sorted(found)]
 
     def stream(
-        self, audio: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
+        self, audio: AudioSource, *, choices: TranscriptionOptions = _USUAL, **more: Any
     ) -> Iterator[Segment]:
         """Transcribe one recording, and yield each segment at its end. Closing the generator stops the transcription.
 
@@ -262,7 +262,7 @@ class SpeechSeq2SeqSession:
         known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
-        opened = open_sound(
+        opened = open_audio(
             audio, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
         )
         recording = finished(recording_of(self, opened, chosen, prompt))

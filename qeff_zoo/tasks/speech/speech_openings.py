@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.audio import OpenedAudio, decoding
 from qeff_zoo.media.features import Features
-from qeff_zoo.media.sound import OpenedSound, decoding
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.program import Array
@@ -46,7 +46,7 @@ class Transcriber(Protocol):
 
 def recording_of(
     session: Transcriber,
-    sound: OpenedSound,
+    sound: OpenedAudio,
     choices: TranscriptionOptions,
     prompt: Sequence[int],
 ) -> Steps[Recording]:

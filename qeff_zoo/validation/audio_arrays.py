@@ -11,7 +11,7 @@ from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.media.features import Array, Features, find
 from qeff_zoo.package.files import read_json
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 #: Samples of sounds: beyond whole frames, and so few that most is filled up.
 AWKWARD = 16_161, 5_003
