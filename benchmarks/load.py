@@ -35,7 +35,7 @@ import soundfile
 from measuring import machine
 
 import qeff_zoo
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 #: By kind of request: whether each answer was right, and the seconds to its first part.
 Answers: TypeAlias = dict[str, list[tuple[bool, float]]]

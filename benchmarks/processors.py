@@ -55,14 +55,14 @@ from transformers.models.{family}.image_processing_pil_{family} import {name}Ima
 """
 _OWN_SOUND = """
 from qeff_zoo.media.features import find
-from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.audio import read_audio
 features = find({{"feature_extractor_type": "WhisperFeatureExtractor"}})
-features.compute(read_sound("{recording}", features.rate))
+features.compute(read_audio("{recording}", features.rate))
 """
 _TRANSFORMERS_SOUND = """
 from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
-from qeff_zoo.media.sound import read_sound
-WhisperFeatureExtractor()(read_sound("{recording}", 16000), sampling_rate=16000, return_tensors="np")
+from qeff_zoo.media.audio import read_audio
+WhisperFeatureExtractor()(read_audio("{recording}", 16000), sampling_rate=16000, return_tensors="np")
 """
 #: Puts transformers' classes in the place of the package's own code.
 _REPLACE = """

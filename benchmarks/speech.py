@@ -164,9 +164,9 @@ def main() -> None:
 
 def write(source: Path, target: Path) -> float:
     """Write several copies of a recording as an array; return how many seconds it has."""
-    from qeff_zoo.media.sound import read_sound
+    from qeff_zoo.media.audio import read_audio
 
-    one = np.concatenate([read_sound(source, _RATE), np.zeros(int(_PAUSE * _RATE), np.float32)])
+    one = np.concatenate([read_audio(source, _RATE), np.zeros(int(_PAUSE * _RATE), np.float32)])
     np.save(target, np.tile(one, _COPIES))
     return _COPIES * len(one) / _RATE
 

@@ -34,13 +34,17 @@ def build(
         revision: Branch, tag or commit of a Hub model.
         config_from: Original checkpoint of a GGUF file, which provides configuration and tokenizer.
         gguf_file: Name of a GGUF file in the folder or Hub repository.
-        validate: Compare with Hugging Face before the package is kept.
-        output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.plan.request.Request`, which are the flags of `qeff-zoo build`; what takes
-            several, as `seq_lens`, `format` and `adapter`, takes one by itself, too.
+        validate: Whether to compare the package with the Hugging Face model, and discard it if they disagree.
+        output: Folder for a copy of the package, besides the one in the store.
+        **choices: Options of `qeff-zoo build`, with `_` for `-`, such as `ctx_len=4096`. Options of several values,
+            such as `seq_lens`, `format` and `adapter`, accept a single value, too.
+
+    Returns:
+        The package; `path` is its folder.
 
     Raises:
-        ZooError: The model, the choices or the machine stand in the way; the message says what to do.
+        ZooError: If the model is unsupported, options conflict, or the machine lacks something. The message contains
+            what to do.
 
     Example:
         >>> package = qeff_zoo.build(
@@ -79,23 +83,27 @@ def quantize(
     *,
     calibration: str | None = None,
     revision: str | None = None,
-    **wishes: Any,
+    **options: Any,
 ) -> "Quantized":
-    """Write a checkpoint of integers that are fitted to a text, in the format of compressed-tensors.
+    """Quantize a checkpoint with calibration data, and write it in the format of compressed-tensors.
 
     Args:
-        model: Hub id (`org/name`) or folder of a checkpoint of floats.
-        output: A folder that is absent or empty.
-        calibration: A text of the kind that the model is for; None for a few texts of ours.
+        model: Hub id (`org/name`) or folder of a checkpoint with float weights.
+        output: New or empty folder.
+        calibration: Calibration text of the model's kind; None for a few built-in texts.
         revision: Branch, tag or commit of a Hub model.
-        **wishes: Fields of `qeff_zoo.quantizer.options.QuantizeOptions`: `bits`, `group_size`, `budget`, `method`, …
+        **options: Options of `qeff-zoo quantize`: `bits`, `group_size`, `budget`, `method`, …
+
+    Returns:
+        The quantized checkpoint; `path` is its folder.
 
     Raises:
-        ZooError: The model, the wishes or the machine stand in the way; the message says what to do.
+        ZooError: If the model is unsupported, options conflict, or the machine lacks something. The message contains
+            what to do.
 
     Example:
-        >>> found = qeff_zoo.quantize("org/model", "model-int4", budget=4.8)  # doctest: +SKIP
-        >>> qeff_zoo.build(found.path)  # doctest: +SKIP
+        >>> quantized = qeff_zoo.quantize("org/model", "model-int4", budget=4.8)  # doctest: +SKIP
+        >>> qeff_zoo.build(quantized.path)  # doctest: +SKIP
     """
     from qeff_zoo.quantizer.options import QuantizeOptions
     from qeff_zoo.quantizer.quantize import quantize
@@ -103,7 +111,7 @@ def quantize(
     return quantize(
         os.fspath(model),
         Path(output),
-        QuantizeOptions(**wishes),
+        QuantizeOptions(**options),
         text=calibration,
         revision=revision,
     )
@@ -119,19 +127,22 @@ def pull(
     output: str | os.PathLike[str] | None = None,
     **choices: Any,
 ) -> Package:
-    """Bring a shared package here, every byte checked, or find it in the store.
+    """Download a shared package, and verify every byte; or find it in the store.
 
     Args:
         model: Hub id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         revision: Revision of the source checkpoint.
         gguf_file: Source file in a Hub repository of GGUF files.
-        key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or both.
-        remote: The only remote to ask, a URL or `org/repo` of the Hub; None for those of the settings.
-        output: Also copy the package to this folder.
+        key: Name of one package: its key (8 hex digits or more), its variant, or both.
+        remote: Remote to search, a URL or `org/repo` of the Hub; None for those of the settings.
+        output: Folder for a copy of the package, besides the one in the store.
         **choices: Required options, see `build`.
 
+    Returns:
+        The package; `path` is its folder.
+
     Raises:
-        ZooError: There is none, or it cannot be had, or is not trusted; the message says what to do.
+        ZooError: If no package matches, or it cannot be downloaded, or is not trusted. The message contains what to do.
 
     Example:
         >>> package = qeff_zoo.pull("org/model", ctx_len=4096)  # doctest: +SKIP
@@ -159,27 +170,24 @@ def load(
     acceptance: "Acceptance" = "exact",
     block_attention: bool = False,
 ) -> "Session":
-    """Open a package for running; one that is not here is pulled first.
+    """Open a package for running. A package that the store lacks is pulled first.
 
     Args:
-        package: A package, its folder, its model, its key (8 hex digits or more), its variant, or variant and key. If
-            the store has none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
-            Progress of a pull is shown on stderr to a person.
+        package: A package, its folder, its model, its key (8 hex digits or more), its variant, or variant and key. For
+            a package that the store lacks, also a Hub repository of packages, or the URL of a remote.
         threads: CPU threads; None for one per physical core.
         prefix_cache_bytes: Memory of the prefix cache (text generation); 0 for none, None for 128 MiB.
-        prefix_cache_answers: Whether generated tokens are cached there as well, for prompts that continue them, as the
-            next turn of a chat does: logits after them may differ in their last digits. None for yes if the package
-            computes in float32, which keeps that difference small.
-        prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
-        draft: Draft for speculative decoding (text generation): a package of a smaller model of the same
-            vocabulary, named as `package` is, "lookup" for prompt lookup, or "heads" for the draft heads that the
-            package was built with: `draft_heads`. The package must have been built with `num_speculative_tokens`,
-            which heads bring along.
-        acceptance: Which tokens of a draft package count where a request draws at random: "exact" for those that it
-            draws itself, so that a seed gives the answer that it gives without speculation; "rejection" for more of
-            them, by min(1, p/q), which leaves the distribution as it is.
-        block_attention: Whether requests may have documents that are computed once, independently (block attention,
-            arXiv 2409.15355; text generation).
+        prefix_cache_answers: Whether generated tokens are cached too, for the next turn of a chat. Logits of that turn
+            may differ in their last digits. None for yes if the package computes in float32, where the difference is
+            small.
+        prefix_cache_dir: Folder of the prefix cache for later sessions. Its readers can reconstruct prompts.
+        draft: Draft for speculative decoding (text generation): a package of a smaller model with the same
+            vocabulary, named like `package`; "lookup" for prompt lookup; or "heads" for the package's own draft heads
+            (`build(draft_heads=…)`). Packages without draft heads require `build(num_speculative_tokens=…)`.
+        acceptance: Rule for drafted tokens of a draft model in sampled requests: "exact", by which a seed gives the
+            same output as without speculation, or "rejection", which accepts more of them and keeps the distribution.
+        block_attention: Whether requests may have documents that are encoded once, independently of each other (block
+            attention, arXiv 2409.15355; text generation).
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -217,10 +225,10 @@ def _usable(package: Package | str | os.PathLike[str]) -> Package:
 
 
 def find_package(reference: str) -> Package:
-    """Open a package by its folder, or find one in the store by its model, its key, its variant, or variant and key.
+    """Open a package by its folder, or find it in the store by its model, its key, its variant, or variant and key.
 
     Raises:
-        PackageError: There is no such package, or several; or it is damaged.
+        PackageError: If there is no such package, or several, or it is damaged.
     """
     if found := find_here(reference):
         return found

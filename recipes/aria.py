@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="aria",
     architectures=("AriaForConditionalGeneration",),
-    special="Features of one size of picture, summed up by learned queries, and read by experts.",
+    special="Features of one size of image, summed up by learned queries, and read by experts.",
     images=Aria(),
     tiny=(
         Tiny(

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="aya_vision",
     architectures=("AyaVisionForConditionalGeneration",),
-    special="Tiles that are numbered in the prompt, and the whole picture; four of their rows become one.",
+    special="Tiles that are numbered in the prompt, and the whole image; four of their rows become one.",
     images=AyaVision(),
     tiny=(
         Tiny(

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="cohere2_vision",
     architectures=("Cohere2VisionForConditionalGeneration",),
-    special="Tiles that each end with a token, and the whole picture; four of their rows become one.",
+    special="Tiles that each end with a token, and the whole image; four of their rows become one.",
     images=Cohere2Vision(),
     tiny=(
         Tiny(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cohere Transcribe, `transformers.models.cohere_asr`: speech of 14 languages, which it has to be told.
+"""Cohere Transcribe, `transformers.models.cohere_asr`: speech of 14 languages, selected in the request.
 
 Unusual: Parakeet's encoder over mel features, and a decoder of half its depth that is told how to write by ten tokens.
 """

@@ -13,7 +13,7 @@ RECIPE = replace(
     QWEN3_VL,
     model_type="cohere_compass",
     architectures=("CohereCompassForConditionalGeneration",),
-    special="Qwen3-VL's pictures, read by parallel attention and MLP; sliding layers with RoPE, full ones without.",
+    special="Qwen3-VL's images, read by parallel attention and MLP; sliding layers with RoPE, full ones without.",
     transforms=(),
     embeds=False,
     tiny=(

@@ -20,7 +20,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="cosmos3_edge",
     architectures=("Cosmos3EdgeForConditionalGeneration",),
-    special="Patches of pictures of any size; learned positions, interpolated with antialiasing; three axes of RoPE.",
+    special="Patches of images of any size; learned positions, interpolated with antialiasing; three axes of RoPE.",
     images=PatchGrid(axes=3, types="mm_token_type_ids", taps="antialiased"),
     tiny=(
         Tiny(

@@ -9,6 +9,6 @@ RECIPE = replace(
     QWEN3_VL,
     model_type="cosmos3_omni",
     architectures=("Cosmos3OmniForConditionalGeneration",),
-    special="Qwen3-VL's pictures and text.",
+    special="Qwen3-VL's images and text.",
     embeds=False,
 )

@@ -27,7 +27,7 @@ RECIPE = replace(
     LLAVA,
     model_type="deepseek_ocr2",
     architectures=("DeepseekOcr2ForConditionalGeneration",),
-    special="Queries read a picture causally, and tiles of it in another size; dense layers, then experts.",
+    special="Queries read an image causally, and tiles of it in another size; dense layers, then experts.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1), experts()),
     images=DeepSeekOcr2(),
     tiny=(

@@ -12,7 +12,7 @@ RECIPE = replace(
     LLAVA,
     model_type="deepseek_vl",
     architectures=("DeepseekVLForConditionalGeneration",),
-    special="Features of one size of picture, through two matrices.",
+    special="Features of one size of image, through two matrices.",
     tiny=(
         Tiny(
             config={

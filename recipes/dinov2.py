@@ -18,7 +18,7 @@ RECIPE = replace(
     VIT,
     model_type="dinov2",
     architectures=("Dinov2Model", "Dinov2ForImageClassification"),
-    special="ViT with layer scale, and positions interpolated to the size of the picture.",
+    special="ViT with layer scale, and positions interpolated to the size of the image.",
     image_processor="BitImageProcessor",
     tiny=(
         Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),

@@ -27,7 +27,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="ernie4_5_vl_moe",
     architectures=("Ernie4_5_VLMoeForConditionalGeneration",),
-    special="Tokens of pictures have experts of their own; patches of pictures of any size; RoPE with three axes.",
+    special="Tokens of images have experts of their own; patches of images of any size; RoPE with three axes.",
     transforms=(
         rms_norm(lambda config: 2 * config.num_hidden_layers + 1),
         experts(lambda config: 2 * sparse_layers(config)),

@@ -25,7 +25,7 @@ RECIPE = replace(
     LLAVA,
     model_type="fast_vlm",
     architectures=("FastVlmForConditionalGeneration",),
-    special="A picture is read by convolutions, and by attention at last, of the package timm.",
+    special="An image is read by convolutions, and by attention at last, of the package timm.",
     requires=("timm",),
     tiny=(
         Tiny(

@@ -12,7 +12,7 @@ RECIPE = replace(
     PERSIMMON,
     model_type="fuyu",
     architectures=("FuyuForCausalLM",),
-    special="Patches of a picture of any size become rows by a matrix; each line of them ends with a token.",
+    special="Patches of an image of any size become rows by a matrix; each line of them ends with a token.",
     task="image-text-to-text",
     images=Fuyu(),
     tiny=(

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma3",
     architectures=("Gemma3ForConditionalGeneration",),
-    special="Tokens of a picture see one another, in sliding layers too; a picture is read in one call of prefill.",
+    special="Tokens of an image see one another, in sliding layers too; an image is read in one call of prefill.",
     images=Gemma3(),
     compile_flags=GEMMA3_TEXT.compile_flags,
     tiny=(

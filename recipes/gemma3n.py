@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Tiny
 from .gemma3n_text import RECIPE as GEMMA3N_TEXT
 from .llava import RECIPE as LLAVA
 
-# Tokens of pictures and sounds come after those of the text, and have tables of their own.
+# Tokens of images and sounds come after those of the text, and have tables of their own.
 _TEXT_CONFIG = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
 _VISION_CONFIG = {
     "model_type": "gemma3n_vision",

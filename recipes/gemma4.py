@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4, `transformers.models.gemma4`: patches of any image, nine of which become a row; some hear, in chunks."""
+"""Gemma 4, `transformers.models.gemma4`: patches of any image, nine of which become a row; audio in chunks for some."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma4",
     architectures=("Gemma4ForConditionalGeneration",),
-    special="Patches of pictures of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
+    special="Patches of images of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
     images=Gemma4(),
     audio=AudioChunks(
         mask="input_features_mask",

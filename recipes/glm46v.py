@@ -29,7 +29,7 @@ RECIPE = replace(
     GLM4V,
     model_type="glm46v",
     architectures=("Glm46VForConditionalGeneration",),
-    special="GLM-4.1V's pictures; its language model, or GLM-4.5V's with experts.",
+    special="GLM-4.1V's images; its language model, or GLM-4.5V's with experts.",
     images=replace(IMAGES, video_processor="Glm46VVideoProcessor"),
     transforms=(rms_norm(_norms), experts(_sparse_layers)),
     tiny=(*GLM4V.tiny, Tiny(config=_MOE_CONFIG, name="experts")),

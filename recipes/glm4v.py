@@ -36,7 +36,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="glm4v",
     architectures=("Glm4vForConditionalGeneration",),
-    special="Patches of pictures of any size; learned positions, interpolated by cubes; RoPE with three axes.",
+    special="Patches of images of any size; learned positions, interpolated by cubes; RoPE with three axes.",
     images=IMAGES,
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(Tiny(config={**_TOKENS, "text_config": _TEXT_CONFIG, "vision_config": _VISION_CONFIG}),),

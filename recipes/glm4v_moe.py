@@ -20,7 +20,7 @@ RECIPE = replace(
     GLM4V,
     model_type="glm4v_moe",
     architectures=("Glm4vMoeForConditionalGeneration",),
-    special="GLM-4.1V's pictures; dense layers, then experts in groups with biased sigmoid scores, and a shared one.",
+    special="GLM-4.1V's images; dense layers, then experts in groups with biased sigmoid scores, and a shared one.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1), GLM4_MOE.transforms[1]),
     tiny=(Tiny(config={**GLM4V.tiny[0].config, "text_config": _TEXT_CONFIG}),),
 )

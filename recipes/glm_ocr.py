@@ -13,7 +13,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="glm_ocr",
     architectures=("GlmOcrForConditionalGeneration",),
-    special="Patches of pictures of any size; vision layers norm queries and keys; RoPE over time, row and column.",
+    special="Patches of images of any size; vision layers norm queries and keys; RoPE over time, row and column.",
     images=PatchGrid(axes=3, types="mm_token_type_ids"),
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(

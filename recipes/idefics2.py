@@ -17,7 +17,7 @@ RECIPE = replace(
     LLAVA,
     model_type="idefics2",
     architectures=("Idefics2ForConditionalGeneration",),
-    special="Pictures of any size, or a whole and its parts, each of which learned queries sum up.",
+    special="Images of any size, or a whole and its parts, each of which learned queries sum up.",
     images=Idefics2(),
     tiny=(
         Tiny(

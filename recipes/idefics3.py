@@ -13,7 +13,7 @@ RECIPE = replace(
     LLAVA,
     model_type="idefics3",
     architectures=("Idefics3ForConditionalGeneration",),
-    special="Tiles that the prompt names by row and column, and the whole picture; four of their rows become one.",
+    special="Tiles that the prompt names by row and column, and the whole image; four of their rows become one.",
     images=Idefics3(),
     tiny=(
         Tiny(

@@ -16,7 +16,7 @@ RECIPE = replace(
     LLAVA,
     model_type="internvl",
     architectures=("InternVLForConditionalGeneration",),
-    special="Tiles of the nearest grid and the whole picture; four of their rows become one.",
+    special="Tiles of the nearest grid and the whole image; four of their rows become one.",
     images=Images(
         before=("<img>",),
         after=("</img>",),

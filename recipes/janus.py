@@ -24,7 +24,7 @@ RECIPE = replace(
     LLAVA,
     model_type="janus",
     architectures=("JanusForConditionalGeneration",),
-    special="Features of one size of picture; the half that draws pictures is left out.",
+    special="Features of one size of image; the half that draws images is left out.",
     images=Images(before=("<begin_of_image>",), after=("<end_of_image>",)),
     tiny=(
         Tiny(

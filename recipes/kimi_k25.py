@@ -25,7 +25,7 @@ RECIPE = replace(
     model_type="kimi_k25",
     rev=2,
     architectures=("Kimi_K25ForConditionalGeneration",),
-    special="Patches of pictures of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
+    special="Patches of images of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
     images=PatchLines(taps="bicubic"),
     former_text_types={"kimi_k2": "deepseek_v3"},
     tiny=(

@@ -14,7 +14,7 @@ RECIPE = replace(
     MISTRAL3,
     model_type="lighton_ocr",
     architectures=("LightOnOcrForConditionalGeneration",),
-    special="Mistral 3's pictures in one piece, and Qwen 3.",
+    special="Mistral 3's images in one piece, and Qwen 3.",
     images=ImageColumn(),
     tiny=(
         Tiny(

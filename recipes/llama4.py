@@ -22,7 +22,7 @@ RECIPE = replace(
     LLAVA,
     model_type="llama4",
     architectures=("Llama4ForConditionalGeneration",),
-    special="Tiles that separators part, and the whole picture; the tower rotates by row and column.",
+    special="Tiles that separators part, and the whole image; the tower rotates by row and column.",
     images=Llama4(),
     tiny=(
         Tiny(

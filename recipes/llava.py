@@ -12,7 +12,7 @@ RECIPE = Recipe(
     model_type="llava",
     architectures=("LlavaForConditionalGeneration",),
     task="image-text-to-text",
-    special="Features of one size of picture, through two matrices, in place of placeholder tokens.",
+    special="Features of one size of image, through two matrices, in place of placeholder tokens.",
     images=Images(),
     # Images of any size, each line of which ends with a token, as of Mistral 3, but no patches are merged.
     towers={"pixtral": Pixtral(merge=1)},

@@ -13,7 +13,7 @@ RECIPE = replace(
     LLAVA,
     model_type="llava_next",
     architectures=("LlavaNextForConditionalGeneration",),
-    special="The whole picture and its tiles, whose lines each end with a learned row; padding is cut off.",
+    special="The whole image and its tiles, whose lines each end with a learned row; padding is cut off.",
     images=LlavaNext(),
     tiny=(
         Tiny(

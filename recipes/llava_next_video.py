@@ -12,7 +12,7 @@ RECIPE = replace(
     LLAVA_NEXT,
     model_type="llava_next_video",
     architectures=("LlavaNextVideoForConditionalGeneration",),
-    special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
+    special="LLaVA-NeXT's images; features of frames of videos are pooled, by a program of their own.",
     images=LlavaNextVideo(),
     tiny=(
         Tiny(

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA_NEXT,
     model_type="llava_onevision",
     architectures=("LlavaOnevisionForConditionalGeneration",),
-    special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
+    special="LLaVA-NeXT, whose rows are interpolated where an image has more tiles than `vision_aspect_ratio` says.",
     images=LlavaOneVision(
         video="video_token_id",
         video_processor="LlavaOnevisionVideoProcessor",

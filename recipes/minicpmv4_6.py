@@ -32,7 +32,7 @@ RECIPE = replace(
     QWEN3_5_TEXT,
     model_type="minicpmv4_6",
     architectures=("MiniCPMV4_6ForConditionalGeneration",),
-    special="A picture and slices of it; squares of patches are merged behind a layer, and those again at the end.",
+    special="An image and slices of it; squares of patches are merged behind a layer, and those again at the end.",
     task="image-text-to-text",
     images=MiniCpm(
         video="video_token_id",

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="minimax_m3_vl",
     architectures=("MiniMaxM3SparseForConditionalGeneration",),
-    special="Patches of pictures of any size; vision layers rotate by frame, row and column; block-sparse attention.",
+    special="Patches of images of any size; vision layers rotate by frame, row and column; block-sparse attention.",
     images=MiniMaxM3(
         before=("]<]start of image[>[",),
         after=("]<]end of image[>[",),

@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="mistral3",
     architectures=("Mistral3ForConditionalGeneration",),
-    special="Pictures of any size, each line of which ends with a token; four rows become one.",
+    special="Images of any size, each line of which ends with a token; four rows become one.",
     images=Pixtral(),
     towers={},
     tiny=(

@@ -33,12 +33,12 @@ RECIPE = Recipe(
     model_type="mllama",
     architectures=("MllamaForConditionalGeneration",),
     task="image-text-to-text",
-    special="Gated layers between those of the text read keys and values of all of a picture's tiles.",
+    special="Gated layers between those of the text read keys and values of all of an image's tiles.",
     transforms=(
         rms_norm(lambda text: 2 * (text.num_hidden_layers + len(text.cross_attention_layers)) + 1),
     ),
     images=CrossAttentionImage(),
-    # A picture takes as much memory as thousands of tokens.
+    # An image takes as much memory as thousands of tokens.
     shapes={name: replace(shape, max_num_images=1) for name, shape in DECODER_SHAPES.items()},
     tiny=(
         Tiny(

@@ -16,7 +16,7 @@ RECIPE = replace(
     LLAVA,
     model_type="ovis2",
     architectures=("Ovis2ForConditionalGeneration",),
-    special="The whole picture and its tiles as shares of a vocabulary, which has the tokens around them, too.",
+    special="The whole image and its tiles as shares of a vocabulary, which has the tokens around them, too.",
     images=Ovis2(),
     tiny=(
         Tiny(

@@ -13,7 +13,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="paddleocr_vl",
     architectures=("PaddleOCRVLForConditionalGeneration",),
-    special="Patches of pictures of any size, line by line; learned positions, interpolated; RoPE with three axes.",
+    special="Patches of images of any size, line by line; learned positions, interpolated; RoPE with three axes.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
     images=PatchLines(taps="bilinear", axes=3, types="mm_token_type_ids"),
     tiny=(

@@ -42,7 +42,7 @@ RECIPE = replace(
     LLAVA,
     model_type="perception_lm",
     architectures=("PerceptionLMForConditionalGeneration",),
-    special="Tiles and the whole picture by a tower of the package timm; squares of their rows are averaged.",
+    special="Tiles and the whole image by a tower of the package timm; squares of their rows are averaged.",
     requires=("timm",),
     images=PerceptionLm(),
     tiny=(

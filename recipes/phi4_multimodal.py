@@ -41,7 +41,7 @@ RECIPE = replace(
     model_type="phi4_multimodal",
     architectures=("Phi4MultimodalForCausalLM",),
     task="image-text-to-text",
-    special="Tiles of a picture without padding, in lines with a learned row, then the whole; or sound of any length.",
+    special="Tiles of an image without padding, in lines with a learned row, then the whole; or sound of any length.",
     images=Phi4(token=_TOKENS[0]),
     audio=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(

@@ -12,7 +12,7 @@ RECIPE = replace(
     INTERNVL,
     model_type="qianfan_ocr",
     architectures=("QianfanOCRForConditionalGeneration",),
-    special="InternVL's pictures, and Qwen 3.",
+    special="InternVL's images, and Qwen 3.",
     images=Images(before=("<img>",), after=("</img>",)),
     tiny=(
         Tiny(config={**INTERNVL.tiny[0].config}, image_processor=INTERNVL.tiny[0].image_processor),

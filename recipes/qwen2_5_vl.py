@@ -19,7 +19,7 @@ RECIPE = Recipe(
     model_type="qwen2_5_vl",
     architectures=("Qwen2_5_VLForConditionalGeneration",),
     task="image-text-to-text",
-    special="Patches of pictures of any size; windows in most vision layers; RoPE over time, row and column.",
+    special="Patches of images of any size; windows in most vision layers; RoPE over time, row and column.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
     images=QwenVideo(axes=3, types="mm_token_type_ids", video="video_token_id", pace=4),
     shapes=DECODER_SHAPES,

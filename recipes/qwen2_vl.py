@@ -13,7 +13,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="qwen2_vl",
     architectures=("Qwen2VLForConditionalGeneration",),
-    special="Patches of pictures of any size, packed into one sequence; RoPE over time, row and column.",
+    special="Patches of images of any size, packed into one sequence; RoPE over time, row and column.",
     images=PatchGrid(axes=3, types="mm_token_type_ids", video="video_token_id"),
     tiny=(
         Tiny(

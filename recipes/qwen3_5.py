@@ -14,7 +14,7 @@ RECIPE = replace(
     QWEN3_5_TEXT,
     model_type="qwen3_5",
     architectures=("Qwen3_5ForConditionalGeneration",),
-    special="Qwen3-VL's pictures without deepstack, read by layers of gated delta rules and of attention.",
+    special="Qwen3-VL's images without deepstack, read by layers of gated delta rules and of attention.",
     images=PatchGrid(
         axes=3,
         types="mm_token_type_ids",

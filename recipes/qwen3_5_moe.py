@@ -13,7 +13,7 @@ RECIPE = replace(
     QWEN3_5,
     model_type="qwen3_5_moe",
     architectures=("Qwen3_5MoeForConditionalGeneration",),
-    special="Qwen3.5 with pictures and experts.",
+    special="Qwen3.5 with images and experts.",
     transforms=QWEN3_5_MOE_TEXT.transforms,
     tiny=(
         Tiny(

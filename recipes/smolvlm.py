@@ -12,7 +12,7 @@ RECIPE = replace(
     IDEFICS3,
     model_type="smolvlm",
     architectures=("SmolVLMForConditionalGeneration",),
-    special="Idefics 3, small; frames of a video are pictures.",
+    special="Idefics 3, small; frames of a video are images.",
     images=SmolVlm(),
     tiny=(
         Tiny(

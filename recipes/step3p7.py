@@ -23,7 +23,7 @@ RECIPE = replace(
     LLAVA,
     model_type="step3p7",
     architectures=("Step3p7ForConditionalGeneration",),
-    special="Parts of a picture in another size; number of query heads by layer; gated attention, and clamped experts.",
+    special="Parts of an image in another size; number of query heads by layer; gated attention, and clamped experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1, offset=1.0),
         Transform(name="plain_experts", count=sparse_layers, parameters={"name": "Step3p7Experts"}),

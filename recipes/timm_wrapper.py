@@ -23,7 +23,7 @@ RECIPE = replace(
     VIT,
     model_type="timm_wrapper",
     architectures=("TimmWrapperModel", "TimmWrapperForImageClassification"),
-    special="Any image encoder that timm makes; what becomes of a picture, and the labels, are timm's.",
+    special="Any image encoder that timm makes; what becomes of an image, and the labels, are timm's.",
     detected_by=("pretrained_cfg",),
     requires=("timm",),
     image_processor="TimmWrapperImageProcessor",

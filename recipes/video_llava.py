@@ -12,7 +12,7 @@ RECIPE = replace(
     LLAVA,
     model_type="video_llava",
     architectures=("VideoLlavaForConditionalGeneration",),
-    special="LLaVA's pictures; another tower reads frames of videos, by a program of its own.",
+    special="LLaVA's images; another tower reads frames of videos, by a program of its own.",
     images=FrameProgram(video="video_token_id", video_processor="VideoLlavaVideoProcessor"),
     tiny=(Tiny(config={**LLAVA.tiny[0].config, "video_token_index": 201}),),
 )

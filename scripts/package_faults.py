@@ -463,7 +463,7 @@ def results(
 
     with Reference(threads) as process:
         trial = try_package(package, threads, silent, ladder.unrounded(package))
-        reference = ladder.ask(process, package, checkpoint, trial, progress=silent)
+        reference = ladder.run_reference(process, package, checkpoint, trial, progress=silent)
     yield _result("nothing", package, reference, trial)
     for name, damage in graph_faults(config).items():
         if only in name:

@@ -194,6 +194,20 @@ def _read_torchlib_once() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _read_signatures_once() -> None:
+    """Keep the signatures of ONNX's operators, which the exporter reads from their schemas for every node."""
+    from onnx_ir.schemas import OpSignature
+
+    read, known = OpSignature.from_op_schema, dict[tuple[Any, ...], OpSignature]()
+
+    def kept(schema: Any) -> OpSignature:
+        key = schema.domain, schema.name, schema.since_version
+        return known.get(key) or known.setdefault(key, read(schema))
+
+    OpSignature.from_op_schema = staticmethod(kept)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _import_once() -> Iterator[None]:
     """Start references, and what makes tiny models, in processes that need not import anything."""
     from qeff_zoo.scaffold import trial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that reads pictures and sounds in one prompt, against transformers' processor and `generate`.
+"""A package that reads images and sounds in one prompt, against transformers' processor and `generate`.
 
 `test_media_recipes` compares the programs of every recipe; what is here is of one.
 """
@@ -29,8 +29,8 @@ from qeff_zoo.bench import case as bench_case
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.media.audio_processor import AudioProcessor
 from qeff_zoo.media.features import find
-from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, recipe_for
@@ -255,7 +255,7 @@ def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: in
     given = sound(samples, samples / RATE)
     theirs = extractor([given], return_tensors="np")
     settings = json.loads(extractor.to_json_string())
-    ours = SoundProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").audio)
+    ours = AudioProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").audio)
     for name, array in ours(given).items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
@@ -280,7 +280,7 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:
-    with pytest.raises(PlanError, match="reads pictures and sounds in one prompt, which programs"):
+    with pytest.raises(PlanError, match="reads images and sounds in one prompt, which programs"):
         omni.build(target="qaic")
     with pytest.raises(PlanError, match="what came of sounds and other texts"):
         omni.build(prefill_only=True)

@@ -122,7 +122,7 @@ def test_together_they_answer_as_hugging_face(
     ):
         request([3, marker, 4], [halves.picture(3)])
     assert gone.value.status == 503
-    monkeypatch.setattr(answers.reader, "ask", None)
+    monkeypatch.setattr(answers.reader, "request_features", None)
     with pytest.raises(HandoffError, match=r"decodes alone .* reads no image itself"):
         request([3, marker, 4], [halves.picture(3)])
 
@@ -143,11 +143,11 @@ def test_a_picture_is_named_by_whoever_uses_it(halves: SubModels) -> None:
             answers.request([3, marker, *range(10, 30)], images=[halves.picture(seed)])
             for seed in (1, 2)
         )
-        assert first.insets
-        assert second.insets
-        for part in (*first.insets.parts, *second.insets.parts):
+        assert first.spans
+        assert second.spans
+        for part in (*first.spans.parts, *second.spans.parts):
             object.__setattr__(part, "digest", b"the same")
-        logits = [prefills.run(each.prompt, each.insets).logits for each in (first, second, first)]
+        logits = [prefills.run(each.prompt, each.spans).logits for each in (first, second, first)]
     assert np.abs(logits[0] - logits[1]).max() > 1e-3
     np.testing.assert_allclose(logits[0], logits[2], atol=1e-5)
 

@@ -26,7 +26,7 @@ from qeff_zoo.tasks.audio_classification.task import NAME
 from qeff_zoo.tasks.audio_classification.tracing import ClassifyAudio
 from qeff_zoo.tasks.speech.ctc_tracing import example
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 RECIPES = [one for one in list_recipes() if NAME in tasks.tasks_of(one)]
 #: Recipes that are compared in any case: norms over groups, squeezed frames, frames of features.

@@ -28,8 +28,8 @@ from qeff_zoo import bench
 from qeff_zoo.bench import case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media.audio_processor import AudioProcessor
 from qeff_zoo.media.features import find
-from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.multimodal.families.voxtral import VoxtralAudio
 from qeff_zoo.package import Package
@@ -253,7 +253,7 @@ def test_the_guide_runs(
     [
         ({"type": "input_audio", "input_audio": {"data": "!!"}}, "Expected base64"),
         ({"type": "input_audio", "input_audio": {"data": "AAAA"}}, "recording"),
-        ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no pictures"),
+        ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no images"),
     ],
 )
 def test_a_server_refuses_what_it_cannot_hear(
@@ -296,7 +296,7 @@ def test_windows_are_prepared_as_transformers_processors_prepare_them(
     """As Voxtral's, of all windows at once, or as Audio Flamingo's, of each by itself."""
     samples = sound(6, seconds)
     audio = (VoxtralAudio if together else AudioWindows)(mask="real")
-    made = SoundProcessor(find(EXTRACTOR), (8, 40), audio)(samples)
+    made = AudioProcessor(find(EXTRACTOR), (8, 40), audio)(samples)
     extractor = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})
     common = {"sampling_rate": RATE, "return_tensors": "np", "return_attention_mask": True}
     if together:
@@ -313,6 +313,6 @@ def test_windows_are_prepared_as_transformers_processors_prepare_them(
 
 
 def test_a_sound_that_is_too_long_is_refused_before_features_are_computed() -> None:
-    processor = SoundProcessor(find(EXTRACTOR), (8, 40), AudioWindows(windows=2))
+    processor = AudioProcessor(find(EXTRACTOR), (8, 40), AudioWindows(windows=2))
     with pytest.raises(MediaError, match=r"2\.5 seconds; expected at most 2"):
         processor(sound(1, 2.5))

@@ -164,9 +164,9 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
 @pytest.mark.sampled(3)
 def test_models_whose_keys_do_not_turn_are_refused(name: str, problem: str, tmp_path: Path) -> None:
     session = of_tiny(name, tmp_path / "package")
-    with pytest.raises(GenerationError, match=f"cannot put passages together: .*({problem})"):
+    with pytest.raises(GenerationError, match=f"cannot combine documents: .*({problem})"):
         session.allow_documents()
-    assert session.passages is None
+    assert session.document_cache is None
 
 
 def test_what_is_seen_in_a_config_or_in_states_is_refused_at_once(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_requests_have_documents(trained: Package) -> None:
         status, answer = ask(prompt="a", documents=["word " * 400])
         assert (status, answer["error"]["param"]) == (400, "documents")
         assert answer["error"]["code"] == "context_length_exceeded"
-        opened.passages = None
+        opened.document_cache = None
         status, answer = ask(prompt="a", documents=documents)
         assert (status, answer["error"]["param"]) == (400, "documents")
 

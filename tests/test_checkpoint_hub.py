@@ -129,6 +129,17 @@ def test_no_such_model(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No model 'alice/none'" in refusal("alice/none")
 
 
+def test_a_misspelled_folder_has_a_suggestion(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_offline: GoOffline
+) -> None:
+    (tmp_path / "alice" / "tiny-llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert "Did you mean 'alice/tiny-llama'? Check" in refusal("alice/tiny-lama")
+    assert "Did you mean" not in refusal("alice/none")
+    go_offline()
+    assert "Did you mean 'alice/tiny-llama'? Check" in refusal("alice/tiny-lama")
+
+
 @pytest.mark.parametrize("model", ["", "a b", "-x/y", "x/" + "y" * 200])
 def test_no_model_id(model: str) -> None:
     assert "is not a model id" in refusal(model)

@@ -86,21 +86,21 @@ def test_a_choice_is_followed_where_noise_explains_it(
 ) -> None:
     found = follow(SCORES, np.array([[0, 1]]), np.array([told]), within)
     assert found.indices.tolist() == [expected]
-    assert (found.told, found.equal) == counts
+    assert (found.near, found.equal) == counts
 
 
 def test_equal_scores_are_counted_apart() -> None:
     scores = np.array([[1.0, 1.0, 0.0]])
     found = follow(scores, np.array([[0]]), np.array([[1]]), 0.0)
-    assert (found.indices.tolist(), found.told, found.equal) == ([[1]], 0, 1)
+    assert (found.indices.tolist(), found.near, found.equal) == ([[1]], 0, 1)
 
 
 def test_where_too_much_differs_nothing_is_a_tie() -> None:
     """One of eight chosen is more than a hundredth; what has equal scores does not count."""
     choices = Choices([0], {"0.topk.0": np.zeros((4, 1, 2), int)}, factor=8, least=1e-5)
-    choices.told[0] = [0, 8]
+    choices.followed[0] = [0, 8]
     assert choices.excused
-    choices.told[0] = [1, 0]
+    choices.followed[0] = [1, 0]
     assert (choices.summary()["share"], choices.summary()["allowed_share"]) == (1 / 8, 0.01)
     assert not choices.excused
 
@@ -125,10 +125,10 @@ def test_a_run_is_followed_as_far_as_it_goes() -> None:
     scores = torch.tensor([[[1.0, 1.001]] * 3])
     with choices.note([0], [3]):
         scores.topk(1)
-    with choices.tell(0)([0], [3]):
+    with choices.following(0)([0], [3]):
         found = scores.topk(1).indices
     assert found.tolist() == [[[0], [0], [1]]]
-    assert choices.told[0] == [2, 0]
+    assert choices.followed[0] == [2, 0]
 
 
 def test_members_count_once_and_only_where_they_are_options() -> None:
@@ -198,7 +198,7 @@ def held(
 ) -> Iterator[Callable[[str], tuple[Record, Answers, Package]]]:
     """Give a function that holds the package of one checkpoint against the right one."""
     asked: list[Answers] = []
-    ask = Reference.ask
+    ask = Reference.run
 
     def note(*request: Any) -> Answers:
         asked.append(ask(*request))
@@ -211,7 +211,7 @@ def held(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("choices")))
-        patch.setattr(Reference, "ask", note)
+        patch.setattr(Reference, "run", note)
         yield hold
 
 

@@ -210,7 +210,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("stated", ["apache-2.0", "Apache-2.0", "MIT", "openrail++"])
 def test_an_open_source_of_an_open_model_is_for_everyone(hub: LocalHub, stated: str) -> None:
     hub.commit(SOURCE, {"config.json": b"{}"})
-    licence = licence_of(manifest(license=stated), ask=True)
+    licence = licence_of(manifest(license=stated), check_gate=True)
     assert licence.public
     assert licence.reason.endswith(f"licence {stated!r} allows it, and org/tiny is not gated")
 
@@ -228,7 +228,7 @@ def test_an_open_source_of_an_open_model_is_for_everyone(hub: LocalHub, stated: 
 def test_other_licences_are_not_and_nobody_is_asked(
     hub: LocalHub, stated: str | None, reason: str
 ) -> None:
-    licence = licence_of(manifest(license=stated), ask=True)
+    licence = licence_of(manifest(license=stated), check_gate=True)
     assert not licence.public
     assert reason.removeprefix("licence is ") in licence.reason
     assert not hub.log
@@ -237,7 +237,7 @@ def test_other_licences_are_not_and_nobody_is_asked(
 def test_a_gated_source_is_not_for_everyone(hub: LocalHub) -> None:
     hub.commit(SOURCE, {"config.json": b"{}"})
     hub.models[SOURCE].gated = True
-    licence = licence_of(manifest(), ask=True)
+    licence = licence_of(manifest(), check_gate=True)
     assert (licence.public, "org/tiny is gated" in licence.reason) == (False, True)
 
 
@@ -248,25 +248,28 @@ def test_a_private_source_is_not_for_everyone(
     hub.commit("acme/own", {"config.json": b"{}"})
     hub.models["acme/own"].private = True
     spec = package_builder.made_from({"model_id": "acme/own"})
-    licence = licence_of(manifest(spec=spec), ask=True)
+    licence = licence_of(manifest(spec=spec), check_gate=True)
     assert (licence.public, licence.reason) == (False, "acme/own is private")
 
 
 def test_what_is_not_known_is_not_for_everyone(
     hub: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "it is not known whether org/tiny is gated" in licence_of(manifest(), ask=True).reason
+    assert (
+        "it is not known whether org/tiny is gated"
+        in licence_of(manifest(), check_gate=True).reason
+    )
     hub.log.clear()
     monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
-    licence = licence_of(manifest(), ask=True)
+    licence = licence_of(manifest(), check_gate=True)
     assert (licence.public, "QEFF_ZOO_OFFLINE or" in licence.reason) == (False, True)
     assert not hub.log
 
 
 def test_of_a_folder_the_licence_alone_decides(hub: LocalHub) -> None:
     spec = package_builder.made_from({"weights": "sha256:" + "a" * 64})
-    assert licence_of(manifest(spec=spec), ask=True).public
-    assert licence_of(manifest(), ask=False).public
+    assert licence_of(manifest(spec=spec), check_gate=True).public
+    assert licence_of(manifest(), check_gate=False).public
     assert not hub.log
 
 

@@ -67,7 +67,7 @@ def drafter_of(package: Package, decoder: Decoder) -> Any:
     assert program is not None
     drafter = opening.drafter_of(opening.drafting_by(program, decoder), FREE)  # type: ignore[arg-type]
     if isinstance(drafter, AssistantDrafter):
-        drafter.sees(1)
+        drafter.set_slot(1)
     return drafter
 
 
@@ -93,7 +93,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
         drafter.read(start, hidden)
         stop = start + len(hidden)
         wrong = draw.integers(0, 257, 4).tolist()
-        drafter.say(tokens[: stop + 1], 5, wrong)
+        drafter.draft_logits(tokens[: stop + 1], 5, wrong)
     one: Made = made(kind)
     right = referred(one.model, one.located, tokens[:-2], tokens[-2:])
     assert np.abs(right[0] - right[1]).max() > 0.1 * right.std()
@@ -103,7 +103,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
     for start, hidden in rows_of(session, tokens[:-2], [7, 9]):
         fresh.read(start, hidden)
         fresh.read(start, hidden)  # as of tokens that run again
-    got = fresh.say(tokens[:-1], 2, tokens[-1:])
+    got = fresh.draft_logits(tokens[:-1], 2, tokens[-1:])
     assert np.abs(np.stack(got) - right).max() <= 2e-5 * right.std()
 
 
@@ -206,12 +206,12 @@ def test_a_lost_row_begins_anew(made: Any) -> None:
     for start, hidden in pieces[:2]:
         for one in several:
             one.read(start, hidden)
-            one.say(tokens[: start + len(hidden) + 1], 2)
+            one.draft_logits(tokens[: start + len(hidden) + 1], 2)
     start, hidden = pieces[2]
     late = LayerDrafter(layer, FREE)
     for one in (several[0], late):
         one.read(start, hidden)
-    found = [one.say([*tokens, 5], 2) for one in (several[0], late)]
+    found = [one.draft_logits([*tokens, 5], 2) for one in (several[0], late)]
     assert np.abs(np.stack(found[0]) - np.stack(found[1])).max() <= 1e-4
     del several, one
     assert layer.rows.of(late)[1]
@@ -303,14 +303,14 @@ def test_right_drafts_are_accepted(made: Any) -> None:
 
     def knowing(request: Any) -> Any:
         drafter: Any = make(request)
-        say = drafter.say
+        draft_logits = drafter.draft_logits
 
         def told(tokens: list[int], count: int) -> Any:
             right = said[len(tokens) - before :][:count]
-            say(tokens, len(right), right)
+            draft_logits(tokens, len(right), right)
             return [np.eye(257)[one] for one in right]
 
-        drafter.say = told
+        drafter.draft_logits = told
         return drafter
 
     object.__setattr__(session.speculation, "drafter", knowing)

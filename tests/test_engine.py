@@ -151,8 +151,11 @@ def test_what_is_cancelled_makes_room(
     session: TextGenerationSession, engine: Engine, paused: threading.Event
 ) -> None:
     request = session.request([5] * 4, ignore_eos=True)
-    running = [engine.submit(request) for _ in range(2)]
-    waiting = [engine.submit(session.request([7, 6], generation_len=2)) for _ in range(2)]
+    with (
+        engine._changed
+    ):  # the engine waits: with the first request alone, it might reach the paused step
+        running = [engine.submit(request) for _ in range(2)]
+        waiting = [engine.submit(session.request([7, 6], generation_len=2)) for _ in range(2)]
     assert [next(iter(handle)).finish_reason for handle in running] == [None, None]
     stats = engine.stats()
     assert (stats.running, stats.waiting) == (2, 2)

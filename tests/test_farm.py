@@ -446,7 +446,7 @@ def test_a_package_of_an_earlier_run_is_looked_for_where_that_ran() -> None:
 
 
 def test_stale_cells_are_validated_again_and_built_if_they_fail() -> None:
-    older = cells(2, state=STALE, older="qz1-old")
+    older = cells(2, state=STALE, older_key="qz1-old")
     schedule = Schedule(older, revalidate=True)
     good, bad = started(schedule)
     schedule.finish(good, Result())

@@ -122,13 +122,13 @@ def test_a_stale_package_that_agrees_is_fresh_without_a_build(
     monkeypatch.setattr(preloaded, "shared", lambda: None)  # a fork is in test_farm_runs
     publish(package, tmp_path)
     cell = cell_of(tmp_path, models)
-    assert (cell.state, cell.why, cell.older) == (STALE, WHY, package.build_key)
+    assert (cell.state, cell.why, cell.older_key) == (STALE, WHY, package.build_key)
 
     home = tmp_path / "home"
     home.rename(tmp_path / "aside")  # a machine that has the index alone
     there = cell_of(tmp_path, models)
     assert (there.state, there.why) == (STALE, WHY)
-    assert there.older.startswith("packages/")
+    assert there.older_path.startswith("packages/")
     shutil.rmtree(home)
     (tmp_path / "aside").rename(home)
 

@@ -463,7 +463,7 @@ def test_images_are_resized_before_the_processor(tmp_path: Path) -> None:
     found = vision._resized(tmp_path / "image.png", 10, 4)
     np.testing.assert_array_equal(found, image.resize((4, 10)))
     assert vision.fetched(image) is image
-    with pytest.raises(MediaError, match="Cannot fetch the picture at 'https://'"):
+    with pytest.raises(MediaError, match="Cannot fetch the image at 'https://'"):
         vision.fetched("https://")
 
 
@@ -1045,7 +1045,7 @@ def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     arguments = (
         importlib.import_module("qeff_zoo.qefficient.cloud.export")._parser().parse_args(words)
     )
-    assert flags.say_where(arguments) == "here"
+    assert flags.configure_hub(arguments) == "here"
     assert (os.environ["HF_HUB_CACHE"], os.environ["HF_TOKEN"]) == ("/there", "before")
 
 

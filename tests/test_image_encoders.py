@@ -147,7 +147,7 @@ def test_states_are_pooled_as_asked_for(pooling: str, model_type: str) -> None:
     config = transformers.CONFIG_MAPPING[model_type].from_dict(dict(recipe.tiny[0].config))
     model = transformers.AutoModel.from_config(config).eval()
     if pooling == "cls" and model_type == "resnet":
-        with pytest.raises(ExportError, match="no state of the whole picture"):
+        with pytest.raises(ExportError, match="no state of the whole image"):
             Embed(model, pooling, normalize=True)
         return
     pixels = torch.randn(2, 3, 28, 28)
@@ -194,7 +194,7 @@ def test_run_shows_labels_and_scores(
         (["--pair", "hi", "--image", "a.png"], "--pair does not apply"),
         (["--chat", "--image", "a.png"], "--chat does not apply to image-classification"),
         (["--temperature", "1", "--image", "a.png"], "--temperature does not apply"),
-        (["--image", "nowhere.png"], "Cannot read the picture 'nowhere.png'"),
+        (["--image", "nowhere.png"], "Cannot read the image 'nowhere.png'"),
     ],
     ids=str,
 )
@@ -224,9 +224,9 @@ def test_embeddings_are_printed(
 
 def test_a_session_of_no_pictures_and_of_bad_ones(vit: Built) -> None:
     session: Any = qeff_zoo.load(vit.package, threads=1)
-    with pytest.raises(GenerationError, match="at least one picture"):
+    with pytest.raises(GenerationError, match="at least one image"):
         session.classify([])
-    with pytest.raises(MediaError, match="it is no picture"):
+    with pytest.raises(MediaError, match="it is no image"):
         session.classify([b"\xff\xd8\xff\xe0"])
 
 
@@ -251,13 +251,13 @@ def test_a_checkpoint_without_a_processor_is_refused(vit: Built, tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "request_", "error", "text"),
     [
-        ({"size": 30}, {}, ExportError, "takes no pictures of 30 x 30 pixels"),
+        ({"size": 30}, {}, ExportError, "takes no images of 30 x 30 pixels"),
         ({"image_processor_type": "Sam3ImageProcessor"}, {}, PlanError, "'Sam3ImageProcessor'"),
         (
             {"image_processor_type": "CLIPImageProcessor", "do_center_crop": False},
             {},
             PlanError,
-            "of two pictures. Expected one shape for all",
+            "of two images. Expected one shape for all",
         ),
         ({"size": 28}, {"seq_lens": (8,)}, PlanError, "--seq-lens does not apply"),
         ({"size": 28}, {"pooling": "mean"}, PlanError, "--pooling does not apply"),

@@ -37,7 +37,7 @@ from qeff_zoo.pipeline import checks, make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
@@ -318,7 +318,7 @@ def test_tokens_are_those_of_generate(
     """Three pictures share two rows, so that one joins while another goes on; with and without tokens to begin with."""
     said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
-    rules = WritingRules.read(tmp_path)
+    rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
     other = copy.deepcopy(theirs)
@@ -369,7 +369,7 @@ def test_old_checkpoints_say_how_answers_begin_and_end_in_their_decoder(tmp_path
         "eos_token_id": 8,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rules = WritingRules.read(tmp_path)
+    rules = LogitsProcessorSettings.read(tmp_path)
     assert (rules.start, rules.ends, rules.limit(1)) == (5, frozenset({8}), 6)
 
 
@@ -556,9 +556,9 @@ def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any
     ("prompt", "message"),
     [
         ("<OD> w7", "The prompt '<OD> w7' has more than the task <OD>; expected <OD> alone"),
-        ("w7 " * 40, "A picture and its prompt have 55 tokens; expected at most 48"),
+        ("w7 " * 40, "An image and its prompt have 55 tokens; expected at most 48"),
         ([0, 900, 2], "Token id 900 is not of this model"),
-        ("w7 <image>", "The prompt has the token 256, which stands in the places of a picture"),
+        ("w7 <image>", "The prompt has the token 256, which stands in the places of an image"),
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(
@@ -620,8 +620,8 @@ def test_a_server_writes_of_the_picture_of_a_chat(
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "several messages": (lambda seen: {"messages": [user(seen), user(seen)]}, "the request has 2 messages; expected"),
-    "no picture": (lambda _: {"messages": [user({"type": "text", "text": "w7"})]}, "the request has 0 pictures"),
-    "two pictures": (lambda seen: {"messages": [user(seen, seen)]}, "the request has 2 pictures"),
+    "no picture": (lambda _: {"messages": [user({"type": "text", "text": "w7"})]}, "the request has 0 images"),
+    "two pictures": (lambda seen: {"messages": [user(seen, seen)]}, "the request has 2 images"),
     "another role": (lambda seen: {"messages": [{**user(seen), "role": "system"}]}, "the request has role 'system'"),
     "a recording": (
         lambda seen: {"messages": [user(seen, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}})]},
@@ -667,7 +667,7 @@ def test_bench_measures_reading_and_writing(session: ImageToTextSession, files: 
     package = qeff_zoo.find_package(str(session.folder))
     (_, both) = bench.plan(package, generation_len=5)
     assert (both.prompt_len, both.batch_size, both.images) == (1, 2, ())
-    with pytest.raises(GenerationError, match="There are 2 pictures"):
+    with pytest.raises(GenerationError, match="There are 2 images"):
         bench.plan(package, images=[*map(str, files[:2])])
     for case in (both, replace(both, prompt_len=3, images=(str(files[0]),))):
         found = bench_case.measure(package, replace(case, threads=1), 1)
@@ -681,8 +681,8 @@ def test_bench_measures_reading_and_writing(session: ImageToTextSession, files: 
     [
         ({"encoder": {"model_type": "resnet"}}, "has the encoder 'resnet'; expected vit, deit, beit, swin or donut"),
         ({"decoder": {"model_type": "opt"}}, "has the decoder 'opt'; expected trocr"),
-        ({"decoder": {"add_cross_attention": False}}, "never sees the picture"),
-        ({"encoder": {"image_size": [28, 56]}}, r"makes pictures of 28 x 28 pixels \(height, width\), and its encoder"),
+        ({"decoder": {"add_cross_attention": False}}, "never sees the image"),
+        ({"encoder": {"image_size": [28, 56]}}, r"makes images of 28 x 28 pixels \(height, width\), and its encoder"),
     ],
 )  # fmt: skip
 def test_other_models_are_refused_before_anything_is_read(

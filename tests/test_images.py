@@ -143,7 +143,7 @@ def test_it_agrees_with_hugging_face(built: tuple[Package, Path]) -> None:
 def test_rows_of_features_that_are_swapped_are_noticed(
     built: tuple[Package, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = ImageTextToTextSession.insets
+    right = ImageTextToTextSession.spans
 
     def swapped(self: Any, tokens: Any, pictures: Any) -> Any:
         seen = right(self, tokens, pictures)
@@ -152,7 +152,7 @@ def test_rows_of_features_that_are_swapped_are_noticed(
         turned = {name: rows[::-1] for name, rows in seen.features.items()}
         return replace(seen, features=turned)
 
-    monkeypatch.setattr(ImageTextToTextSession, "insets", swapped)
+    monkeypatch.setattr(ImageTextToTextSession, "spans", swapped)
     assert not ladder.validate(*built, level="tiny", threads=1).passed
 
 
@@ -343,7 +343,7 @@ def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package
     for sizes in (("20x",), ("0x40",), ("8x8",)):
         with pytest.raises(PlanError, match=r"expected HEIGHTxWIDTH in pixels"):
             plan(image_size=sizes)
-    with pytest.raises(PlanError, match=r"--image-size is for models that read pictures of any"):
+    with pytest.raises(PlanError, match=r"--image-size is for models that read images of any"):
         plan("ort", image_size=("20x33",))
 
 
@@ -516,8 +516,8 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
     (request,) = chat_requests(session, chat(data))
     expected = session.request("<image> w3 w4", images=[photo])
     assert request.prompt == expected.prompt
-    assert request.insets is not None
-    assert request.insets.parts[0].digest == expected.insets.parts[0].digest
+    assert request.spans is not None
+    assert request.spans.parts[0].digest == expected.spans.parts[0].digest
     for url in ("http://169.254.169.254/latest", "file:///etc/passwd", "data:image/png,x"):
         with pytest.raises(ApiError, match="does not fetch it"):
             chat_requests(session, chat(url))
@@ -546,8 +546,8 @@ def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
     assert caught.value.code == "invalid_image_url"
     assert len(seen) == 1
     expected = session.request("<image> w3 w4", images=[photo])
-    assert request.insets is not None
-    assert request.insets.parts[0].digest == expected.insets.parts[0].digest
+    assert request.spans is not None
+    assert request.spans.parts[0].digest == expected.spans.parts[0].digest
 
 
 # --- what needs no package ---------------------------------------------------------------------------------------
@@ -568,21 +568,21 @@ def seen(
 def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
     assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
-    insets = seen(tokens, 3, 2, whole="image")
-    assert [insets.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
-    assert insets.end(1, 3) == 4  # the picture itself, however long
+    spans = seen(tokens, 3, 2, whole="image")
+    assert [spans.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
+    assert spans.end(1, 3) == 4  # the picture itself, however long
 
 
 def test_a_prompt_that_sees_itself_is_one_call_and_nobody_elses_beginning() -> None:
     """States of its first tokens hold what its last ones say: only the same prompt has the same."""
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
-    insets = seen(tokens, 3, 2, whole="prompt", prompt=8)
-    assert [insets.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
-    assert insets.together.tolist() == list(range(8))
+    spans = seen(tokens, 3, 2, whole="prompt", prompt=8)
+    assert [spans.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
+    assert spans.together.tolist() == list(range(8))
     assert seen(tokens, 3, 2, whole="prompt").together.tolist() == list(range(7))
     other = seen([*tokens[:-1], 4], 3, 2, whole="prompt", prompt=8)
-    assert insets.name(0, 1) == insets.name(4, 8) != other.name(0, 1)
-    assert insets.name(8, 9) == b""
+    assert spans.name(0, 1) == spans.name(4, 8) != other.name(0, 1)
+    assert spans.name(8, 9) == b""
 
 
 def test_validation_does_not_cut_what_must_be_whole() -> None:
@@ -597,9 +597,9 @@ def test_validation_does_not_cut_what_must_be_whole() -> None:
 
 def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
-    insets = arrange([1, *[9] * 6, 2], [9], [picture], axes=3)
-    assert insets is not None
-    assert insets.positions(0, 9).T.tolist() == [
+    spans = arrange([1, *[9] * 6, 2], [9], [picture], axes=3)
+    assert spans is not None
+    assert spans.positions(0, 9).T.tolist() == [
         [0, 0, 0],
         *([1, 1 + row, 1 + column] for row in range(2) for column in range(3)),
         [4, 4, 4],
@@ -608,9 +608,9 @@ def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
 
 
 def test_pictures_are_told_apart_by_place_and_pixels() -> None:
-    insets = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
-    assert [insets.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
-    assert insets.name(0, 1) == b""
-    index, rows = insets.between(2, 6)
+    spans = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
+    assert [spans.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
+    assert spans.name(0, 1) == b""
+    index, rows = spans.between(2, 6)
     assert index.tolist() == [0, 1, 3]
     assert rows["image_embeds"].shape == (3, 2)

@@ -20,8 +20,8 @@ BANNED = {
     *("hear", "heard", "hearing", "hears", "seen", "sees", "knows", "known_by"),
     *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
 }
-#: What there still is of each kind. Lower a number when the count is lower; never raise one.
-LIMITS = {"identifiers": 294, "docstrings": 3, "arguments": 0}
+#: Numbers of faults of each kind that are left: one is a parameter that transformers passes. They may only fall.
+LIMITS = {"identifiers": 1, "docstrings": 0, "arguments": 0}
 
 
 @cache

@@ -347,8 +347,8 @@ def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
     picture = np.zeros((28, 28, 3), np.uint8)
     made = session.request("w3 <image> w5", images=[picture])
     assert list(made.prompt) == [3, 201, *[200] * 4, 202, 205, 5]
-    assert made.insets is not None
-    assert made.insets.places.tolist() == [*range(1, 8)]
+    assert made.spans is not None
+    assert made.spans.places.tolist() == [*range(1, 8)]
     with pytest.raises(GenerationError, match=r"tokens \[202\], which stand around images"):
         session.request("w3 <image> w202", images=[picture])
     with pytest.raises(GenerationError, match=r"has 0 places for images.*Write '<image>'"):
@@ -458,12 +458,12 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     assert relative_errors(right[0][-1:], wrong[0][-1:]).max() > 1e-3, (
         "what it is shown does not show"
     )
-    insets = [session.insets(*pair) for pair in zip(rows, seen, strict=True)]
+    spans = [session.spans(*pair) for pair in zip(rows, seen, strict=True)]
     done, errors = [0, 0], []
     chunk = session.decoder.sizes.prefill_seq_len
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
         pieces = {}
-        for number, (at, row, shown_) in enumerate(zip(done, rows, insets, strict=True)):
+        for number, (at, row, shown_) in enumerate(zip(done, rows, spans, strict=True)):
             if at < len(row):
                 assert shown_ is not None
                 length = 1 if at >= len(row) - 2 else min(chunk, len(row) - 2 - at)
@@ -495,10 +495,10 @@ def test_a_second_picture_behind_a_call_of_text_alone_has_its_own_rows() -> None
     seen = [[one, second], [second, one]]
     chunk = session.decoder.sizes.prefill_seq_len
     assert len(text) > 2 * chunk  # one call at least has text alone
-    insets = [session.insets(*pair) for pair in zip(rows, seen, strict=True)]
+    spans = [session.spans(*pair) for pair in zip(rows, seen, strict=True)]
     for start in range(0, len(rows[0]), chunk):
         stop = min(start + chunk, len(rows[0]))
-        pieces = {at: Piece(rows[at][start:stop], start, insets[at]) for at in (0, 1)}
+        pieces = {at: Piece(rows[at][start:stop], start, spans[at]) for at in (0, 1)}
         logits = session.decoder.prefill(pieces)
     for at, (tokens, pictures) in enumerate(zip(rows, seen, strict=True)):
         right = expected(subject, session, tokens, pictures)[-1:]
@@ -512,13 +512,13 @@ def test_tokens_of_a_gemma_3_picture_see_one_another(monkeypatch: pytest.MonkeyP
     session, subject = opened("gemma3-base")
     (one,) = shown_to(session)[:1]
     tokens = [3, *session.run_begun(*session.look([one])), 4]
-    insets = session.insets(tokens, [one])
-    assert insets is not None
+    spans = session.spans(tokens, [one])
+    assert spans is not None
     length = session.decoder.sizes.prefill_seq_len
     start = 0
     while start < len(tokens):
-        stop = insets.end(start, min(start + length, len(tokens)))
-        (logits,) = session.decoder.prefill({0: Piece(tokens[start:stop], start, insets)}).values()
+        stop = spans.end(start, min(start + length, len(tokens)))
+        (logits,) = session.decoder.prefill({0: Piece(tokens[start:stop], start, spans)}).values()
         start = stop
     right = expected(subject, session, tokens, [one])[-1:]
     assert relative_errors(right, logits[None]).max() < 5e-5

@@ -151,7 +151,7 @@ def test_what_it_has_no_place_for_is_said(
         **package.manifest,
         "programs": [{**program, "states": states, "inputs": inputs}],
     }
-    assert genai.said(manifest) == f"onnxruntime-genai does not open it: {reason}"
+    assert genai.describe(manifest) == f"onnxruntime-genai does not open it: {reason}"
     genai.write(tmp_path, manifest)
     assert not [*tmp_path.iterdir()]
 
@@ -160,9 +160,9 @@ def test_a_package_without_the_file_is_said_to_have_none(packages: dict[str, Pac
     package = packages["fp32"]
     without = [one for one in package.manifest["files"] if one["path"] != genai.CONFIG]
     manifest = {**package.manifest, "files": without}
-    assert "opens it once it is built again" in genai.said(manifest)
+    assert "opens it once it is built again" in genai.describe(manifest)
     encoder = {**manifest, "task": "feature-extraction"}
-    assert genai.said(encoder) == "onnxruntime-genai does not open it: task feature-extraction"
+    assert genai.describe(encoder) == "onnxruntime-genai does not open it: task feature-extraction"
 
 
 # --- cpp/ ----------------------------------------------------------------------------------------

@@ -207,31 +207,31 @@ def test_all_tokens_of_pictures_see_one_another_in_one_call(
 ) -> None:
     """As transformers' processor tells them: rows, and what stands among and around them."""
     made = session.request("w1 <|image|> w2 w3 <|image|> w4", images=[PICTURE, PICTURE[:, :20]])
-    tokens, insets = [*made.prompt], made.insets
-    assert insets is not None
+    tokens, spans = [*made.prompt], made.spans
+    assert spans is not None
     of_whole, of_canvas = [258, 257, 257, 257, 257, 261], [259, *[257, 257, 260] * 2, 261]
     assert tokens == [5, 1, *of_whole, *of_canvas, 2, 3, *of_whole, *of_canvas, 4]
     told = SimpleNamespace(
         image_token_ids=[*range(257, 262)], video_token_ids=[], audio_token_ids=[]
     )
     (types,) = Molmo2Processor.create_mm_token_type_ids(told, [tokens])
-    assert insets.together.tolist() == np.flatnonzero(types).tolist()
-    assert insets.stretches == ((2, len(tokens) - 1),)
-    assert [insets.end(0, stop) for stop in (1, 2, 3, len(tokens) - 2)] == [1, 2, 2, 2]
-    assert insets.end(2, 10) == len(tokens) - 1
+    assert spans.together.tolist() == np.flatnonzero(types).tolist()
+    assert spans.stretches == ((2, len(tokens) - 1),)
+    assert [spans.end(0, stop) for stop in (1, 2, 3, len(tokens) - 2)] == [1, 2, 2, 2]
+    assert spans.end(2, 10) == len(tokens) - 1
 
 
 def test_states_of_pictures_are_nobody_elses(session: ImageTextToTextSession) -> None:
     """Those of the first hold what the second is, and what stands between; what comes before them does not."""
     texts = ("w1 <|image|> w2 <|image|> w4", "w1 <|image|> w3 <|image|> w4")
     shown = [PICTURE, PICTURE]
-    made = [session.request(text, images=shown).insets for text in texts]
-    made.append(session.request(texts[0], images=[PICTURE, PICTURE[:, :20]]).insets)
+    made = [session.request(text, images=shown).spans for text in texts]
+    made.append(session.request(texts[0], images=[PICTURE, PICTURE[:, :20]]).spans)
     assert None not in made
-    insets: list[Any] = made
-    assert len({one.name(1, 6) for one in insets}) == 3
-    assert {one.name(0, 2) for one in insets} == {b""}
-    assert insets[0].name(3, 6) == insets[0].name(20, 24)
+    spans: list[Any] = made
+    assert len({one.name(1, 6) for one in spans}) == 3
+    assert {one.name(0, 2) for one in spans} == {b""}
+    assert spans[0].name(3, 6) == spans[0].name(20, 24)
 
 
 def test_prompts_begin_as_transformers_begins_them(session: ImageTextToTextSession) -> None:
@@ -254,7 +254,7 @@ def test_a_picture_without_settings_of_a_processor_is_noise(
 
 def test_programs_of_fixed_sizes_are_refused(session: ImageTextToTextSession) -> None:
     with pytest.raises(
-        PlanError, match="reads pictures of any size and has nothing that fills one up"
+        PlanError, match="reads images of any size and has nothing that fills one up"
     ):
         pipeline.make_plan(str(session.folder), Request(target="qaic"))
 
@@ -296,8 +296,8 @@ def test_answers_about_videos_are_those_of_generate(
     asked = session.request(text, videos=[path], generation_len=6)
     assert list(asked.prompt) == given["input_ids"][0].tolist()
     together = given["mm_token_type_ids"][0].numpy()
-    assert asked.insets is not None
-    assert asked.insets.together.tolist() == np.flatnonzero(together).tolist()
+    assert asked.spans is not None
+    assert asked.spans.together.tolist() == np.flatnonzero(together).tolist()
     made = session.prepare_video(path)
     np.testing.assert_array_equal(made["pixel_values"], given["pixel_values_videos"])
     kind = transformers.AutoModelForImageTextToText

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from transformers import CLIPImageProcessorPil
 from transformers.image_transforms import convert_to_rgb
 from transformers.image_utils import load_image
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media import pixels
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import ImageLimits, read_image
 
@@ -120,8 +123,8 @@ def png(width: int, height: int, *, said: bytes = b"") -> bytes:
 WHOLE = written(PICTURE.resize((64, 64)), "JPEG")
 WRONG: dict[str, tuple[Any, str]] = {
     "nothing": (b"", "is empty. Expected one of PNG"),
-    "a text": (b"hello", "is no picture. Expected one of PNG"),
-    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no picture"),
+    "a text": (b"hello", "is no image. Expected one of PNG"),
+    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no image"),
     "a header alone": (written(PICTURE)[:20], "its header is damaged"),
     "a truncated JPEG": (WHOLE[: len(WHOLE) // 2], "cut short"),
     "a truncated PNG": (written(PICTURE)[:150], "cut short"),
@@ -132,7 +135,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "Decompressed data too large",
     ),
     "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white nobody knows"),
-    "no file": ("no/such/picture.png", "picture 'no/such/picture.png': No such file"),
+    "no file": ("no/such/picture.png", "image 'no/such/picture.png': No such file"),
     "a folder": (str(Path(__file__).parent), "Is a directory"),
     "a URL": ("https://images.example/a.png", "is a URL. Expected .* Download it"),
     "nobody": (None, "of type NoneType; expected a path"),
@@ -160,3 +163,26 @@ def test_one_pixel_is_a_picture() -> None:
     assert found.tolist() == [[[1, 2, 3]]]
     with pytest.raises(MediaError, match="Expected at most 90"):
         read_image(PICTURE, ImageLimits(pixels=90))
+
+
+SIDES = st.integers(1, 40)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(size=st.tuples(SIDES, SIDES), new=st.tuples(SIDES, SIDES), strip=st.integers(1, 400))
+@pytest.mark.parametrize("resample", Image.Resampling)
+def test_strips_resize_to_the_same_pixels(
+    resample: int, size: tuple[int, int], new: tuple[int, int], strip: int
+) -> None:
+    given = np.random.default_rng(strip).integers(0, 256, (*size, 3), np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pixels, "_LARGE", 0)
+        patch.setattr(pixels, "_STRIP", strip)
+        found = pixels.resize(given, *new, resample)
+    assert np.array_equal(found, Image.fromarray(given).resize(new[::-1], resample))
+
+
+def test_a_large_image_is_resized_in_strips() -> None:
+    given = np.repeat(np.repeat(COLOURS, 120, 0), 120, 1)
+    found = pixels.resize(given, 33, 44, Image.Resampling.LANCZOS)
+    assert np.array_equal(found, Image.fromarray(given).resize((44, 33), Image.Resampling.LANCZOS))

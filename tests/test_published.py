@@ -190,9 +190,9 @@ def compare_features(one: Opened, made: list[Any], right: Any) -> None:
     for want, (tokens, images) in zip(made, found, strict=True):
         got = one.session.request_written_out(tokens, images, generation_len=1)
         assert got.prompt == want.prompt
-        assert got.insets.places.tolist() == want.insets.places.tolist()
-        for name, values in want.insets.features.items():
-            np.testing.assert_allclose(got.insets.features[name], values, atol=1e-5, rtol=0)
+        assert got.spans.places.tolist() == want.spans.places.tolist()
+        for name, values in want.spans.features.items():
+            np.testing.assert_allclose(got.spans.features[name], values, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["idefics2", "llava_onevision"])
@@ -220,8 +220,8 @@ def compare_logits(one: Opened, made: Any, right: Any) -> None:
         )
     prompt, chunk, at = made.prompt, one.session.decoder.sizes.prefill_seq_len, 0
     while at < len(prompt):
-        stop = made.insets.end(at, min(at + chunk, len(prompt)))
-        pieces = {0: Piece(prompt[at:stop], at, made.insets)}
+        stop = made.spans.end(at, min(at + chunk, len(prompt)))
+        pieces = {0: Piece(prompt[at:stop], at, made.spans)}
         (found,) = one.session.decoder.prefill(pieces).values()
         at = stop
     spread = np.abs(expected).max()
@@ -248,7 +248,7 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
 def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tokenizer that adds one, as the template does not."""
     session, theirs = opened("llava").session, opened("llava").theirs
-    monkeypatch.setattr(session, "passages", object())
+    monkeypatch.setattr(session, "document_cache", object())
     parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
     messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
     right = theirs.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)

@@ -26,8 +26,8 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.tasks.speech import ctc_decoding
-from qeff_zoo.validation import image_arrays, sound_arrays
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation import audio_arrays, image_arrays
+from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
 FACTS = {name: published.read(name) for name in published.names("sounds")}
@@ -67,7 +67,7 @@ def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path
     kind = FACTS[name]["preprocessor_config"].get("feature_extractor_type", "")
     processor = processors.load(folder)
     assert image_arrays.compare(folder, processor) == {}
-    compared = sound_arrays.compare(folder, processor)
+    compared = audio_arrays.compare(folder, processor)
     if kind in NEED_TORCHAUDIO:
         assert compared == {}
         assert load_features(folder).rate == RATE
@@ -129,7 +129,7 @@ def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
     held["feature_extractor"]["hop_length"] = 200
     (folder / PROCESSOR_SETTINGS).write_text(json.dumps(held))
     with pytest.raises(ParityError, match=r"other features than by transformers' WhisperFeature"):
-        sound_arrays.compare(folder, processors.load(folder))
+        audio_arrays.compare(folder, processors.load(folder))
 
 
 def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
     named = folder / "preprocessor_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))
     processors.write(folder, folder)
-    assert sound_arrays.compare(folder, processors.load(folder))["audio"].startswith("2 sounds")
+    assert audio_arrays.compare(folder, processors.load(folder))["audio"].startswith("2 sounds")
 
 
 def test_an_extractor_without_a_name_is_that_of_the_model(tmp_path: Path) -> None:

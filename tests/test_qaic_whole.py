@@ -411,9 +411,9 @@ def test_one_program_that_sees_has_the_names_of_qefficient(
         (
             "qwen2_vl",
             {},
-            "models that read a picture of one size.*'qwen2_vl' reads tiles or patches",
+            "models that read an image of one size.*'qwen2_vl' reads tiles or patches",
         ),
-        ("llava", {"full_batch_size": 2}, "keeps one picture, and the package is for 2 rows"),
+        ("llava", {"full_batch_size": 2}, "keeps one image, and the package is for 2 rows"),
         ("llava", {"prefill_only": True}, "expected neither --prefill-only nor --decode-only"),
         ("llava", {"prefill_seq_len": 1}, "--prefill-seq-len is 1. Give a larger one"),
         ("llava", {"target": "ort"}, "--single-program is for target qaic"),

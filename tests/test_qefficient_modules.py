@@ -237,7 +237,7 @@ def test_image_tokens_are_marked_in_the_context() -> None:
 
 
 def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
-    section = GUIDE.partition("## Modules below the top")[2].partition("\n## ")[0]
+    section = GUIDE.partition("## Your own loop")[2].partition("\n## ")[0]
     loop, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, Any] = {"qpc_path": str(package.path)}
     exec(loop, names)

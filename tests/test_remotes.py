@@ -513,7 +513,7 @@ def test_what_the_settings_say_is_read_only_is(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_of_indexes_is_apart_for_each_hub(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = index_cache.Seen(encode(NEWER), NEWER, "etag", "c" * 40)
+    kept = index_cache.FetchedIndex(encode(NEWER), NEWER, "etag", "c" * 40)
     index_cache.accept("hf://a/b", kept)
     assert index_cache.recall("hf://a/b") == kept
     monkeypatch.setenv("HF_ENDPOINT", "https://other.example")
@@ -522,9 +522,12 @@ def test_memory_of_indexes_is_apart_for_each_hub(
 
 
 def test_index_is_not_forgotten_for_an_older_one_that_came_late(home: Path) -> None:
-    newer, older = index_cache.Seen(encode(NEWER), NEWER), index_cache.Seen(encode(INDEX), INDEX)
+    newer, older = (
+        index_cache.FetchedIndex(encode(NEWER), NEWER),
+        index_cache.FetchedIndex(encode(INDEX), INDEX),
+    )
 
-    def late(before: index_cache.Seen | None) -> index_cache.Seen:
+    def late(before: index_cache.FetchedIndex | None) -> index_cache.FetchedIndex:
         assert before is None
         index_cache.accept("https://host/zoo", newer)  # by another process, while we were waiting
         return older

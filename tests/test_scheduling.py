@@ -177,18 +177,6 @@ def test_prompts_run_whole_and_together_if_many_wait() -> None:
     assert decoder.calls == [([3, 4], 12), ([0, 1, 2, 3, 4], 1)]
 
 
-def test_prompts_that_run_together_delay_others_for_a_bounded_time() -> None:
-    decoder = ToyDecoder(6, CTX_LEN, 40, split=2)
-    scheduler = scheduler_of(decoder)
-    submit(scheduler, 4, first=2)
-    scheduler.step()
-    decoder.calls.clear()
-    for first in (1, 3, 4):
-        submit(scheduler, 15, first=first)
-    scheduler.step()
-    assert decoder.calls == [([1, 2], 15), ([0, 1, 2], 1)]
-
-
 @settings(deadline=None, max_examples=asked(100))
 @given(
     groups=st.lists(st.lists(clients(), min_size=1, max_size=6), min_size=1, max_size=6),

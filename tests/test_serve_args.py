@@ -285,7 +285,7 @@ def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="is of another checkpoint than"):
         serve_args(prefill, other)
     seeing = half(tmp_path / "s", "prefill", beside=("vision",))
-    with pytest.raises(PackageError, match="reads pictures beside its prompts"):
+    with pytest.raises(PackageError, match="reads images beside its prompts"):
         serve_args(seeing, decode)
 
 

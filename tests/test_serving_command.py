@@ -14,6 +14,7 @@ from typing import Any
 
 import openai
 import pytest
+from chat_templates import TEMPLATES
 from fixtures_serving import (
     EXAMPLE,
     KEY,
@@ -35,6 +36,7 @@ import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, ImageClassificationSession
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving import chat_runs
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.server import url_of
@@ -163,9 +165,50 @@ def test_what_cannot_be_served_is_said_at_the_start(
         assert f"Change --{option}." in capsys.readouterr().err
 
 
+def test_nothing_is_built_for_options_that_are_wrong(
+    trained: Package, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = list[str]()
+    monkeypatch.setattr("qeff_zoo.api.build", built.append)
+    with serving.bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        for option, value in (
+            *(
+                ("tool-parser", "frob"),
+                ("memory-budget", "0"),
+                ("api-key", ""),
+                ("ssl-keyfile", "a"),
+            ),
+            ("port", taken.getsockname()[1]),
+        ):
+            for others in ([], [str(trained.path)]):
+                argv = [str(EXAMPLE), *others, "--build", f"--{option}", str(value)]
+                assert cli.main(["serve", *argv]) == 1
+                assert f"--{option}" in capsys.readouterr().err
+    assert built == []
+
+
+def test_a_format_of_calls_requires_a_template_with_tools(
+    trained: Package, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(trained.path)
+    for packages in ([path], [f"a={path}", f"b={path}"]):
+        assert cli.main(["serve", *packages, "--port", "0", "--tool-parser", "hermes"]) == 1
+        assert "has no chat template that renders tools" in capsys.readouterr().err
+    served = list[object]()
+    monkeypatch.setattr(serving, "serve", lambda *given: served.append(given))
+    assert cli.main(["serve", path, "--port", "0", "--tool-parser", "none"]) == 0
+    tools = ChatTemplate(TEMPLATES["hermes"], {})
+    monkeypatch.setattr(ChatTemplate, "find", lambda _: tools)
+    assert cli.main(["serve", path, "--port", "0", "--tool-parser", "hermes"]) == 0
+    assert len(served) == 2
+
+
 def test_the_model_name_has_the_flag_of_vllm_too() -> None:
     arguments = cli.parser().parse_args(["serve", "a", "--served-model-name", "b", "c"])
     assert arguments.model_name == ["b", "c"]
+    with pytest.raises(SystemExit, match="2"):
+        cli.parser().parse_args(["serve", "a", "--model-name", ""])
 
 
 def test_one_package_has_the_name_before_its_path(

@@ -19,6 +19,7 @@ import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.cli.running import _serve_several, _served
 from qeff_zoo.package import Package
+from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.runtime import Stats, open_session
 from qeff_zoo.serving.fleet import Fleet, Loaded, Member
 from qeff_zoo.serving.metrics import Metrics
@@ -44,7 +45,6 @@ class Toy:
             app=self.answer,
             model=model,
             metrics=metrics,
-            nbytes=self.nbytes,
             max_body_bytes=self.max_body_bytes,
         )
         self.is_loaded = False
@@ -208,12 +208,19 @@ def test_what_cannot_be_served_together_is_refused_first(
         Fleet([Toy("one", 100).member], budget=99)
     assert cli.main(["serve", str(trained.path), "--memory-budget", "1000"]) == 1
     assert "and the memory budget is 1 kB" in capsys.readouterr().err
+    needed = needed_memory(
+        trained.manifest
+    )  # an unloaded model that exceeds the budget would wait for ever
+    assert needed > trained.size
+    for packages in ([str(trained.path)], [f"{name}={trained.path}" for name in "ab"]):
+        assert cli.main(["serve", *packages, "--memory-budget", str(needed - 1)]) == 1
+        assert "takes" in capsys.readouterr().err
     flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
     path = str(trained.path)
     asked = argparse.Namespace(**flags, package=path, others=[path], build=False)
     asked.draft = "lookup"
     with pytest.raises(qeff_zoo.ZooError, match="--draft is given, and there are 2 packages"):
-        _serve_several(asked)
+        _serve_several(asked, serving.ServerOptions(), None)  # type: ignore[arg-type]
     with pytest.raises(qeff_zoo.ZooError, match="With --build"):
         _served("no-such-package", build=False)
 

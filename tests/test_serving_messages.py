@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import pytest
@@ -65,8 +65,9 @@ def test_a_message_is_the_answer_of_a_chat(claude: anthropic.Anthropic, url: str
     cut = expected.choices[0].finish_reason == "length"
     assert found.stop_reason == ("max_tokens" if cut else "end_turn")
     for system in ("Be brief.", [{"type": "text", "text": "Be brief."}]):
-        answer = ask(claude, system=system).content[0].text
-        assert answer == brief.choices[0].message.content
+        first: Any = {"role": "system", "content": system}
+        for found in (ask(claude, system=system), ask(claude, [first, *QUESTION])):
+            assert found.content[0].text == brief.choices[0].message.content
     stop = block.text[2:5]
     short = ask(claude, stop_sequences=["never there", stop])
     assert (short.stop_reason, short.stop_sequence) == ("stop_sequence", stop)
@@ -120,6 +121,33 @@ def test_functions_are_called_and_answered(calling: anthropic.Anthropic) -> None
     assert count == used.input_tokens + used.cache_read_input_tokens
 
 
+def test_the_runner_of_tools_goes_on_without_a_kept_conversation(
+    calling: anthropic.Anthropic,
+) -> None:
+    """By default it asks the server to keep the conversation."""
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        calling.beta.messages.create(
+            model=MODEL, messages=QUESTION, max_tokens=4, thread={"type": "create"}
+        )
+    body: Any = refused.value.body
+    assert (body["error"]["param"], body["error"]["code"]) == ("thread", "unsupported_parameter")
+
+    @anthropic.beta_tool
+    def get_weather(city: Literal["Rome", "Oslo"]) -> str:
+        """Weather of a city."""
+        return city
+
+    runner = calling.beta.messages.tool_runner(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Hi"}],
+        max_tokens=60,
+        tools=[get_weather],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        max_iterations=2,
+    )
+    assert [message.stop_reason for message in runner] == ["tool_use"] * 2
+
+
 def test_an_output_has_the_form_of_its_schema(claude: anthropic.Anthropic) -> None:
     form: Any = {
         "format": {"type": "json_schema", "schema": {**SCHEMA, "additionalProperties": False}}
@@ -139,7 +167,8 @@ def test_errors_are_those_of_the_api(calling: anthropic.Anthropic, url: str) -> 
     for changes, param in (
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages"),
+        ({"messages": [{"role": "system", "content": [{"type": "image"}]}]}, "messages"),
+        ({"speed": "fast"}, "speed"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages"),

@@ -205,6 +205,20 @@ def test_images_are_read(seeing: Package) -> None:
     assert found.response == expected.choices[0].message.content
 
 
+def test_a_body_is_json_whatever_it_is_declared_as(client: ollama.Client, url: str) -> None:
+    """`curl -d` declares a form; a web page that does so has an origin, which is refused."""
+    root, messages = url.removesuffix("/v1"), QUESTION
+    body = json.dumps({"model": MODEL, "messages": messages, "stream": False, "options": OPTIONS})
+    expected = client.chat(MODEL, messages, options=OPTIONS).message.content
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=a", ""):
+        status, answer = post(root, "api/chat", body.encode(), **{"Content-Type": kind})
+        assert (status, answer["message"]["content"]) == (200, expected)
+    foreign = {"Content-Type": "text/plain", "Origin": "https://a.example"}
+    assert post(root, "api/chat", body.encode(), **foreign)[0] == 403
+    deep = {"Content-Type": "multipart/form-data; boundary=a"}
+    assert post(root, "api/chat", b"[" * 200, **deep)[0] == 413
+
+
 def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, url: str) -> None:
     with (
         running(engine, api_keys=["other"]) as guarded,
@@ -222,7 +236,7 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
         ("chat", {**hi, "options": {"temperature": 9}}, "temperature"),
         ("chat", {**hi, "options": {"num_predict": 0}}, "max_completion_tokens"),
         ("chat", {**hi, "logprobs": True}, "logprobs"),
-        ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no pictures"),
+        ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no images"),
         ("chat", {"messages": [{"role": "user", "other": 1}]}, "other"),
         ("generate", {"prompt": "a", "context": [1]}, "context"),
         ("generate", {"prompt": "a " * 600}, "tokens"),

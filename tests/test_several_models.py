@@ -216,7 +216,7 @@ def test_answers_about_videos_are_those_of_generate(
         told |= {"attention_mask": given["attention_mask"]}
         told |= {"second_per_grids": given["video_second_per_grid"]}
         positions, _ = model.get_rope_index(given["input_ids"], **told)
-        np.testing.assert_array_equal(asked.insets.axes, positions[:, 0])
+        np.testing.assert_array_equal(asked.spans.axes, positions[:, 0])
         expected.append(answer(model, given))
     prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
     answers = session.generate(

@@ -31,12 +31,12 @@ from qeff_zoo.errors import PackageError, PublishError, RemoteError, ServingErro
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import VALIDATED
+from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.site import addresses, builder, evidence, folder, pages, plots, reports, words
 from qeff_zoo.site import gather as gathering
 from qeff_zoo.site.content import LEVELS, Model, Speed, Zoo
 from qeff_zoo.site.gather import gather
-from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.preview import serve
 from qeff_zoo.validation.known_models import FOLDER
 

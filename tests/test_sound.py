@@ -15,8 +15,8 @@ import transformers
 
 from qeff_zoo.errors import MediaError, PackageError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import SoundLimits, read_sound
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.media.audio import AudioLimits, read_audio
+from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
 SOUND = voice(4000, RATE, 1)
@@ -38,7 +38,7 @@ def wav(samples: Any = SOUND, rate: int = RATE, kind: str = "PCM_16") -> bytes:
 def test_every_form_of_wav_is_read_as_it_was_written(kind: str, step: float) -> None:
     data = wav(kind=kind)
     with mock.patch.dict("sys.modules", {"soundfile": None}):  # read here, by nobody else
-        found = read_sound(data, RATE)
+        found = read_audio(data, RATE)
     assert found.dtype == np.float32
     assert np.abs(found - SOUND).max() <= step
     np.testing.assert_array_equal(found, soundfile.read(io.BytesIO(data), dtype="float32")[0])
@@ -49,31 +49,31 @@ def test_the_standard_library_writes_what_is_read(tmp_path: Path) -> None:
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes((SOUND * 32767).astype("<i2").tobytes())
-    assert np.abs(read_sound(path, RATE) - SOUND).max() < 1e-4
+    assert np.abs(read_audio(path, RATE) - SOUND).max() < 1e-4
 
 
 def test_flac_is_read_by_soundfile_and_missed_with_a_way_out() -> None:
     made = io.BytesIO()
     soundfile.write(made, SOUND, RATE, format="FLAC")
-    assert np.abs(read_sound(made.getvalue(), RATE) - SOUND).max() < 1e-4
+    assert np.abs(read_audio(made.getvalue(), RATE) - SOUND).max() < 1e-4
     with (
         mock.patch.dict("sys.modules", {"soundfile": None}),
         pytest.raises(MediaError, match="pip install 'qeff-zoo"),
     ):
-        read_sound(made.getvalue(), RATE)
+        read_audio(made.getvalue(), RATE)
 
 
 def test_stereo_is_its_mean_and_not_twice_as_long() -> None:
     both = np.stack([SOUND, 0.5 * SOUND], 1)
-    found = read_sound(wav(both, kind="FLOAT"), RATE)
+    found = read_audio(wav(both, kind="FLOAT"), RATE)
     np.testing.assert_allclose(found, 0.75 * SOUND, atol=1e-7)
-    np.testing.assert_allclose(read_sound(both, RATE), found, atol=1e-7)
+    np.testing.assert_allclose(read_audio(both, RATE), found, atol=1e-7)
 
 
 def test_another_rate_is_converted_and_a_tone_keeps_its_pitch() -> None:
     time = np.arange(44_100) / 44_100
     tone = (0.5 * np.sin(2 * np.pi * 440 * time)).astype(np.float32)
-    found = read_sound(wav(tone, rate=44_100), RATE)
+    found = read_audio(wav(tone, rate=44_100), RATE)
     assert abs(len(found) - RATE) <= 1
     spectrum = np.abs(np.fft.rfft(found[:RATE]))
     assert spectrum.argmax() == 440
@@ -81,20 +81,20 @@ def test_another_rate_is_converted_and_a_tone_keeps_its_pitch() -> None:
         mock.patch.dict("sys.modules", {"soxr": None}),
         pytest.raises(MediaError, match=r"44,100 samples a second.*soxr"),
     ):
-        read_sound(wav(tone, rate=44_100), RATE)
+        read_audio(wav(tone, rate=44_100), RATE)
 
 
 def test_integers_are_of_the_whole_range_of_their_type() -> None:
     whole = np.array([0, 16384, -32768], np.int16)
-    np.testing.assert_array_equal(read_sound(whole, RATE), np.array([0, 0.5, -1], np.float32))
+    np.testing.assert_array_equal(read_audio(whole, RATE), np.array([0, 0.5, -1], np.float32))
     unsigned = np.array([128, 255, 0], np.uint8)
-    assert read_sound(unsigned, RATE).tolist() == [0, 127 / 128, -1]
+    assert read_audio(unsigned, RATE).tolist() == [0, 127 / 128, -1]
 
 
 def test_a_size_that_was_not_known_when_the_file_began() -> None:
     data = bytearray(wav())
     data[40:44] = struct.pack("<I", 0xFFFFFFFF)  # as from `ffmpeg -f wav -`
-    assert len(read_sound(bytes(data), RATE)) == len(SOUND)
+    assert len(read_audio(bytes(data), RATE)) == len(SOUND)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -125,30 +125,30 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_what_is_wrong_is_said(what: str) -> None:
     source, message = WRONG[what]
     with pytest.raises(MediaError, match=message):
-        read_sound(source, RATE)
+        read_audio(source, RATE)
 
 
 @pytest.mark.parametrize("rate", [0, -5, "16000", 900, float("nan")])
 def test_a_rate_that_cannot_be_is_refused(rate: Any) -> None:
     with pytest.raises(MediaError, match="samples a second; expected 1,000 to 768,000"):
-        read_sound(SOUND, RATE, given_rate=rate)
+        read_audio(SOUND, RATE, given_rate=rate)
 
 
 def test_floats_a_little_above_one_are_sound() -> None:
     """As a codec leaves them, or a recorder that does not cut off."""
-    np.testing.assert_array_equal(read_sound(wav(SOUND * 9, kind="FLOAT"), RATE), SOUND * 9)
+    np.testing.assert_array_equal(read_audio(wav(SOUND * 9, kind="FLOAT"), RATE), SOUND * 9)
 
 
 def test_three_hours_are_refused_before_they_are_decoded() -> None:
     data = bytearray(wav(SOUND[:8]))
     data[40:44] = struct.pack("<I", 3 * 3600 * RATE * 2)
-    limits = SoundLimits(seconds=60)
+    limits = AudioLimits(seconds=60)
     with pytest.raises(MediaError, match="cut off"):  # it does not have them
-        read_sound(bytes(data), RATE, limits=limits)
+        read_audio(bytes(data), RATE, limits=limits)
     with pytest.raises(MediaError, match="10,800 seconds of sound, expected at most 60"):
-        read_sound(np.broadcast_to(np.float32(0), 3 * 3600 * RATE), RATE, limits=limits)
+        read_audio(np.broadcast_to(np.float32(0), 3 * 3600 * RATE), RATE, limits=limits)
     with pytest.raises(MediaError, match=r"bytes, expected at most 100"):
-        read_sound(wav(), RATE, limits=SoundLimits(file_bytes=100))
+        read_audio(wav(), RATE, limits=AudioLimits(file_bytes=100))
 
 
 # --- features ----------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.speech.ctc_decoding import CharacterLabels
 from qeff_zoo.tasks.speech.ctc_tracing import Listen, example
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 __all__ = ["rt"]
 RECIPES = [one for one in list_recipes() if one.task == "automatic-speech-recognition"]

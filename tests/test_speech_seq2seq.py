@@ -63,7 +63,7 @@ from qeff_zoo.tasks.speech import word_timestamps as speech_words
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 __all__ = ["rt"]
 ROOT = Path(__file__).parent.parent

@@ -33,7 +33,7 @@ from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import TEXT2TEXT, for_task, tasks_of
@@ -234,7 +234,7 @@ def test_tokens_are_those_of_generate(
     """Four texts share two rows, so that some join while others go on."""
     said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
-    rules = WritingRules.read(tmp_path)
+    rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
     other = copy.deepcopy(theirs)
@@ -340,7 +340,10 @@ def test_rules_of_words_are_those_of_transformers(tmp_path: Path) -> None:
         "begin_suppress_tokens": [9], "min_new_tokens": 3, "forced_eos_token_id": [2],
     }  # fmt: skip
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
-    rules, config = WritingRules.read(tmp_path), transformers.GenerationConfig(**said, max_length=9)
+    rules, config = (
+        LogitsProcessorSettings.read(tmp_path),
+        transformers.GenerationConfig(**said, max_length=9),
+    )
     logits = np.random.default_rng(0).standard_normal(12).astype(np.float32)
     model = object.__new__(transformers.BartForConditionalGeneration)
     torch.nn.Module.__init__(model)
@@ -355,7 +358,7 @@ def test_rules_of_words_are_those_of_transformers(tmp_path: Path) -> None:
 def test_where_nothing_says_how_to_begin(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(GenerationError, match="no decoder_start_token_id"):
-        WritingRules.read(tmp_path)
+        LogitsProcessorSettings.read(tmp_path)
 
 
 # --- the command line, the server, the plan ----------------------------------------------------------

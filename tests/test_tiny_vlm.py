@@ -324,8 +324,8 @@ def test_the_reference_follows_a_run_that_ends_within_a_picture() -> None:
     with torch.no_grad():
         answers = answers_of(model, request, pictures)
         (whole,) = answers.alone()
-        told = answers.told(0, 7, lambda *_: nullcontext())
-    np.testing.assert_array_equal(told, whole[:2])
+        prefix = answers.run_prefix(0, 7, lambda *_: nullcontext())
+    np.testing.assert_array_equal(prefix, whole[:2])
 
 
 def test_the_guides_example_runs(

@@ -27,7 +27,7 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 RATE, EOS = 16_000, 3
 LANGUAGES = ("de", "en", "ja")

@@ -80,7 +80,7 @@ STAGES = {
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
-ASK = Reference.ask
+ASK = Reference.run
 
 
 @pytest.fixture(scope="session")
@@ -111,7 +111,7 @@ def once() -> Iterator[None]:
         return answers[question]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reference, "ask", remember)
+        patch.setattr(Reference, "run", remember)
         yield
 
 
@@ -175,7 +175,7 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = validated("int4")
-    monkeypatch.setattr(Reference, "ask", ASK)  # again
+    monkeypatch.setattr(Reference, "run", ASK)  # again
     monkeypatch.setenv(MEMORY_ENV, "300000")  # a KV cache, but no 180,000 parameters
     source = source_of(models, "int4")
     layered = validation.validate(built["int4"], source, level="tiny", threads=1)
@@ -423,7 +423,7 @@ def test_a_reference_that_does_not_run_is_an_error(
     built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_answers.sys, "executable", shutil.which("false"))
-    monkeypatch.setattr(Reference, "ask", ASK)
+    monkeypatch.setattr(Reference, "run", ASK)
     with pytest.raises(ParityError, match=r"does not run: its process ended with 1.*--no-validate"):
         validation.validate(built["rows"], models.llama, threads=1)
 
@@ -609,16 +609,16 @@ def test_longrope_takes_one_set_of_factors_for_every_text(tmp_path: Path, factor
 def test_a_text_by_itself_may_choose_another_of_equal_scores() -> None:
     """Nothing is told then, and yet the answer is not that of the longer text."""
     alone = np.zeros((1, 3), np.float32)
-    answers: Any = SimpleNamespace(told=lambda *_: alone)
+    answers: Any = SimpleNamespace(run_prefix=lambda *_: alone)
     choices: Any = SimpleNamespace(
         differing=lambda: [4],
         runs={4: 1},
         length=lambda run: 2,
-        tell=lambda run: None,
-        told={4: [0, 0]},
+        following=lambda run: None,
+        followed={4: [0, 0]},
         excused=True,
     )
-    assert reference_process._run_told(answers, choices)["1.4"] is alone
+    assert reference_process._follow_package(answers, choices)["1.4"] is alone
 
 
 # --- the judge ------------------------------------------------------------------------------------
@@ -729,7 +729,7 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     name: str,
 ) -> None:
     """As if heads did not matter: the answers of every canary are the right ones."""
-    monkeypatch.setattr(Reference, "ask", _harmless(Reference.ask))
+    monkeypatch.setattr(Reference, "run", _harmless(Reference.run))
     record = validation.validate(built[name], models.llama, threads=1)
     assert {check["metric"] for check in record.checks if not check["passed"]} == {
         "canary_relative_error"

@@ -143,7 +143,7 @@ def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None
         for video in ({"pixel_values_videos": frames[None]}, film(3, 1))
     )
     assert one.prompt == other.prompt
-    digests = [[part.digest for part in made.insets.parts] for made in (one, other)]
+    digests = [[part.digest for part in made.spans.parts] for made in (one, other)]
     assert digests[0] == digests[1]
     with pytest.raises(GenerationError, match=r"160 tokens of a prompt.*--ctx-len"):
         session.request("<video>", videos=[film(40, 1)], generation_len=2)

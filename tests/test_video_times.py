@@ -175,7 +175,7 @@ def test_logits_are_those_of_the_forward(built: tuple[Package, Path]) -> None:
         asked = session.request(text, images=pictures, videos=films, generation_len=2)
         given = processed(session, (text, pictures, films))
         for start in range(0, len(asked.prompt), 16):
-            piece = Piece(asked.prompt[start : start + 16], start, asked.insets)
+            piece = Piece(asked.prompt[start : start + 16], start, asked.spans)
             logits = session.decoder.prefill({1: piece})[1]
         with torch.no_grad():
             right = model(**given).logits[0, -1].numpy()
@@ -208,7 +208,7 @@ def test_chats_and_servers_write_the_same_prompt(
     body = ChatRequest(model="m", messages=[{"role": "user", "content": parts}], max_tokens=2)  # type: ignore[list-item]
     (served,) = chat_requests(session, body)
     assert served.prompt == asked.prompt
-    assert [one.digest for one in served.insets.parts] == [one.digest for one in asked.insets.parts]  # type: ignore[union-attr]
+    assert [one.digest for one in served.spans.parts] == [one.digest for one in asked.spans.parts]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("frames", "fps"), [(2, 24), (9, 4), (10, 30), (61, 30), (1000, 0.5)])
@@ -276,9 +276,7 @@ def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None
         for video in (given, film(5, 1))
     )
     assert one.prompt == other.prompt
-    assert [part.digest for part in one.insets.parts] == [
-        part.digest for part in other.insets.parts
-    ]
+    assert [part.digest for part in one.spans.parts] == [part.digest for part in other.spans.parts]
 
 
 def test_patches_are_those_of_transformers(tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int)
     asked = session.request(tokens, images=pictures, videos=films, generation_len=2)
     given, end = processed(session, CASES[case]), len(asked.prompt)
     for start in range(0, end, 8):
-        piece = Piece(asked.prompt[start : start + 8], start, asked.insets)
+        piece = Piece(asked.prompt[start : start + 8], start, asked.spans)
         logits = session.decoder.prefill({1: piece})[1]
-    behind = session.decoder.decode({1: Piece([7], end, asked.insets)})[1]
+    behind = session.decoder.decode({1: Piece([7], end, asked.spans)})[1]
     for got in (logits, behind):
         with torch.no_grad():
             right = model(**given).logits[0, -1].numpy()
@@ -295,7 +295,7 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
         session, chat(f"data:video/apng;base64,{encoded(clip.read_bytes())}")
     )
     assert request.prompt == expected.prompt
-    assert request.insets.parts[0].digest == expected.insets.parts[0].digest  # type: ignore[union-attr]
+    assert request.spans.parts[0].digest == expected.spans.parts[0].digest  # type: ignore[union-attr]
     frames = []
     for one in film(3, 2):
         Image.fromarray(one).save(file := BytesIO(), "png")
@@ -311,8 +311,8 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
     (request,) = chat_requests(session, body)
     expected = session.request("<video> <image> w3 w4", images=[frames[0]], videos=[frames])
     assert request.prompt == expected.prompt
-    assert [one.digest for one in request.insets.parts] == [
-        one.digest for one in expected.insets.parts
+    assert [one.digest for one in request.spans.parts] == [
+        one.digest for one in expected.spans.parts
     ]  # type: ignore[union-attr]
 
 
@@ -359,8 +359,8 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
     assert caught.value.code == "invalid_video_url"
     assert len(seen) == 1
     digest = session.reader.look(load_video_processor(built[0].path)(clip)).digest
-    assert request.insets is not None
-    assert request.insets.parts[0].digest == digest
+    assert request.spans is not None
+    assert request.spans.parts[0].digest == digest
 
 
 def test_a_video_has_limits(clip: Path) -> None:

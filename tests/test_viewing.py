@@ -175,8 +175,8 @@ def test_tokens_see_pictures_from_their_own_to_the_next() -> None:
         assert isinstance(views, Views)
         places = processing.get_cross_attention_token_mask(tokens, 1)
         dense = processing.convert_sparse_cross_attention_mask_to_dense([places], [tiles], 4, 9)
-        seen = views.seen(2, 9, 9)
-        np.testing.assert_array_equal(seen[:, : len(tiles)], dense[0, 2:])
-        assert (seen[:, len(tiles) :] == -1).all()
-        behind = views.seen(9, 11, 9)[:, : len(tiles)]  # as the last token of the prompt
+        tile_mask = views.tile_mask(2, 9, 9)
+        np.testing.assert_array_equal(tile_mask[:, : len(tiles)], dense[0, 2:])
+        assert (tile_mask[:, len(tiles) :] == -1).all()
+        behind = views.tile_mask(9, 11, 9)[:, : len(tiles)]  # as the last token of the prompt
         np.testing.assert_array_equal(behind, np.repeat(dense[0, -1:], 2, 0))

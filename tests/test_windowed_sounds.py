@@ -21,8 +21,8 @@ from test_audio_text import RATE, sound
 from test_media_recipes import session_of
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media.audio_processor import AudioProcessor
 from qeff_zoo.media.features import find
-from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, for_task
@@ -131,7 +131,7 @@ def test_features_of_a_sound_that_is_filled_up_are_those_of_transformers(samples
     """Silence is computed as far as it is heard alone; a sound that a processor would cut is refused."""
     extractor = EXTRACTORS["qwen2_5_omni"]
     audio = find_recipe("qwen2_5_omni").audio
-    processor = SoundProcessor(find(extractor.to_dict()), (8, 20), audio)
+    processor = AudioProcessor(find(extractor.to_dict()), (8, 20), audio)
     given = sound(samples, samples / RATE)
     theirs = extractor(given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np")
     ours, count = processor(given), int(theirs["attention_mask"].sum())

@@ -25,7 +25,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build, prepare
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import ZeroShotSession, open_session
-from qeff_zoo.serving.matching import PictureQueue
+from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.validation import sample_images, tiny_models
@@ -182,7 +182,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
     Image.fromarray(pictures()[0]).save(file, "PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     shown = [{"type": "image_url", "image_url": {"url": url}}]
-    with closing(PictureQueue(session, max_waiting=8)) as queue, running(queue) as served:
+    with closing(ImageQueue(session, max_waiting=8)) as queue, running(queue) as served:
 
         def ask(**body: Any) -> tuple[int, Any]:
             return post(served, "embeddings", json.dumps({"model": MODEL, **body}).encode())
@@ -209,7 +209,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
         _, answer = ask(
             messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]
         )
-        assert "it is no picture" in answer["error"]["message"]
+        assert "it is no image" in answer["error"]["message"]
 
 
 def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "checkpoint")
     done = build(str(checkpoint), Request(), validate=False, store=Store(tmp_path / "store"))
     session: Any = open_session(done.package, threads=1)
-    with closing(PictureQueue(session, max_waiting=8)) as queue, running(queue) as served:
+    with closing(ImageQueue(session, max_waiting=8)) as queue, running(queue) as served:
         body = json.dumps({"model": MODEL, "input": "a text"}).encode()
         status, answer = post(served, "embeddings", body)
     assert status == 400
-    assert "reads pictures alone" in answer["error"]["message"]
+    assert "reads images alone" in answer["error"]["message"]

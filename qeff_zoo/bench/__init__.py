@@ -29,8 +29,8 @@ class Case:
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
         draft: Draft: "lookup", "heads", or the folder of a package; None for none.
-        images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
-            package that reads pictures is shown one of noise. Where text is written of a picture alone, its prompt is
+        images: Files of the images of each prompt, whose tokens are counted beside `prompt_len`; without any, a
+            package that reads images is shown one of noise. Where text is written of an image alone, its prompt is
             how that begins.
         audio: The same of recordings, of a package that hears.
     """
@@ -49,10 +49,10 @@ class Figures(Case):
     """What was measured: medians over the runs.
 
     Args:
-        ttft_s: Seconds until a request has its first token, on average over the batch; pictures and sounds are
+        ttft_s: Seconds until a request has its first token, on average over the batch; images and sounds are
             prepared and encoded in that time.
-        encode_s: Seconds to encode the pictures or sounds of a prompt; None of packages that read none.
-        image_tokens: Tokens of a prompt that are of pictures.
+        encode_s: Seconds to encode the images or sounds of a prompt; None of packages that read none.
+        image_tokens: Tokens of a prompt that are of images.
         audio_tokens: The same of sounds.
         prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
         decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
@@ -141,7 +141,7 @@ def plan(
         threads: CPU threads; None for one per physical core.
         spread: Sizes that are left out cover the context, and the rows, by doubling.
         draft: Draft of speculative decoding.
-        images: Files of pictures for each prompt.
+        images: Files of images for each prompt.
         audio: Files of recordings for each prompt.
 
     Raises:
@@ -159,7 +159,7 @@ def plan(
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
-    if shown:  # of which pictures and sounds have most
+    if shown:  # of which images and sounds have most
         room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
@@ -204,7 +204,7 @@ def _check(package: Package, images: Sequence[str], audio: Sequence[str]) -> Non
             )
     if package.task == IMAGE_TO_TEXT and len(images) > 1:
         raise GenerationError(
-            f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
+            f"There are {len(images)} images, and text is written of one; expected one. Give --image once."
         )
 
 
@@ -231,8 +231,8 @@ def plan_speech(
         GenerationError: The package cannot be measured with these sizes, or there are several recordings.
         MediaError: The recording cannot be read.
     """
+    from qeff_zoo.media.audio import read_audio
     from qeff_zoo.media.features import load_features
-    from qeff_zoo.media.sound import read_sound
     from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 
     if len(audio) > 1:
@@ -240,7 +240,7 @@ def plan_speech(
             f"There are {len(audio)} recordings, and a batch is of one; expected one. Give --audio once."
         )
     for path in audio:
-        read_sound(path, load_features(package.path).rate)
+        read_audio(path, load_features(package.path).rate)
     given = package.programs[0].specializations
     writes = "generation_len" in find(package.task).commands.bench_options
     rows = DecoderSizes.read(given).rows if writes else EncoderSizes.read(given).batch_size

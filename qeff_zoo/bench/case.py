@@ -94,11 +94,11 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         number: Number of the run, which seeds the prompts.
 
     Returns:
-        Seconds of each part, and tokens that were drafted, accepted, and of pictures or sounds.
+        Seconds of each part, and tokens that were drafted, accepted, and of images or sounds.
     """
     draw = random.Random(number)
     firsts: list[float] = []
-    # Of the tokens of a picture or a sound there must be none besides its own.
+    # Of the tokens of an image or a sound there must be none besides its own.
     taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
     of_image = session.task == IMAGE_TO_TEXT
     if of_image and session.prompts:

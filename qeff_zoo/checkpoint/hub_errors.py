@@ -5,7 +5,9 @@ Input: one of its errors. Output: a `CheckpointError` chained to it.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
 
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.settings import offline
@@ -61,6 +63,16 @@ def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
+def _similar(model_id: str) -> str:
+    """Return a question for the folder or file with the most similar name; empty without one."""
+    path = Path(model_id)
+    with suppress(OSError, ValueError):
+        names = [one.name for one in path.parent.iterdir()]
+        for name in get_close_matches(path.name, names, 1, 0.8):
+            return f"Did you mean {str(path.with_name(name))!r}? "
+    return ""
+
+
 def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
     from huggingface_hub import constants, errors
 
@@ -79,8 +91,8 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"No model {model_id!r} at {endpoint}, and no such folder here. Expected a public "
-            "model, or a token for a private one. Check the spelling; for a private model run "
-            "`hf auth login` or set HF_TOKEN."
+            f"model, or a token for a private one. {_similar(model_id)}Check the spelling; for a private "
+            "model run `hf auth login` or set HF_TOKEN."
         )
     if isinstance(error, errors.HFValidationError):
         return (
@@ -92,8 +104,8 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
         why = "QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set" if away else f"{endpoint} was not reached"
         return (
             f"{model_id!r} at revision {revision or 'main'!r} is not in the cache "
-            f"{constants.HF_HUB_CACHE!r}, and {why}. Expected a connection, or a model fetched "
-            "before. Connect once, or give a local folder."
+            f"{constants.HF_HUB_CACHE!r}, there is no such folder here, and {why}. Expected a folder, a "
+            f"downloaded model, or a connection. {_similar(model_id)}Check the spelling, or connect once."
         )
     if (status := _status(error)) in (401, 403):
         return (

@@ -194,16 +194,16 @@ def _require_same(name: str, backend: Any, made: str) -> None:
     """Refuse a backend that changes when it is read again: tokens that were added twice have two versions."""
     again = type(backend).from_str(made)
 
-    def seen(one: Any, number: int) -> list[str]:
+    def texts(one: Any, number: int) -> list[str]:
         return [str(one.id_to_token(number)), *_texts(one, number)]
 
     before, after = backend.get_vocab(), again.get_vocab()
     numbers = {before.get(token, after.get(token)) for token, _ in before.items() ^ after.items()}
     for number in (*sorted(numbers), *backend.get_added_tokens_decoder()):
-        if seen(backend, number) != seen(again, number):
+        if texts(backend, number) != texts(again, number):
             raise CheckpointError(
                 f"The tokenizer that transformers makes of {name!r} changes when it is saved: token {number} is "
-                f"{seen(backend, number)}, and {seen(again, number)} when it is read again (the token, and its text "
+                f"{texts(backend, number)}, and {texts(again, number)} when it is read again (the token, and its text "
                 "with and without special tokens). Expected one that stays the same. Correct what tokenizer.json, "
                 "tokenizer_config.json and added_tokens.json say of that token: they contradict each other."
             )

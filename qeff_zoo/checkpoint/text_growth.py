@@ -161,8 +161,8 @@ def _weights(rules: list[Mapping[str, Any]]) -> _Weights:
     for rule, factor in zip(reversed(rules), reversed(factors), strict=True):
         kind = str(rule.get("type"))
         if factor > 1:
-            seen = _ASCII[33:127] if kind == "ByteLevel" else _ASCII
-            weights.multiply(factor, seen if kind in _OF_ASCII else "")
+            characters = _ASCII[33:127] if kind == "ByteLevel" else _ASCII
+            weights.multiply(factor, characters if kind in _OF_ASCII else "")
         elif "content" in rule:
             pattern = rule.get("pattern")
             text = pattern.get("String") if isinstance(pattern, Mapping) else pattern

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from typing import NoReturn
 
+from qeff_zoo.cli.options import CommandParser
 from qeff_zoo.cli.reporting import report
 from qeff_zoo.errors import ZooError
 from qeff_zoo.settings import go_offline
@@ -55,6 +56,8 @@ _EXTRAS = {
 }
 
 
+#: Least similarity of a misspelled flag and the suggested one.
+_TYPO = 0.75
 #: Errors of a disk or of a file's name, which are no defects of any command.
 _OF_THE_DISK = (
     *(
@@ -85,7 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
     """Exit with the usage of a command, and with the flags that were probably meant."""
     flags = [flag for action in command._actions for flag in action.option_strings]
-    meant = [one for word in unknown for one in get_close_matches(word.partition("=")[0], flags, 1)]
+    meant = [
+        one
+        for word in unknown
+        for one in get_close_matches(word.partition("=")[0], flags, 1, _TYPO)
+    ]
     advice = f"; did you mean {' and '.join(meant)}?" if meant else ""
     command.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
 
@@ -178,7 +185,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line: its namespace has `command`, and one attribute for each option."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="qeff-zoo",
         description="Build, validate and run compiled packages of Hugging Face models.",
         epilog="Run `qeff-zoo COMMAND --help` for the options of a command.",

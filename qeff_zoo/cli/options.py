@@ -5,13 +5,37 @@ import argparse
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from qeff_zoo.cli.applicable import add_help
 from qeff_zoo.package.option import JsonText
 from qeff_zoo.plan.request import OPTIONS
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command. Its errors show a short usage, and the nearest choice to a misspelled value."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the required arguments and an error, and exit with 2."""
+        formatter = self._get_formatter()
+        required = [one for one in self._actions if one.required or not one.option_strings]
+        formatter.add_usage(None, required, [])
+        usage = formatter.format_help().replace(self.prog, f"{self.prog} [options]", 1).rstrip()
+        stop = "" if message.endswith("?") else "."
+        self.exit(
+            2,
+            f"{usage}\n{self.prog}: error: {message}{stop} See `{self.prog} --help`.\n",
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        near = get_close_matches(str(value), map(str, action.choices), 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(action.choices)}"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {advice}")
 
 
 def command(
@@ -98,6 +122,17 @@ def hosts(text: str) -> tuple[str, ...]:
             f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
         )
     return found
+
+
+def not_empty(text: str) -> str:
+    """Return the value of an option that is a text of at least one character.
+
+    Raises:
+        ArgumentTypeError: The text is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("a name is empty; expected at least one character")
+    return text
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def ls_command(arguments: argparse.Namespace) -> None:
     """Print the packages of a remote."""
-    from qeff_zoo.hub.naming import said
+    from qeff_zoo.hub.naming import notice_text
     from qeff_zoo.hub.remotes import remote_at
     from qeff_zoo.hub.resolve.lookup import listing, snapshot_of
     from qeff_zoo.store import Store
@@ -40,7 +40,8 @@ def ls_command(arguments: argparse.Namespace) -> None:
         print_json([_describe(candidate) for candidate in found])
     elif found:
         rows = [
-            [one.entry.model, *_row(one, [said(one.notice)] if one.notice else [])] for one in found
+            [one.entry.model, *_row(one, [notice_text(one.notice)] if one.notice else [])]
+            for one in found
         ]
         print(table(rows, ["model", *_COLUMNS]))
     else:

@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from qeff_zoo.cli.options import (
     any_hosts,
     command,
     hosts,
+    not_empty,
     origins,
 )
 from qeff_zoo.disk.text_files import lines_of, read_text
@@ -38,6 +40,7 @@ from qeff_zoo.terminal.printing import print_json
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
+    from qeff_zoo.serving import ServerOptions
 
 # --- run ---------------------------------------------------------------------------------------
 
@@ -47,8 +50,8 @@ def run_command(arguments: argparse.Namespace) -> None:
     prompts = _prompts(arguments)
     if not prompts and not arguments.image and not arguments.audio:
         raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
-            "reads pictures --image FILE, and name recordings for one that reads those."
+            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; a package for "
+            "images takes --image FILE, and one for audio the path of a recording."
         )
     from qeff_zoo.runtime import open_session  # a missing package fails before a pull
 
@@ -76,36 +79,40 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def serve_command(arguments: argparse.Namespace) -> None:
-    """Serve a package until interrupted."""
+    """Serve packages until interrupted; options and address are checked before a package is built or loaded."""
+    _check_role(arguments)
+    choices = _server_options(arguments)
+    with _listening(arguments, choices) as listener:
+        (_serve_several if arguments.others else _serve_one)(arguments, choices, listener)
+
+
+def _serve_one(
+    arguments: argparse.Namespace, choices: "ServerOptions", listener: socket.socket
+) -> None:
     from qeff_zoo import serving
     from qeff_zoo.runtime import open_session
 
-    _check_role(arguments)
-    if arguments.others:
-        _serve_several(arguments)
-        return
     usual, package = _named(arguments.package, build=arguments.build)
     options = refuse_inapplicable("serve", task_of(package), arguments)
     name, *aliases = arguments.model_name or [usual]
-    choices = _server_options(
-        arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
+    choices = replace(choices, name=name, aliases=tuple(aliases), fingerprint=package.build_key)
+    serving.check_package(name, package, choices)
+    chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
+    session = open_session(
+        package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
     )
-    serving.check_budget(name, package.size, choices.memory_budget)
-    with _listening(arguments, choices) as listener:
-        chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
-        session = open_session(
-            package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
-        )
-        for given in arguments.lora_modules:
-            load_adapter(session, given, "--lora-modules")
-        announce = _announcer(arguments, choices.name)
-        if arguments.role == "prefill":
-            serving.serve_prefills(session, listener, choices.api_key, announce)
-        else:
-            serving.serve(session, listener, choices, announce)
+    for given in arguments.lora_modules:
+        load_adapter(session, given, "--lora-modules")
+    announce = _announcer(arguments, choices.name)
+    if arguments.role == "prefill":
+        serving.serve_prefills(session, listener, choices.api_key, announce)
+    else:
+        serving.serve(session, listener, choices, announce)
 
 
-def _serve_several(arguments: argparse.Namespace) -> None:
+def _serve_several(
+    arguments: argparse.Namespace, choices: "ServerOptions", listener: socket.socket
+) -> None:
     """Serve several packages, each under its name, or under NAME of NAME=PACKAGE."""
     from qeff_zoo import serving
 
@@ -123,10 +130,9 @@ def _serve_several(arguments: argparse.Namespace) -> None:
             raise ServingError(
                 f"Two packages have the model name {name!r}; expected different names. Name one of them: NAME=PACKAGE."
             )
+        serving.check_package(name, package, choices)
         packages[name] = (package, _opener(package, arguments))
-    choices = _server_options(arguments, name=", ".join(packages), fingerprint="")
-    with _listening(arguments, choices) as listener:
-        serving.serve_several(packages, listener, choices, _announcer(arguments, choices.name))
+    serving.serve_several(packages, listener, choices, _announcer(arguments, ", ".join(packages)))
 
 
 def _named(reference: str, *, build: bool) -> tuple[str, "Package"]:
@@ -169,12 +175,11 @@ def _served(reference: str, *, build: bool) -> "Package":
         raise PackageError(f"{error} With --build, `serve` builds a model first.") from error
 
 
-def _server_options(arguments: argparse.Namespace, **named: Any) -> Any:
-    """Return the options of a server, with the name and the fingerprint of its model."""
+def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
+    """Return the options of a server, without the names and the fingerprint of its model."""
     from qeff_zoo import serving
 
     return serving.ServerOptions(
-        **named,
         memory_budget=arguments.memory_budget,
         idle_timeout=arguments.idle_timeout,
         api_keys=_api_keys(arguments),
@@ -209,8 +214,8 @@ def _announcer(arguments: argparse.Namespace, name: str) -> Callable[[str], None
 
 
 @contextmanager
-def _listening(arguments: argparse.Namespace, choices: Any) -> Iterator[Any]:
-    """Bind the address of a server, before any package is loaded."""
+def _listening(arguments: argparse.Namespace, choices: "ServerOptions") -> Iterator[socket.socket]:
+    """Bind the address of a server."""
     from qeff_zoo import serving
 
     listening = (
@@ -502,6 +507,7 @@ def _add_serve(commands: Any) -> None:
         "--model-name",
         "--served-model-name",
         nargs="+",
+        type=not_empty,
         metavar="NAME",
         help="model name for clients, and further ones (default: the package's name)",
     )

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.onnx._internal.exporter import _fx_passes
 from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
@@ -151,7 +154,7 @@ def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
         program._example_inputs = None
         return program
 
-    with torch.no_grad():
+    with torch.no_grad(), _without_records():
         model = _translate(export, tracing)
     _mark_states(model.graph, tracing)
     _name_initializers(model.graph, stored)
@@ -190,9 +193,12 @@ def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Trac
 
     program = export()
     if functional.simplify(program):
-        program.run_decompositions = lambda *_: program
+        undecomposed = mock.patch.object(
+            _fx_passes, "decompose_with_registry", lambda program, _: program
+        )
         try:
-            return translate(program)
+            with undecomposed:
+                return translate(program)
         except torch.onnx.OnnxExporterError:  # an op that it supports only decomposed
             program = export()  # the failed attempt changed the first
     return translate(program)
@@ -277,6 +283,19 @@ def _finish(model: ir.Model) -> ir.Model:
     model.graph.metadata_props.clear()
     model.metadata_props.clear()
     return model
+
+
+@contextlib.contextmanager
+def _without_records() -> Iterator[None]:
+    """Trace without PyTorch's stack traces, code of intermediate modules and cache of shapes: a third of the time."""
+    from torch._dynamo import config
+
+    with (
+        config.patch(fake_tensor_cache_enabled=False),
+        mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
+        _use_lazy_graph_module(True),
+    ):
+        yield
 
 
 @contextlib.contextmanager

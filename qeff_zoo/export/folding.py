@@ -142,7 +142,8 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Return whether a value made inside a layer depends on nothing in that layer."""
-    left, seen = [value], set[ir.Value]()  # thousands in a deep model, beyond the recursion limit
+    # A deep model has thousands, beyond the recursion limit.
+    left, visited = [value], set[ir.Value]()
     while left:
         one = left.pop()
         producer = one.producer()
@@ -150,9 +151,9 @@ def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
             if one.is_initializer() or layer_of(one) is not None:
                 return False
         elif producer in place_of:
-            fresh = [item for item in producer.inputs if item is not None and item not in seen]
+            fresh = [item for item in producer.inputs if item is not None and item not in visited]
             left += fresh
-            seen.update(fresh)
+            visited.update(fresh)
         elif producer.op_type != "Constant" and producer.domain:
             return False
     return True

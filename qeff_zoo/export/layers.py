@@ -178,15 +178,15 @@ def reduce(
     if found is None:
         return None, uses
     path, layers = found
-    kinds, seen = _kinds(config, layers, run)
-    if seen is None:
+    kinds, recorded = _kinds(config, layers, run)
+    if recorded is None:
         return None, uses
     count = len(layers)
     chosen = {
         *(kinds.index(kind) for kind in set(kinds)),
         *(count - 1 - kinds[::-1].index(kind) for kind in set(kinds)),
-        *seen.read,
-        *(index + more for index in seen.apart for more in (0, 1)),
+        *recorded.read,
+        *(index + more for index in recorded.apart for more in (0, 1)),
     }
     traced = tuple(range(count)) if everything else tuple(sorted(chosen))
     if len(traced) < count:
@@ -194,8 +194,8 @@ def reduce(
             if index in chosen:
                 _watch(layer, index, uses)
             else:
-                seen.skip(index, layer)
-    return RepeatedLayers(path, kinds, traced, seen.read, seen.apart), uses
+                recorded.skip(index, layer)
+    return RepeatedLayers(path, kinds, traced, recorded.read, recorded.apart), uses
 
 
 def _kinds(
@@ -203,19 +203,22 @@ def _kinds(
 ) -> tuple[tuple[int, ...], calls.Calls | None]:
     """Number the kinds of layers, and record their calls."""
     before = signatures(config, layers)
-    seen = calls.watch(layers, run)
-    if seen is None:
+    recorded = calls.watch(layers, run)
+    if recorded is None:
         return (), None
     found = [
         (
             before[i],
             _signature(layer, i, config),  # the model's attributes; hooks only record
-            *(id(one) if isinstance(one, torch.Tensor) else _value(one) for one in seen.given[i]),
+            *(
+                id(one) if isinstance(one, torch.Tensor) else _value(one)
+                for one in recorded.given[i]
+            ),
         )
         for i, layer in enumerate(layers)
     ]
     numbers = {signature: number for number, signature in enumerate(dict.fromkeys(found))}
-    return tuple(numbers[signature] for signature in found), seen
+    return tuple(numbers[signature] for signature in found), recorded
 
 
 def signatures(config: Any, layers: nn.ModuleList) -> list[tuple[str, ...]]:

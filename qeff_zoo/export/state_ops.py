@@ -23,15 +23,15 @@ def convolution_window(before: Tensor, position_ids: Tensor, new: Tensor) -> tup
 
     The columns before a call directly precede a row's first token, over padding that may be there.
     """
-    seen = torch.cat([before, new.to(before.dtype)], dim=2)
-    kernel, total = before.shape[2], seen.shape[2]
-    columns = torch.arange(total, device=seen.device)
+    joined = torch.cat([before, new.to(before.dtype)], dim=2)
+    kernel, total = before.shape[2], joined.shape[2]
+    columns = torch.arange(total, device=joined.device)
     valid = position_ids >= 0
     first = (valid.cumsum(1) == 0).sum(1, keepdim=True)  # (B, 1), padding before the first token
     moved = torch.where(columns < first + kernel, (columns - first).clamp(min=0), columns)
-    seen = seen.gather(2, moved[:, None].expand(seen.shape))
+    joined = joined.gather(2, moved[:, None].expand(joined.shape))
     newest = first + valid.sum(1, keepdim=True) + columns[:kernel]
-    return seen, seen.gather(2, newest[:, None].expand(before.shape))
+    return joined, joined.gather(2, newest[:, None].expand(before.shape))
 
 
 @convolution_window.register_fake

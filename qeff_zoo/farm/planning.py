@@ -17,7 +17,7 @@ from qeff_zoo.farm.estimates import BUILD, PUBLISH, TRACE, VALIDATE, Estimate, H
 from qeff_zoo.farm.zoo_file import Wanted, Zoo
 from qeff_zoo.hub.entries import Entry, axes_of, key16_of
 from qeff_zoo.hub.index import Index
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.remotes import destination
 from qeff_zoo.package import Package
 from qeff_zoo.package.identity import canonical
@@ -59,7 +59,8 @@ class Cell:
         runs_here: Whether this machine can run the package.
         graphs: Keys of its graphs, equal for fine-tunes of one architecture.
         needs: Estimated needs; None without a plan.
-        older: Build key of an earlier package of the same variant with stale evidence; in the remote its path.
+        older_key: Build key of an earlier package of the same variant in the store; empty without one.
+        older_path: Path of an earlier package of the same variant in the remote, if the store has none; else empty.
     """
 
     wanted: Wanted
@@ -74,17 +75,18 @@ class Cell:
     runs_here: bool = True
     graphs: tuple[str, ...] = ()
     needs: Estimate | None = None
-    older: str = ""
+    older_key: str = ""
+    older_path: str = ""
 
     @property
     def package_key(self) -> str:
         """Build key of the package that the cell has, or will have."""
-        return self.older if self.state == BUILT and self.older else self.build_key
+        return self.older_key if self.state == BUILT and self.older_key else self.build_key
 
     @property
     def older_key16(self) -> str:
         """First 16 hex digits of the build key of the earlier package; empty without one."""
-        return self.older[-16:] if self.older.startswith("packages/") else key16_of(self.older)
+        return self.older_path[-16:] or key16_of(self.older_key)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -289,7 +291,7 @@ class _Planner:
         for entry in entries:
             if entry.key16 == key16_of(cell.build_key):
                 notice = notices.get(entry.path)
-                why = f"The remote's notice: {said(notice)}." if notice else ""
+                why = f"The remote's notice: {notice_text(notice)}." if notice else ""
                 good = notice is None or notice.state == "superseded"
                 return replace(cell, state=PUBLISHED if good else RED, why=why)
         package = self._stored(cell.build_key)
@@ -348,17 +350,17 @@ class _Planner:
         for entry in entries:
             if entry.axes == axes and entry.revision == cell.revision and entry.key16 not in bad:
                 if entry.tested.get(EVIDENCE) == described(now):
-                    return replace(cell, state=PUBLISHED, older=entry.path)
+                    return replace(cell, state=PUBLISHED, older_path=entry.path)
                 tested = {name: it for name, it in entry.tested.items() if name in now}
                 changes = differences(tested, {name: now[name] for name in tested})
                 why = "; ".join(changes) or f"made with other software than {described(now)}"
-                return replace(cell, state=STALE, older=entry.path, why=why)
+                return replace(cell, state=STALE, older_path=entry.path, why=why)
         return replace(cell, state=MISSING)
 
 
 def _compared(
-    cell: Cell, before: Mapping[str, str], now: Mapping[str, str], older: str, fresh: str
+    cell: Cell, before: Mapping[str, str], now: Mapping[str, str], older_key: str, fresh: str
 ) -> Cell:
     if changes := differences(before, now):
-        return replace(cell, state=STALE, older=older, why="; ".join(changes))
-    return replace(cell, state=fresh, older=older)
+        return replace(cell, state=STALE, older_key=older_key, why="; ".join(changes))
+    return replace(cell, state=fresh, older_key=older_key)

@@ -215,7 +215,7 @@ class Schedule:
         if step.name == TRACE:
             self._traced.add(step.cell.graphs)
         elif step.name == REVALIDATE:
-            one.state = PUBLISHED if step.cell.older.startswith("packages/") else BUILT
+            one.state = PUBLISHED if step.cell.older_path else BUILT
             one.reason = ""
         else:
             one.node = result.node

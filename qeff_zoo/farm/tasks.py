@@ -177,13 +177,12 @@ def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
     from qeff_zoo.validation.freshness import versions_now
     from qeff_zoo.validation.reference.preloaded import shared
 
-    cell, older = step.cell, step.cell.older
-    if older.startswith("packages/"):
-        package = pull.pull(
-            cell.wanted.source.name, key=older.removeprefix("packages/"), remote=cell.remote
-        ).package
+    cell = step.cell
+    if cell.older_path:
+        key = cell.older_path.removeprefix("packages/")
+        package = pull.pull(cell.wanted.source.name, key=key, remote=cell.remote).package
     else:
-        package = _package(older)
+        package = _package(cell.older_key)
     record = validate_again(
         package, Store(), threads=options.threads, server=shared(), reporter=reporter
     )

@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeAlias, get_args
 #: recurrent  what a convolution or a recurrence needs for its next token
 #: cross      keys and values of what an encoder has read, which no call writes
 #: adapter    matrices of adapters by slot, which the host writes and every row of a call may read
-#: features   what was read of pictures or sounds, which the host writes and every row of a call may read
+#: features   what was read of images or sounds, which the host writes and every row of a call may read
 #: penalty    which tokens a row's text has, for the penalties of a sampler that the graph has
 StateKind: TypeAlias = Literal[
     "growing", "index", "window", "recurrent", "cross", "adapter", "features", "penalty"
 ]
 
-#: Rows of features that a picture becomes, of a program that retains the picture itself: QEfficient's name.
+#: Rows of features that an image becomes, of a program that retains the image itself: QEfficient's name.
 VISION_SIZE = "vision_size"
 _KIND, _LAYER = "qeff_zoo.state", "qeff_zoo.layer"
 _TOKEN = "qeff_zoo.token"

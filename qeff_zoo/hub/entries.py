@@ -199,17 +199,19 @@ def variant_name(axes: Mapping[str, Any]) -> str:
     Args:
         axes: From `axes_of`.
     """
-    said = [_slug(axes[name]) for name in _FIRST if name in axes]
+    slugs = [_slug(axes[name]) for name in _FIRST if name in axes]
     sizes = [f"{short}{_slug(axes[name])}" for name, short in _SHORT.items() if axes.get(name)]
     if axes.get("full_batch_size"):  # the batch of one call then follows from the slots
         sizes = [size for size in sizes if not size.startswith("bs")]
     rest = {*axes} - {*_FIRST, *_UNSAID, *_SHORT}
-    others = [_said(name, axes[name]) for name in sorted(rest) if not name.startswith(_OF_MODEL)]
-    text = "-".join(part for part in (*said, *others, *sizes) if part)
+    others = [
+        _axis_slug(name, axes[name]) for name in sorted(rest) if not name.startswith(_OF_MODEL)
+    ]
+    text = "-".join(part for part in (*slugs, *others, *sizes) if part)
     return text[:_LONGEST].rstrip("-._") or "package"
 
 
-def _said(name: str, value: Any) -> str:
+def _axis_slug(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _slug(name) if value else ""
     return _slug(value) if isinstance(value, str) else f"{_slug(name)}{_slug(value)}"

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The root of an index as a remote gave it.
+class FetchedIndex:
+    """Root of an index, as a remote returned it.
 
     Args:
-        content: Its bytes.
-        index: Content of the root; what it refers to is not read.
-        etag: By which the remote knows them again; "" for none.
-        commit: Commit of a Hub repository, 40 hex digits; "" for none.
+        content: Bytes of the root.
+        index: Content of the root; the files that it refers to are not read.
+        etag: The remote's ETag of the bytes; empty without one.
+        commit: Commit of a Hub repository, 40 hex digits; empty without one.
     """
 
     content: bytes
@@ -51,7 +51,7 @@ class Seen:
     commit: str = ""
 
 
-def recall(url: str) -> Seen | None:
+def recall(url: str) -> FetchedIndex | None:
     """Return the last index of a remote; None if the cache has no complete one."""
     try:
         head, _, content = read_regular(_file(url)).partition(b"\n")
@@ -61,7 +61,7 @@ def recall(url: str) -> Seen | None:
             and facts["sha256"] == hashlib.sha256(content).hexdigest()
         ):
             index = _cached(url, decode(content, known=True), partial(_uncached, url))
-            return Seen(content, index, str(facts["etag"]), str(facts["commit"]))
+            return FetchedIndex(content, index, str(facts["etag"]), str(facts["commit"]))
     except (OSError, ValueError, TypeError, KeyError, RemoteError):
         return None  # absent, of an older version, or damaged: to be asked for again
     return None
@@ -134,29 +134,29 @@ def _files(url: str) -> Path:
     return _file(url).with_suffix(".files")
 
 
-def accept(url: str, seen: Seen) -> Seen:
+def accept(url: str, fetched: FetchedIndex) -> FetchedIndex:
     """Take an index for the remote's present one, and remember it.
 
     Args:
         url: The remote's.
-        seen: Index that the remote returned.
+        fetched: Index that the remote returned.
 
     Raises:
         TrustError: The index is older than the cached one.
     """
     before = recall(url)  # anew, since another process may have seen more meanwhile
-    refuse_older(url, seen, before)
-    if seen != before:
-        _remember(url, seen)
-    return seen
+    refuse_older(url, fetched, before)
+    if fetched != before:
+        _remember(url, fetched)
+    return fetched
 
 
-def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
+def refuse_older(url: str, fetched: FetchedIndex, before: FetchedIndex | None) -> None:
     """Refuse an index that is older than the cached one, or that cannot follow it.
 
     Args:
         url: The remote's.
-        seen: Index that the remote returned.
+        fetched: Index that the remote returned.
         before: Result of `recall`.
 
     Raises:
@@ -165,12 +165,12 @@ def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
     """
     if before is None:
         return
-    index, known = seen.index, before.index
+    index, known = fetched.index, before.index
     if index.serial < known.serial:
         why = f"one of {known.serial} was seen before: it was rolled back, which would hide what became known since"
     elif index.serial == known.serial and index != known:
         why = "another one of the same serial was seen before: somebody shows each of us something else"
-    elif _is_less(url, seen, before):
+    elif _is_less(url, fetched, before):
         why = "is not signed as the one that was seen before is: somebody else wrote it"
     else:
         return
@@ -180,23 +180,23 @@ def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
     )
 
 
-def _is_less(url: str, seen: Seen, before: Seen) -> bool:
+def _is_less(url: str, fetched: FetchedIndex, before: FetchedIndex) -> bool:
     """Whether an index has a weaker proof of origin than the cached one."""
     if before.index.signature is None or policy(url).mode == OFF:
         return False
-    ranks = [trust.vouches(url, each.content, each.index) for each in (seen, before)]
+    ranks = [trust.vouches(url, each.content, each.index) for each in (fetched, before)]
     return ranks[0] < ranks[1]
 
 
-def _remember(url: str, seen: Seen) -> None:
-    digest = hashlib.sha256(seen.content).hexdigest()
+def _remember(url: str, fetched: FetchedIndex) -> None:
+    digest = hashlib.sha256(fetched.content).hexdigest()
     head = json.dumps(
-        {"url": canonical(url), "etag": seen.etag, "commit": seen.commit, "sha256": digest}
+        {"url": canonical(url), "etag": fetched.etag, "commit": fetched.commit, "sha256": digest}
     )
     with suppress(OSError):  # a store that cannot be written only forgets
         file = _file(url)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, head.encode() + b"\n" + seen.content)
+        write_durably(file, head.encode() + b"\n" + fetched.content)
 
 
 def _file(url: str) -> Path:
@@ -207,21 +207,23 @@ def _file(url: str) -> Path:
     return default_root() / "remotes" / name
 
 
-def offline_index(url: str) -> Seen:
+def offline_index(url: str) -> FetchedIndex:
     """Return the cached index of a remote while offline.
 
     Raises:
         RemoteError: The cache has no index of this remote.
     """
-    if seen := recall(url):
-        return _checked(url, seen)
+    if fetched := recall(url):
+        return _checked(url, fetched)
     raise RemoteError(
         f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
         "Run the command once with a connection."
     )
 
 
-def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None:
+def newest(
+    url: str, fetch: Callable[[FetchedIndex | None], FetchedIndex | None]
+) -> FetchedIndex | None:
     """Fetch the index of a remote, given the cached one.
 
     Args:
@@ -232,15 +234,15 @@ def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None
         TrustError: The remote's index is older than the cached one.
     """
     before = recall(url)
-    seen = fetch(before)
-    if seen is None:
+    fetched = fetch(before)
+    if fetched is None:
         return None
-    seen = _checked(url, seen)
-    return accept(url, seen) if seen != before else seen
+    fetched = _checked(url, fetched)
+    return accept(url, fetched) if fetched != before else fetched
 
 
-def _checked(url: str, seen: Seen) -> Seen:
-    return replace(seen, index=trust.check_index(url, seen.content, seen.index))
+def _checked(url: str, fetched: FetchedIndex) -> FetchedIndex:
+    return replace(fetched, index=trust.check_index(url, fetched.content, fetched.index))
 
 
 def is_first_pull(url: str) -> bool:

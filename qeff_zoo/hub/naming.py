@@ -48,7 +48,7 @@ def full_name(model: str, path: str) -> str:
     return f"{model} {short_name(path)}"
 
 
-def said(notice: Notice) -> str:
+def notice_text(notice: Notice) -> str:
     """Describe a notice about a package."""
     instead = f" (take {short_name(notice.instead)})" if notice.instead else ""
     return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"

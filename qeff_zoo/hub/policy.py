@@ -42,7 +42,7 @@ class Policy:
     identities: tuple[Identity, ...] = ()
 
     @property
-    def pins_somebody(self) -> bool:
+    def has_pins(self) -> bool:
         """Whether the policy pins at least one signer."""
         return bool(self.keys or self.identities)
 

@@ -68,7 +68,7 @@ def check(
     if signature is None:
         return _unknown(policy, "is not signed")
     key = claimed_key(content, signature, name)
-    if not policy.pins_somebody:
+    if not policy.has_pins:
         return _unknown(policy, "is signed, but nobody is pinned to know by whom")
     if key is None:
         return _check_identities(content, signature, policy, name)
@@ -100,7 +100,7 @@ def check_index(url: str, content: bytes, index: Index, required: Policy | None 
     text, signature = parts(content)
     try:
         warnings = check(text, signature, chosen, SIGNED_NAME)
-        if signature and chosen.pins_somebody and not warnings:
+        if signature and chosen.has_pins and not warnings:
             warnings = _misplaced(url, index, chosen)
     except TrustError as error:
         raise TrustError(f"The index of {url!r} is refused. {error}") from error
@@ -158,7 +158,7 @@ def _unknown(policy: Policy, why: str) -> list[str]:
             f"It {why}; the trust policy requires a signature by a pinned key or identity. Ask its publisher to sign "
             "it, or pin the publisher's key or identity with `qeff-zoo trust add`."
         )
-    return [f"It {why}: nothing proves who made it."] if policy.pins_somebody else []
+    return [f"It {why}: nothing proves who made it."] if policy.has_pins else []
 
 
 def refusal_of_unsigned(url: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from qeff_zoo.errors import TrustError
 from qeff_zoo.hub.entries import Notice, model_of
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.policy import REQUIRE
 from qeff_zoo.hub.trust import check, policy_for, read_signed
 from qeff_zoo.hub.urls import unpinned
@@ -40,10 +40,10 @@ def require_usable(package: Package, store: Store) -> list[str]:
         return warnings
     if notice.state == "known_bad":
         raise TrustError(
-            f"{package.name!r} is {said(notice)}. That is what the remote says that it was pulled from; expected a "
-            "package that is right. Pull or build another one."
+            f"{package.name!r} is {notice_text(notice)}. That is what the remote says that it was pulled from; "
+            "expected a package that is right. Pull or build another one."
         )
-    return [*warnings, f"It is {said(notice)}."]
+    return [*warnings, f"It is {notice_text(notice)}."]
 
 
 def require_trusted(package: Package, store: Store) -> list[str]:
@@ -64,7 +64,7 @@ def is_as_good_as_ours(package: Package, store: Store) -> bool:
         return True
     origin = _origin(package, store)
     chosen = policy_for(origin)
-    if not chosen.pins_somebody:
+    if not chosen.has_pins:
         return False
     try:
         check(*read_signed(package.path), replace(chosen, mode=REQUIRE))

@@ -53,7 +53,7 @@ def _side(settings: Mapping[str, Any]) -> int:
     side = settings["size"].get("height")
     if not side or side != settings["size"].get("width"):
         raise CheckpointError(
-            f"Cannot cut pictures into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
+            f"Cannot cut images into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
             "equal. Correct the processor's JSON."
         )
     return int(side)
@@ -309,7 +309,7 @@ def _white_canvas(
     inner = (int(height * across), broad) if across < down else (tall, int(width * down))
     if min(inner) < _LEAST:
         raise MediaError(
-            f"Cannot read a picture of {width} x {height} pixels: it would become one of {inner[1]} x {inner[0]}. "
+            f"Cannot read an image of {width} x {height} pixels: it would become one of {inner[1]} x {inner[0]}. "
             f"Expected {_LEAST} pixels on each side at least. Crop it: it is too narrow for this model."
         )
     canvas = np.full((tall, broad, 3), 255, np.uint8)

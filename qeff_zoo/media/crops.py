@@ -155,7 +155,7 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
         )
     if settings["resample"] != _BILINEAR:
         raise CheckpointError(
-            f"Cannot resize pictures: `resample` is {settings['resample']!r}. Expected {_BILINEAR}, bilinear. Correct "
+            f"Cannot resize images: `resample` is {settings['resample']!r}. Expected {_BILINEAR}, bilinear. Correct "
             "the processor's JSON."
         )
     return int(side), int(patch["height"])

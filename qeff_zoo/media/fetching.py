@@ -26,7 +26,7 @@ _PORTS = {"http": 80, "https": 443}
 #: A host name or an address, with an optional port; no user and no password, which would be sent along.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]+)?")
 #: The form in which a client sends each kind of file itself.
-DATA = {"picture": "data:image/…;base64,…", "video": "data:video/…;base64,…"}
+DATA = {"image": "data:image/…;base64,…", "video": "data:video/…;base64,…"}
 _LONGEST_URL = 8192
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -54,7 +54,7 @@ def fetch_media(
     limits: ImageLimits = LIMITS,
     *,
     hosts: Collection[str] | None = None,
-    noun: str = "picture",
+    noun: str = "image",
 ) -> bytes:
     """Download the file of an image or video. A few redirects are followed, but none from https to http.
 
@@ -62,7 +62,7 @@ def fetch_media(
         url: The URL, http or https.
         limits: Maximum size and download time.
         hosts: The allowed hosts, `HOST` or `HOST:PORT`, and only at public addresses; None for any.
-        noun: The kind of file in an error: "picture" or "video".
+        noun: The kind of file in an error: "image" or "video".
 
     Raises:
         MediaError: If the URL is not allowed, or does not return a file within the limits.

@@ -24,7 +24,7 @@ from qeff_zoo.media.canvases import (
     whole_and_padded_tiles,
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops, whole_and_padded_crops
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, Pixels, read_image
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, Pixels, read_image
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
@@ -348,7 +348,9 @@ class ImageProcessor:
     name: str
     settings: Mapping[str, Any]
 
-    def __call__(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
+    def __call__(
+        self, images: Sequence[ImageSource], limits: ImageLimits = LIMITS
+    ) -> dict[str, Any]:
         """Return the arrays of the images of one request, by the names of the model's inputs.
 
         Raises:
@@ -356,7 +358,7 @@ class ImageProcessor:
         """
         if not images:
             raise MediaError(
-                "Cannot process no pictures: the list is empty. Expected at least one. Give a path or a Pillow image."
+                "Cannot process no images: the list is empty. Expected at least one. Give a path or a Pillow image."
             )
         return self.arrays([read_image(image, limits) for image in images])
 
@@ -396,14 +398,14 @@ def image_processor(
     name = document.get("image_processor_type") or document.get("feature_extractor_type") or default
     if name is None:
         raise CheckpointError(
-            "Cannot tell what this checkpoint makes of pictures: its processor names no `image_processor_type`. "
+            "Cannot tell what this checkpoint makes of images: its processor names no `image_processor_type`. "
             f"Expected one of {', '.join(PROCESSORS)}. Add the name to preprocessor_config.json."
         )
     name = str(name).removesuffix("Pil").removesuffix("Fast")
     name = name.replace("FeatureExtractor", "ImageProcessor")
     if name not in PROCESSORS:
         raise UnsupportedModelError(
-            f"Pictures cannot be processed as {name!r} does. Expected one of {', '.join(PROCESSORS)}. Process them "
+            f"Images cannot be processed as {name!r} does. Expected one of {', '.join(PROCESSORS)}. Process them "
             "with transformers, and give the arrays."
         )
     _, defaults = PROCESSORS[name]
@@ -449,7 +451,7 @@ def read_image_processor(
             found = [rules.settings_of_timm(by_timm)]
     if not found:
         raise CheckpointError(
-            "Cannot tell what the checkpoint makes of pictures: it has no settings of a processor. Expected "
+            "Cannot tell what the checkpoint makes of images: it has no settings of a processor. Expected "
             f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
     return image_processor(found[0], default, **changes)
@@ -486,7 +488,7 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
         numbers = [values] if isinstance(values, int | float) else values
         if len(numbers) not in (1, 3) or not all(isinstance(one, int | float) for one in numbers):
             raise CheckpointError(
-                f"Cannot process pictures: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
+                f"Cannot process images: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
                 "the processor's JSON."
             )
         settings[key] = tuple(numbers) * (3 // len(numbers))
@@ -506,6 +508,6 @@ def _named_size(key: str, value: Any, square: bool) -> dict[str, int]:
         ):
             return named
     raise CheckpointError(
-        f"Cannot process pictures: `{key}` is {value!r}. Expected a number of pixels, a pair of them, or height and "
+        f"Cannot process images: `{key}` is {value!r}. Expected a number of pixels, a pair of them, or height and "
         "width, shortest_edge, longest_edge or max_height and max_width by name. Correct the processor's JSON."
     )

@@ -39,8 +39,8 @@ def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise MediaError(
-            f"Cannot put {len(arrays)} pictures into one array: they have the shapes {sorted(shapes)}. This processor "
-            "neither crops nor pads them to one size. Give pictures of one size, or one at a time."
+            f"Cannot put {len(arrays)} images into one array: they have the shapes {sorted(shapes)}. This processor "
+            "neither crops nor pads them to one size. Give images of one size, or one at a time."
         )
     return joined([array[None] for array in arrays])
 

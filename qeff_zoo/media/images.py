@@ -12,6 +12,8 @@ import os
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -25,7 +27,7 @@ from qeff_zoo.errors import MediaError
 if TYPE_CHECKING:
     from PIL import Image
 
-Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
+ImageSource: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
 Pixels: TypeAlias = NDArray[np.uint8]  # (height, width, 3): red, green, blue
 
 # Formats of images alone: others are drawings or containers, and Pillow starts programs to read some of them.
@@ -62,7 +64,7 @@ _SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
 _STRIP = 1 << 16  # pixels converted at a time
 
 
-def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
+def read_image(source: ImageSource, limits: ImageLimits = LIMITS) -> Pixels:
     """Read one image.
 
     Args:
@@ -77,7 +79,7 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
         from PIL import Image
     except ImportError as error:
         raise MediaError(
-            "Cannot read pictures: Pillow is not installed. Run `pip install 'qeff-zoo[media]'`."
+            "Cannot read images: Pillow is not installed. Run `pip install 'qeff-zoo[media]'`."
         ) from error
 
     name = _name(source)
@@ -89,7 +91,7 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     return _pixels(open_image(source, limits), name, opaque=True)
 
 
-def size_of(source: Picture, limits: ImageLimits = LIMITS) -> tuple[int, int]:
+def size_of(source: ImageSource, limits: ImageLimits = LIMITS) -> tuple[int, int]:
     """Return the width and height of an image; only the header of a file is read.
 
     Args:
@@ -133,7 +135,7 @@ def open_image(
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        problem = "it is no picture" if unknown else f"its header is damaged ({_reason(error)})"
+        problem = "it is no image" if unknown else f"its header is damaged ({_reason(error)})"
         raise MediaError(
             f"Cannot read {name}: {problem}. Expected one of {', '.join(FORMATS)}. Open it in another program to see "
             "whether it is whole."
@@ -165,16 +167,29 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
             f"Cannot read {name}: its pixels are 32-bit numbers (mode {image.mode!r}), whose black and white nobody "
             "knows. Expected 8 or 16 bits. Convert it to 8 bits."
         )
-    try:
+    with reading_pixels(name):
         if opaque:
             ImageOps.exif_transpose(image, in_place=True)
         else:  # the image belongs to the caller
             image = ImageOps.exif_transpose(image)
         return _colors(image, opaque=opaque)
-    except _DAMAGED as error:
+
+
+@contextmanager
+def reading_pixels(name: str) -> Iterator[None]:
+    """Convert the errors of Pillow, behind a file's header, into errors of the image.
+
+    Args:
+        name: Description of the image for errors.
+    """
+    from PIL import Image
+
+    try:
+        yield
+    except (*_DAMAGED, Image.DecompressionBombError) as error:
         raise MediaError(
             f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
-            "picture. Get the file again."
+            "image. Get the file again."
         ) from error
 
 
@@ -193,6 +208,10 @@ def _strip(image: "Image.Image", *, opaque: bool) -> Pixels:
     from PIL import Image
 
     if opaque and not image.mode.startswith("I;16"):
+        if isinstance(image.info.get("transparency"), bytes):
+            del image.info[
+                "transparency"
+            ]  # alpha of a palette; Pillow would drop it with a warning
         image = image.convert("RGB")
     key = image.info.get("transparency")
     if image.mode.startswith("I;16"):
@@ -240,11 +259,11 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
             size = Path(source).stat().st_size
         except (OSError, ValueError) as error:
             raise MediaError(
-                f"Cannot read {name}: {_reason(error)}. Expected the path of a picture. Correct the path."
+                f"Cannot read {name}: {_reason(error)}. Expected the path of an image. Correct the path."
             ) from error
     else:
         raise MediaError(
-            f"Cannot read a picture of type {type(source).__name__}; expected a path, the bytes of a file, a Pillow "
+            f"Cannot read an image of type {type(source).__name__}; expected a path, the bytes of a file, a Pillow "
             "image or an array of uint8. Convert it."
         )
     if not size:
@@ -281,7 +300,7 @@ def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
     if not width * height:
         raise MediaError(
             f"Cannot read {name}: it is {width} pixels wide and {height} high. Expected at least one pixel. Give "
-            "another picture."
+            "another image."
         )
 
 
@@ -291,15 +310,15 @@ def _too_large(name: str, size: str, limits: ImageLimits) -> str:
     )
 
 
-def _name(source: Picture) -> str:
+def _name(source: ImageSource) -> str:
     """Return the description of an image for errors."""
     if isinstance(source, bytes):
-        return f"a picture of {len(source):,} bytes"
+        return f"an image of {len(source):,} bytes"
     if isinstance(source, np.ndarray):
-        return f"a picture in an array of {source.dtype} with the shape {source.shape}"
+        return f"an image in an array of {source.dtype} with the shape {source.shape}"
     if isinstance(source, str | os.PathLike):
-        return f"the picture {os.fspath(source)!r}"
-    return "a picture"
+        return f"the image {os.fspath(source)!r}"
+    return "an image"
 
 
 def _reason(error: BaseException) -> str:

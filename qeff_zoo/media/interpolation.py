@@ -161,7 +161,7 @@ def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
     """
     if height * width > LIMITS.pixels:
         raise MediaError(
-            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
+            f"Cannot resize an image of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
             f"most {LIMITS.pixels:,} pixels. Correct the processor's JSON."
         )
     (tops, bottoms, down), (lefts, rights, right) = (

@@ -18,7 +18,7 @@ def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int,
     height, width = image.shape[:2]
     if max(height, width) / min(height, width) > 200:
         raise MediaError(
-            f"Cannot read a picture of {width} x {height} pixels: one side is more than 200 times the other. Expected "
+            f"Cannot read an image of {width} x {height} pixels: one side is more than 200 times the other. Expected "
             "at most 200 times. Crop it."
         )
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
@@ -228,7 +228,7 @@ def patches_of_whole_lines(images: Sequence[Pixels], settings: Settings) -> Arra
         tall, broad = image.shape[0] // high, image.shape[1] // wide
         if (tall * high, broad * wide) != image.shape[:2] or tall * high > size["height"]:
             raise MediaError(
-                f"Cannot cut a picture of {width} x {height} pixels into patches of {wide} x {high}: `do_pad` is "
+                f"Cannot cut an image of {width} x {height} pixels into patches of {wide} x {high}: `do_pad` is "
                 f"{settings['do_pad']!r}, and `size` {size!r}. Expected whole patches. Correct the processor's JSON."
             )
         values = numbers(image, settings).reshape(3, tall, high, broad, wide)

@@ -17,20 +17,43 @@ from qeff_zoo.media.images import LIMITS, Pixels, blank, is_blank
 
 Settings = Mapping[str, Any]
 
+_LARGE = 1 << 20  # pixels of an image that is narrowed in strips
+_STRIP = (
+    1 << 19
+)  # pixels narrowed at a time; Pillow computes a filter's weights anew for each strip
+
 
 def resize(
     image: Pixels, height: int, width: int, resample: int, reducing_gap: float | None = None
 ) -> Pixels:
     """Resize by one of Pillow's filters; `reducing_gap` is Pillow's option of the same name.
 
+    A large image is narrowed in strips, since Pillow copies its input and holds Python's lock meanwhile.
+
     Raises:
         MediaError: If the result would have no pixels, or too many: the image is too narrow for its processor.
     """
-    from PIL import Image
-
     check_room(image, height, width)
     if is_blank(image):
         return blank(height, width)
+    rows, columns = image.shape[:2]
+    # Pillow resizes in one direction, rounds, and resizes in the other; version 13 begins with columns in other cases.
+    horizontal_first = columns - width >= max(1, (rows - height) / 2)
+    if rows * columns > _LARGE and horizontal_first and reducing_gap is None:
+        narrow = np.empty((rows, width, *image.shape[2:]), image.dtype)
+        lines = max(1, _STRIP // columns)
+        for top in range(0, rows, lines):
+            strip = image[top : top + lines]
+            narrow[top : top + lines] = _resized(strip, len(strip), width, resample)
+        image = narrow
+    return _resized(image, height, width, resample, reducing_gap)
+
+
+def _resized(
+    image: Pixels, height: int, width: int, resample: int, reducing_gap: float | None = None
+) -> Pixels:
+    from PIL import Image
+
     return np.asarray(
         Image.fromarray(np.ascontiguousarray(image)).resize(
             (width, height), Image.Resampling(resample), reducing_gap=reducing_gap
@@ -46,7 +69,7 @@ def check_room(image: Pixels, height: int, width: int) -> None:
     """
     if min(height, width) < 1 or height * width > LIMITS.pixels:
         raise MediaError(
-            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
+            f"Cannot resize an image of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
             f"between 1 and {LIMITS.pixels:,} pixels. Crop it: it is too narrow for this model."
         )
 

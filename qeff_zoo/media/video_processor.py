@@ -430,7 +430,7 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
         )
     if (stacked := settings.get("stack_frames", 1)) > 1:
         raise UnsupportedModelError(
-            f"Cannot sample videos as {file} says: it puts {stacked} frames of each second into one picture "
+            f"Cannot sample videos as {file} says: it puts {stacked} frames of each second into one image "
             "(stack_frames). Expected 1. Process them with transformers, and give the arrays."
         )
     return VideoProcessor(kind, standard(settings))

@@ -4,9 +4,10 @@
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,21 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.images import (
     LIMITS,
     ImageLimits,
-    Picture,
+    ImageSource,
     Pixels,
     open_image,
     read_image,
+    reading_pixels,
     size_of,
 )
 from qeff_zoo.media.steps import Steps, finished
 
-Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any], "Frames"]
+if TYPE_CHECKING:
+    from PIL import Image
+
+Video: TypeAlias = Union[
+    str, "os.PathLike[str]", bytes, Sequence[ImageSource], NDArray[Any], "Frames"
+]
 
 _CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv")
 _DIGITS = re.compile(r"([0-9]+)")
@@ -67,7 +74,7 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     name, found, fps = yield from _frames(source, limits)
     if not found:
         raise MediaError(
-            f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or pictures in a list."
+            f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or images in a list."
         )
     if len(found) > limits.frames:
         raise MediaError(_too_many(name, len(found), limits))
@@ -78,16 +85,11 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
         if left < 0:
             raise MediaError(_too_large(name, len(found), limits))
         yield
-    sizes = sorted({(one.shape[1], one.shape[0]) for one in frames})
-    if len(sizes) > 1:
-        raise MediaError(
-            f"Cannot read {name}: its frames are of {len(sizes)} sizes, {sizes[0]} and {sizes[1]} among them (width, "
-            "height). Expected one size. Scale the frames to one."
-        )
+    _check_sizes(name, {(one.shape[1], one.shape[0]) for one in frames})
     return Frames(frames, fps, name)
 
 
-def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -> int:
+def pixels_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> int:
     """Return the number of pixels in all frames of a video; only headers are read.
 
     Args:
@@ -98,12 +100,12 @@ def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -
         MediaError: If it is no video, has too many frames, or too many pixels.
     """
     name = _title(source)
-    image, frames = None, list[Picture]()
+    image, frames = None, list[ImageSource]()
     if isinstance(source, bytes):
         image = open_image(source, limits)
     else:
         frames = list(source)
-    count = getattr(image, "n_frames", 1) if image else len(frames)
+    count = _frame_count(image, name, limits) if image else len(frames)
     if count > limits.frames:
         raise MediaError(_too_many(name, count, limits))
     sizes = [image.size] * count if image else [size_of(one, limits) for one in frames]
@@ -136,12 +138,12 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
     if isinstance(source, np.ndarray) and source.ndim != 4:
         raise MediaError(
             f"Cannot read a video in an array with the shape {source.shape}. Expected (frames, height, width, "
-            "channels). Stack its frames, or give a single picture as one (images, --image)."
+            "channels). Stack its frames, or give a single image as one (images, --image)."
         )
     if not isinstance(source, Sequence | np.ndarray):
         raise MediaError(
             f"Cannot read a video: it is {type(source).__name__}. Expected a path, the bytes of an animation, a list "
-            "of pictures or an array. Give one of these."
+            "of images or an array. Give one of these."
         )
     return "a video", list(source), None
 
@@ -158,23 +160,43 @@ def _animation(
     from PIL import ImageSequence
 
     with open_image(source, limits) as image:
-        count = getattr(image, "n_frames", 1)
+        count, size = _frame_count(image, name, limits), image.size
         if count > limits.frames:
             raise MediaError(_too_many(name, count, limits))
-        if count * image.size[0] * image.size[1] > limits.pixels:
+        if count * size[0] * size[1] > limits.pixels:
             raise MediaError(_too_large(name, count, limits))
         frames, milliseconds = [], 0.0
-        try:
+        with reading_pixels(name):
             for frame in ImageSequence.Iterator(image):
+                _check_sizes(name, {size, frame.size})  # before the frame is decoded
                 frames.append(frame.copy())
                 milliseconds += float(frame.info.get("duration", 0))
                 yield
-        except (OSError, ValueError, SyntaxError, EOFError) as error:
-            raise MediaError(
-                f"Cannot read {name}: frame {len(frames) + 1} of {count} is damaged or cut short. Expected a whole "
-                "animation. Get the file again."
-            ) from error
     return frames, count * 1000 / milliseconds if milliseconds else None
+
+
+def _frame_count(image: "Image.Image", name: str, limits: ImageLimits) -> int:
+    """Return the number of frames of an animation, of those of a TIFF file at most one above the limit."""
+    with reading_pixels(name):
+        count: int = 1
+        if image.format != "TIFF":
+            count = getattr(image, "n_frames", 1)
+            return count
+        with suppress(EOFError):  # Pillow's time grows with the square of the number
+            while count <= limits.frames:
+                image.seek(count)
+                count += 1
+        image.seek(0)
+        return count
+
+
+def _check_sizes(name: str, sizes: set[tuple[int, int]]) -> None:
+    if len(sizes) > 1:
+        one, other, *_ = sorted(sizes)
+        raise MediaError(
+            f"Cannot read {name}: its frames are of {len(sizes)} sizes, {one} and {other} among them (width, height). "
+            "Expected one size. Scale the frames to one."
+        )
 
 
 def _too_many(name: str, count: int, limits: ImageLimits) -> str:

@@ -25,7 +25,7 @@ class CompiledProgram:
         numerics: Roundings of the program.
         flags: Given to its compiler.
         compiler: Name and version.
-        vision_size: Rows of features that a picture becomes which it reads itself; 0 where it reads none.
+        vision_size: Rows of features that an image becomes which it reads itself; 0 where it reads none.
         ways: How often each kind of operation was lowered in which way.
     """
 

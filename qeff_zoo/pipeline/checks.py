@@ -210,7 +210,7 @@ def _with_adapters(
             f"The adapter {strange[0]!r} was not merged into {package.name!r}. Expected those of the digests "
             f"{', '.join(digests) or 'none'}. Name their folders with --adapter, or leave it out."
         )
-    asked = []
+    adapters = []
     for number, one in enumerate(made, 1):
         hub = f"{one['model_id']}@{one['revision']}" if "model_id" in one else None
         place = here.get(one["digest"]) or hub or store.source(package.build_key, number)
@@ -219,8 +219,8 @@ def _with_adapters(
                 f"Where the adapter {one['digest']} of {package.name!r} lies is not known on this machine. Expected a "
                 "package that was built here, or an adapter of the Hub. Name its folder with --adapter."
             )
-        asked.append(f"{place}={one['weight']!r}")
-    found = with_adapters(checkpoint, asked)
+        adapters.append(f"{place}={one['weight']!r}")
+    found = with_adapters(checkpoint, adapters)
     for one, now in zip(made, found.merged, strict=True):
         if one["digest"] != now.source["digest"]:
             raise AdapterError(

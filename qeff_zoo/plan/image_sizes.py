@@ -39,7 +39,7 @@ def choose_image_sizes(
     if tower is None:
         if decisions.value[_NAME]:
             decisions.refuse(
-                f"{flag} is for models that read pictures of any size, and for targets whose programs have fixed ones: "
+                f"{flag} is for models that read images of any size, and for targets whose programs have fixed ones: "
                 f"not for recipe {recipe.model_type!r} and --target {target.name}. Leave it out."
             )
         return {}
@@ -60,7 +60,7 @@ def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
     """
     images, audio = recipe.images, recipe.audio
     if images and "vision" in roles and images.any_size:
-        return "pictures of any size"
+        return "images of any size"
     return audio.any_length if audio else ""
 
 

@@ -23,7 +23,7 @@ def _size(name: str, text: str, short: str, **facts: Any) -> Any:
     return option(f"shape.{name}", text, short=short, distance=SOFT, **facts)
 
 
-def _seen(calls: str, short: str) -> Any:
+def _comp_ctx(calls: str, short: str) -> Any:
     text = f"KV cache positions that a {calls} call reads: the smallest number that covers its tokens (default: all)"
     return _size(f"comp_ctx_lengths_{calls}", text, short, of="decoder", match="any")
 
@@ -109,8 +109,8 @@ class Request(_TargetOptions):
         of="decoder",
         match="at least",
     )
-    comp_ctx_lengths_prefill: tuple[int, ...] | None = _seen("prefill", "ccp")
-    comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
+    comp_ctx_lengths_prefill: tuple[int, ...] | None = _comp_ctx("prefill", "ccp")
+    comp_ctx_lengths_decode: tuple[int, ...] | None = _comp_ctx("decode", "ccd")
     num_speculative_tokens: tuple[int, ...] | None = _size(
         "num_speculative_tokens",
         "draft tokens that one decode call verifies: one number or several (default: none)",

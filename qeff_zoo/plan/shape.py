@@ -48,8 +48,8 @@ def decide_shape(
     _check_sizes(decisions, request)
     if decisions.value["max_num_images"] and not base.max_num_images:
         decisions.refuse(
-            f"--max-num-images is for models that read pictures by cross-attention, and {recipe.model_type!r} is none: "
-            "as many pictures fit into a prompt as the context has room for. Leave it out."
+            f"--max-num-images is for models that read images by cross-attention, and {recipe.model_type!r} is none: "
+            "as many images fit into a prompt as the context has room for. Leave it out."
         )
     _fit(checkpoint, request, recipe, decisions)
     chosen = {item.name: decisions.value[item.name] for item in fields(Shape)}
@@ -187,8 +187,8 @@ def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
             recipe.images and recipe.images.by_cross_attention
         ):
             decisions.refuse(
-                f"{OPTIONS[name].flag} is for models that read text, and pictures among it: what came of sounds and "
-                "other texts, and pictures that are read by cross-attention, are not handed over. Leave it out."
+                f"{OPTIONS[name].flag} is for models that read text, and images among it: what came of sounds and "
+                "other texts, and images that are read by cross-attention, are not handed over. Leave it out."
             )
         for one in foreign:
             if decisions.value[one] not in (0, 1, ()) and decisions.by_user(one):

@@ -100,7 +100,7 @@ def check_programs(
         )
     elif target.static_shapes and {"vision", "audio"} <= {*roles}:
         decisions.refuse(
-            f"A package for {recipe.task} reads pictures and sounds in one prompt, which programs for --target "
+            f"A package for {recipe.task} reads images and sounds in one prompt, which programs for --target "
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
             f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
         )
@@ -111,7 +111,7 @@ def check_programs(
         )
     elif target.static_shapes and recipe.images and recipe.images.by_cross_attention:
         decisions.refuse(
-            f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
+            f"Recipe {recipe.model_type!r} reads images by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
         )
     return decisions
@@ -146,22 +146,22 @@ def check_single_program(recipe: Recipe, shape: Shape, options: Mapping[str, Any
     flag = OPTIONS["single_program"].flag
     if not images.one_piece:
         decisions.refuse(
-            f"{flag} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
-            "tiles or patches, whose number differs. Leave it out: the package then has a program for pictures."
+            f"{flag} is for models that read an image of one size, in one piece; recipe {recipe.model_type!r} reads "
+            "tiles or patches, whose number differs. Leave it out: the package then has a program for images."
         )
     if shape.full_batch_size or shape.batch_size > 1:
         rows = shape.full_batch_size or shape.batch_size
         decisions.refuse(
-            f"{flag} keeps one picture, and the package is for {rows} rows; expected one. Leave --full-batch-size and "
+            f"{flag} keeps one image, and the package is for {rows} rows; expected one. Leave --full-batch-size and "
             "--batch-size out, or build two programs."
         )
     if shape.apart:
         decisions.refuse(
-            f"{flag} reads pictures and writes in one program; expected neither --prefill-only nor --decode-only. "
+            f"{flag} reads images and writes in one program; expected neither --prefill-only nor --decode-only. "
             "Leave one of them out."
         )
     if shape.prefill_seq_len == 1:
         decisions.refuse(
-            f"{flag} reads pictures in calls of several tokens, and --prefill-seq-len is 1. Give a larger one."
+            f"{flag} reads images in calls of several tokens, and --prefill-seq-len is 1. Give a larger one."
         )
     return decisions

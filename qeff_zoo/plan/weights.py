@@ -82,10 +82,10 @@ def _choose_formats(target: Target, request: Request, decisions: Decisions) -> d
 
 def changed_floats(checkpoint: Checkpoint, request: Request, target: Target) -> tuple[str, ...]:
     """Warn that FP8 or FP4 weights are requantized or dequantized by default; empty for other checkpoints."""
-    floats = formats.floats_of(checkpoint.quantization) if checkpoint.quantization else ""
-    if not floats or request.weights not in (None, STORED):
+    floats = formats.floats_of(checkpoint.quantization)
+    if floats is None or request.weights not in (None, STORED):
         return ()
-    text = f"{checkpoint.name!r} stores matrices in {floats}"
+    text = f"{checkpoint.name!r} stores matrices in {floats.value}"
     if "int8" in target.weights:
         return (
             f"{text}, of which no kernel computes products: they are rounded to int8 in blocks of 32, by about 0.6 %. "

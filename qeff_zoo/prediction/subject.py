@@ -165,7 +165,7 @@ class Subject:
             "numerics": rounded.as_dict(),
         }
         with Reference(None, _REFERENCE) as reference:
-            answers = reference.ask(request, step).arrays
+            answers = reference.run(request, step).arrays
         return [answers[f"reference.{number}"] for number in range(len(self.texts.sequences))]
 
     def matrices(self, numerics: DeviceNumerics) -> tuple[RoundedMatrix, ...]:

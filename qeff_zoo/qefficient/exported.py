@@ -20,7 +20,7 @@ from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, parse
 NOTE = "exported.json"
 _SCHEMA = "qeff-exported/1"
 #: What QEfficient writes beside its own exports, and into them: metadata, and functions that write and read a cache.
-_THEIRS = "hashed_export_params.json"
+_EXPORT_PARAMS = "hashed_export_params.json"
 _MARKS = (b"qeff_transforms", b"CtxScatter")
 
 
@@ -109,7 +109,7 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
 
 def is_foreign(graph: Path) -> bool:
     """Whether QEfficient exported a graph; it may have been moved away from the files beside it."""
-    if (graph.parent / _THEIRS).is_file():
+    if (graph.parent / _EXPORT_PARAMS).is_file():
         return True
     ours = any((graph.parent / name).exists() for name in (NOTE, PREPARED))
     if ours or not graph.is_file() or not graph.stat().st_size:

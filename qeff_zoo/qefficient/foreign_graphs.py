@@ -22,7 +22,9 @@ _DRAFTED = "num_speculative_tokens"
 _SIZES = ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size", _DRAFTED)
 
 
-def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping[str, Any]) -> str:
+def compile_exported(
+    graph: Path, folder: Path, target: str | None, given: Mapping[str, Any]
+) -> str:
     """Compile a graph of QEfficient's as it is.
 
     Args:

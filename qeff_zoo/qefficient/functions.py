@@ -13,7 +13,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, on_devices, prompts_of
-from qeff_zoo.qefficient.foreign_graphs import compile_theirs
+from qeff_zoo.qefficient.foreign_graphs import compile_exported
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store import Store
@@ -109,7 +109,7 @@ def compile(
             "full_batch_size": full_batch_size, "num_cores": num_cores, "device_group": device_group,
             "mos": None if mos == -1 else mos,
         }  # fmt: skip
-        return compile_theirs(path, Path(qpc_path), target, given | compiler_options)
+        return compile_exported(path, Path(qpc_path), target, given | compiler_options)
     if note is None or (note.graph, note.task) != (path.name, TEXT_GENERATION):
         raise CompileError(
             f"Cannot compile {str(onnx_path)!r}: no {exported.NOTE} beside it says which model it is of, or the graph "
@@ -154,7 +154,7 @@ def cloud_ai_100_exec_kv(
         device_id: Cards to run on.
         generation_len: Tokens for each at most.
         stream: Print prompts and answers.
-        image: A picture that every prompt is about: a path, bytes, a Pillow image or an array. Prompts are then users'
+        image: An image that every prompt is about: a path, bytes, a Pillow image or an array. Prompts are then users'
             messages, to which the chat template is applied.
         **others: QEfficient's other arguments, which change nothing here or are refused.
     """
@@ -168,8 +168,8 @@ def cloud_ai_100_exec_kv(
         )
     if image is not None and package.task != IMAGE_TEXT_TO_TEXT:
         raise GenerationError(
-            f"A picture is given, and package {str(package.path)!r} is for task {package.task!r}, which reads none; "
-            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out."
+            f"An image is given, and package {str(package.path)!r} is for task {package.task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the image out."
         )
     with on_devices(package, device_id):
         session: Any = load(package)

@@ -194,11 +194,11 @@ class Model:
     ) -> str:
         """Build a package, or leave what an SDK needs; return the folder."""
         self._require_config("compile")
-        asked = dict(given)
-        only_files = translation.pop_only_files(asked)
+        arguments = dict(given)
+        only_files = translation.pop_only_files(arguments)
         if only_files and target is None:
-            target = "qnn-aic" if asked.get("enable_qnn") else "qaic"
-        request = self._request(target, asked)
+            target = "qnn-aic" if arguments.get("enable_qnn") else "qaic"
+        request = self._request(target, arguments)
         self.package = self._prepared = self._session = None
         chosen = targets.find(str(request.target))
         if only_files and not chosen.compiles_offline:
@@ -245,8 +245,8 @@ class Model:
         if chosen not in targets.on_cards() and isinstance(prefix, str) and prefix.isalnum():
             del given["kv_cache_prefix"]  # sessions accept any
         own = ("compile_dir", "target", "enable_qnn", "qnn_config", "qaic_config")
-        asked = translation.translate(given, own, self._defaults())
-        fields, left = asked.request(chosen)
+        translated = translation.translate(given, own, self._defaults())
+        fields, left = translated.request(chosen)
         text = None if config is None else sdks.json_text(config)
         fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
         problems = [

@@ -73,8 +73,8 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
             for name, value in mine.items()
             if name in _SAME
         }
-        asked = int(np.ravel(mine["top_ks"])[0]) if "top_ks" in mine else 0
-        limits = [limit for limit in (asked, most_top_k or 0) if limit > 0]
+        requested = int(np.ravel(mine["top_ks"])[0]) if "top_ks" in mine else 0
+        limits = [limit for limit in (requested, most_top_k or 0) if limit > 0]
         chosen["top_k"] = min(limits, default=0)
         if "random_numbers" in mine:
             chosen["seed"] = zlib.crc32(np.asarray(mine["random_numbers"], np.float32).tobytes())

@@ -134,12 +134,12 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
 
         translation.refuse("generate", others, translation.GENERATING)
         session = self._opened(device_ids, runtime_ai100)
-        told: dict[str, Any] = {"choices": choices or TranscriptionOptions()}
-        told |= {} if generation_len is None else {"generation_len": generation_len}
+        arguments: dict[str, Any] = {"choices": choices or TranscriptionOptions()}
+        arguments |= {} if generation_len is None else {"generation_len": generation_len}
         show = printer()
-        told |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
+        arguments |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
         if hasattr(streamer, "put"):
-            told["listen"] = lambda _, one: streamer.put(np.array(one.tokens))
+            arguments["listen"] = lambda _, one: streamer.put(np.array(one.tokens))
         begun = time.perf_counter()
         if isinstance(inputs, Mapping):
             if (name := session.input_name) not in inputs:
@@ -154,9 +154,9 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                 if session.sources.any_length
                 else [one.T for one in sounds]
             )
-            found = session.write_down(features, **told)
+            found = session.transcribe_features(features, **arguments)
         else:
-            found = session.transcribe(inputs, **told)
+            found = session.transcribe(inputs, **arguments)
         seconds = time.perf_counter() - begun
         if hasattr(streamer, "end"):
             streamer.end()

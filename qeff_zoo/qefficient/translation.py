@@ -239,7 +239,7 @@ def _same(value: Any, harmless: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Translated:
     """Translated arguments of a compilation.
 
     Args:
@@ -278,7 +278,7 @@ def translate(
     given: Mapping[str, Any],
     taken: Iterable[str],
     defaults: Mapping[str, Any] = MappingProxyType({}),
-) -> Asked:
+) -> Translated:
     """Read the arguments of `compile`.
 
     Args:
@@ -330,7 +330,7 @@ def translate(
             flags.append(flag if value is True else f"{flag}={value}")
     if problems:
         raise PlanError(problems)
-    return Asked(choices=choices, flags=tuple(flags))
+    return Translated(choices=choices, flags=tuple(flags))
 
 
 def _precision(value: Any) -> Any:

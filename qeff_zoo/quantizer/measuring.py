@@ -58,7 +58,7 @@ class Measured:
         streamed = self.subject.streamed
         varied: list[_Varied] = []
         if (
-            self.subject.wishes.budget is not None
+            self.subject.options.budget is not None
             and self.subject.embedding in self.subject.sources
         ):
             varied.append(self._varied_embedding())
@@ -72,13 +72,13 @@ class Measured:
                     names = [f"{prefix}.{name}" for name in stage.linears]
                     names = [name for name in names if name in self.subject.sources]
                     self._called.update(names)
-                    if self.subject.wishes.budget is not None and names:
+                    if self.subject.options.budget is not None and names:
                         unit = self._unit(names)
                         varied.append(self._varied(number, prefix, unit, hidden))
                 hidden = [streamed.run(number, text, one) for text, one in enumerate(hidden)]
             step(1)
         self._run(hidden)
-        if self.subject.wishes.budget is not None and self.subject.head in self.subject.sources:
+        if self.subject.options.budget is not None and self.subject.head in self.subject.sources:
             last = self._unit([self.subject.head])
             varied.append(
                 _Varied(last, [hidden[text] for text in self.subject.measured], self.subject.head)
@@ -94,13 +94,15 @@ class Measured:
             name: one for name, one in self.subject.sources.items() if name in self._called
         }
         self.subject.check()
-        schemes = {name: cheapest(self.subject.options([name])) for name in self.subject.sources}
-        if self.subject.wishes.budget is not None:
+        schemes = {
+            name: cheapest(self.subject.schemes_for([name])) for name in self.subject.sources
+        }
+        if self.subject.options.budget is not None:
             floats = self.subject.total(schemes) - sum(
                 scheme.bits_per_weight * self.subject.weights(name)
                 for name, scheme in schemes.items()
             )
-            bits = self.subject.wishes.budget * sum(self.subject.matrices().values()) - floats
+            bits = self.subject.options.budget * sum(self.subject.matrices().values()) - floats
             schemes = choose(units, bits)
         # In the order of the model, whatever that of the calls.
         self.schemes = {name: schemes[name] for name in self.subject.names if name in schemes}
@@ -115,7 +117,7 @@ class Measured:
         errors: dict[Scheme, float] = {}
         self._fewest = {}
         for name in names:
-            options = self.subject.options(names)
+            options = self.subject.schemes_for(names)
             found = squared_errors(
                 self.subject.streamed.value(f"{name}.weight"), options, self.subject.dtype(name)
             )

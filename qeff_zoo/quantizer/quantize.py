@@ -27,7 +27,7 @@ from . import texts
 def quantize(
     model: str,
     output: Path,
-    wishes: QuantizeOptions,
+    options: QuantizeOptions,
     *,
     text: str | None = None,
     revision: str | None = None,
@@ -38,7 +38,7 @@ def quantize(
     Args:
         model: Hub id or folder of a checkpoint of floats.
         output: A folder that is absent or empty.
-        wishes: Options.
+        options: Options.
         text: To calibrate on; None for a few texts of ours.
         revision: Branch, tag or commit of a Hub model.
         reporter: Shows progress.
@@ -52,13 +52,13 @@ def quantize(
     """
     watch = Stopwatch(reporter or Silent())
     checkpoint = open_checkpoint(model, revision=revision)
-    _check(checkpoint, wishes)
+    _check(checkpoint, options)
     plan = plans.check(checkpoint, Request())
     with new_folder(output) as folder, torch.no_grad():
         checkpoint.fetch()
         streamed = Streamed(checkpoint, plan.programs[0].task)
-        read = texts.read(checkpoint, text, wishes.tokens, encoder=not streamed.is_decoder)
-        subject = Subject(checkpoint, streamed, read, wishes)
+        read = texts.read(checkpoint, text, options.tokens, encoder=not streamed.is_decoder)
+        subject = Subject(checkpoint, streamed, read, options)
         subject.check()
         measured = Measured(subject)
         with watch.stage("float model", total=len(streamed.layers), unit="layer") as step:
@@ -77,23 +77,23 @@ def quantize(
     return work.answer(output)
 
 
-def _check(checkpoint: Checkpoint, wishes: QuantizeOptions) -> None:
+def _check(checkpoint: Checkpoint, options: QuantizeOptions) -> None:
     """Refuse what can be known to be wrong before any weight is read."""
     problems = []
-    if wishes.bits not in BITS:
-        problems.append(f"Cannot quantize to {wishes.bits} bits; expected 4 or 8. Change --bits.")
-    if wishes.group_size not in GROUPS:
+    if options.bits not in BITS:
+        problems.append(f"Cannot quantize to {options.bits} bits; expected 4 or 8. Change --bits.")
+    if options.group_size not in GROUPS:
         sizes = ", ".join(map(str, sorted(GROUPS)))
         problems.append(
-            f"Cannot quantize in groups of {wishes.group_size}; expected one of {sizes}. Change --group-size."
+            f"Cannot quantize in groups of {options.group_size}; expected one of {sizes}. Change --group-size."
         )
-    if wishes.method not in METHODS:
+    if options.method not in METHODS:
         problems.append(
-            f"No method {wishes.method!r}; expected one of {', '.join(METHODS)}. Change --method."
+            f"No method {options.method!r}; expected one of {', '.join(METHODS)}. Change --method."
         )
-    if wishes.tokens < 1:
+    if options.tokens < 1:
         problems.append(
-            f"Cannot calibrate on {wishes.tokens} tokens; expected some. Change --calibration-tokens."
+            f"Cannot calibrate on {options.tokens} tokens; expected some. Change --calibration-tokens."
         )
     if problems:
         raise PlanError(problems)

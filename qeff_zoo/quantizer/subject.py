@@ -29,13 +29,13 @@ class Subject:
         checkpoint: Float checkpoint.
         streamed: Its model.
         read: The texts.
-        wishes: Options.
+        options: Options.
     """
 
     checkpoint: Checkpoint
     streamed: Streamed
     read: texts.Texts
-    wishes: QuantizeOptions
+    options: QuantizeOptions
 
     def __post_init__(self) -> None:
         model, expressions = self.streamed.model, self.streamed.expressions
@@ -54,7 +54,7 @@ class Subject:
             for name, module in modules.items()
             if type(module) is nn.Linear and name.startswith(inside)
         }
-        if self.wishes.embeddings:
+        if self.options.embeddings:
             linear |= {self.embedding} | ({self.head} if self.head and not self.tied else set())
         #: Modules whose matrix can be stored in integers, and where the checkpoint has that.
         self.sources: dict[str, Place] = {}
@@ -80,7 +80,7 @@ class Subject:
 
     def _fits(self, place: Place) -> bool:
         info = self.checkpoint.stored[place.tensor]
-        return place.columns % self.wishes.group_size == 0 and info.dtype in FLOATS
+        return place.columns % self.options.group_size == 0 and info.dtype in FLOATS
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
@@ -91,34 +91,34 @@ class Subject:
                 tokens += len(sequence)
         return found
 
-    def options(self, names: Sequence[str]) -> list[Scheme]:
+    def schemes_for(self, names: Sequence[str]) -> list[Scheme]:
         """Return the schemes that matrices may have; 8 bits need few scales."""
-        size = self.wishes.group_size
-        if self.wishes.budget is None:
-            return [Scheme(self.wishes.bits, size, self.wishes.zero_points)]
+        size = self.options.group_size
+        if self.options.budget is None:
+            return [Scheme(self.options.bits, size, self.options.zero_points)]
         columns = [self.sources[name].columns for name in names]
         wide = (one for one in (128, 64, 32) if one >= size and not any(n % one for n in columns))
-        return [Scheme(4, size, self.wishes.zero_points), Scheme(8, next(wide, size))]
+        return [Scheme(4, size, self.options.zero_points), Scheme(8, next(wide, size))]
 
     def check(self) -> None:
         """Refuse what cannot work, before anything is computed."""
         if not self.sources:
             raise UnsupportedModelError(
                 f"{self.checkpoint.name!r} has no matrix in its layers that can be quantized in groups of "
-                f"{self.wishes.group_size}. Expected linear layers whose columns that divides. Change --group-size, or "
-                "build with `--weights int4` or `int8`."
+                f"{self.options.group_size}. Expected linear layers whose columns that divides. Change --group-size, "
+                "or build with `--weights int4` or `int8`."
             )
-        if self.wishes.budget is not None:
-            least = self.bits({name: cheapest(self.options([name])) for name in self.sources})
-            if least > self.wishes.budget:
+        if self.options.budget is not None:
+            least = self.bits({name: cheapest(self.schemes_for([name])) for name in self.sources})
+            if least > self.options.budget:
                 more = (
-                    "" if self.wishes.embeddings else ", or quantize embeddings too (--embeddings)"
+                    "" if self.options.embeddings else ", or quantize embeddings too (--embeddings)"
                 )
                 raise PlanError(
                     [
                         f"{self.checkpoint.name!r} takes {least:.3f} bits per weight in the fewest bits, more than "
-                        f"{self.wishes.budget:g}. Expected a budget of at least that; matrices that stay floats count. "
-                        f"Raise --budget, or --group-size{more}."
+                        f"{self.options.budget:g}. Expected a budget of at least that; matrices that stay floats "
+                        f"count. Raise --budget, or --group-size{more}."
                     ]
                 )
 

@@ -113,7 +113,7 @@ class Work:
             partial(self.subject.streamed.run, number),
         )
         stages = stages_of(layer, partial(run, 0, hidden[0]))
-        if self.subject.wishes.method == FOLDING:
+        if self.subject.options.method == FOLDING:
             self._fold(layer, prefix, stages, run, hidden)
         was = weights_of(layer, (name for stage in stages for name in stage.linears))
         now = dict(was)
@@ -175,7 +175,7 @@ class Work:
         for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
             for name in names:
                 wanted = was[name]
-                if self.subject.wishes.method != NEAREST and not stage.routed:
+                if self.subject.options.method != NEAREST and not stage.routed:
                     wanted = compensating(wanted, hessian, cross)
                 now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
 
@@ -220,7 +220,7 @@ class Work:
         is_reached = bool(hessian.any())
         found = (
             plain
-            if self.subject.wishes.method == NEAREST or not is_reached
+            if self.subject.options.method == NEAREST or not is_reached
             else gptq(weights, hessian, scheme, dtype)
         )
         place = self.subject.sources[name]
@@ -262,8 +262,8 @@ class Work:
         return {
             "by": "qeff-zoo quantize",
             "version": VERSION,
-            "method": self.subject.wishes.method,
-            "budget": self.subject.wishes.budget,
+            "method": self.subject.options.method,
+            "budget": self.subject.options.budget,
             "texts": self.subject.read.digest,
             "tokens": self.subject.read.tokens,
         }

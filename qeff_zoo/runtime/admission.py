@@ -147,9 +147,9 @@ class Door:
         self._forget(connection)
         return connection
 
-    def _check(self, said: dict[str, Any]) -> None:
-        wire.require_version(said, "The client")
-        key = said.get("key")
+    def _check(self, message: dict[str, Any]) -> None:
+        wire.require_version(message, "The client")
+        key = message.get("key")
         shown = key.encode(errors="surrogatepass") if isinstance(key, str) else b""
         if self._key is not None and not hmac.compare_digest(shown, self._key.encode()):
             raise HandoffError(

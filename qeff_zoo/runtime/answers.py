@@ -11,9 +11,9 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
-from qeff_zoo.runtime.encoder_inputs import Seen, Source
+from qeff_zoo.runtime.encoder_inputs import ImagePrompt, Source
 from qeff_zoo.runtime.grammar import Grammar, Guide
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
@@ -38,12 +38,12 @@ class Request:
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
-        insets: Its images or recordings, if it has any.
+        spans: Its images or recordings, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
             is asked about an image, with those in its places.
-        picture: Array of the image for which a text is generated.
+        image: Array of the image for which a text is generated.
         rules: Which tokens may come next in what is written.
-        documents: Lengths of the passages that the prompt begins with, each computed by itself.
+        documents: Lengths of the documents at the beginning of the prompt, each computed independently.
         grammar: The form of the answer; None for any.
         shown: Special tokens that the text contains.
         thinking: Budget of the reasoning; None for no limit.
@@ -58,21 +58,21 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
-    insets: MultimodalSpans | None = None
+    spans: MultimodalSpans | None = None
     source: tuple[int, ...] = ()
-    picture: Array | None = field(default=None, compare=False)
-    rules: WritingRules | None = None
+    image: Array | None = field(default=None, compare=False)
+    rules: LogitsProcessorSettings | None = None
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
     shown: frozenset[int] = frozenset()
     thinking: ThinkingBudget | None = None
 
     @property
-    def read(self) -> Source | Seen:
+    def read(self) -> Source | ImagePrompt:
         """Input of the encoder."""
-        if self.picture is None:
+        if self.image is None:
             return self.source
-        return Seen(self.source, self.picture) if self.source else self.picture
+        return ImagePrompt(self.source, self.image) if self.source else self.image
 
     @property
     def prompt_tokens(self) -> int:
@@ -82,7 +82,7 @@ class Request:
     @property
     def encoded(self) -> tuple[Encoded, ...]:
         """Encoded images or audio of the prompt."""
-        return self.insets.parts if self.insets else ()
+        return self.spans.parts if self.spans else ()
 
 
 def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from qeff_zoo.runtime.rope_shift import Turn, turns_of
 from qeff_zoo.runtime.state_cache import KeptStates, States
 
 
-class Passages:
+class DocumentCache:
     """Computed documents, stored with the blocks of the prefix cache and within its budget.
 
     Args:
@@ -46,16 +46,20 @@ class Placing:
     """Placement of one request's documents in its batch slot.
 
     Args:
-        passages: Computed documents.
+        document_cache: Computed documents.
         prompt: Token ids, which begin with the documents.
         lengths: Lengths of the documents.
         adapter: Digest of the request's adapter.
     """
 
     def __init__(
-        self, passages: Passages, prompt: Sequence[int], lengths: Sequence[int], adapter: bytes
+        self,
+        document_cache: DocumentCache,
+        prompt: Sequence[int],
+        lengths: Sequence[int],
+        adapter: bytes,
     ) -> None:
-        self._passages = passages
+        self._document_cache = document_cache
         ends = np.cumsum([0, *lengths]).tolist()
         self._tokens = [prompt[start:stop] for start, stop in pairwise(ends)]
         self._keys = [_key(tokens, adapter) for tokens in self._tokens]
@@ -65,9 +69,12 @@ class Placing:
         """Take documents from the cache; return how many more tokens are available."""
         before = self._count(self._found)
         for key in self._keys:
-            if key not in self._found and (states := self._passages.kept.get(key)) is not None:
+            if (
+                key not in self._found
+                and (states := self._document_cache.kept.get(key)) is not None
+            ):
                 self._found[key] = states
-                self._passages.kept.touch([key])
+                self._document_cache.kept.touch([key])
         return self._count(self._found) - before
 
     @property
@@ -89,15 +96,15 @@ class Placing:
         """Store the states of the first missing document, which a batch slot has just computed."""
         key, tokens = self.key, self.next
         assert key is not None
-        self._found[key] = self._passages.decoder.save(row, 0, len(tokens))
-        self._passages.kept.put({key: self._found[key]}, [key])
+        self._found[key] = self._document_cache.decoder.save(row, 0, len(tokens))
+        self._document_cache.kept.put({key: self._found[key]}, [key])
 
     def place(self, row: int) -> int:
         """Write all documents into a batch slot, one after another; return their number of tokens."""
         at = 0
         for key, tokens in zip(self._keys, self._tokens, strict=True):
-            states = self._passages.turned(self._found[key], at)
-            self._passages.decoder.restore(row, at, states, latest=True)
+            states = self._document_cache.turned(self._found[key], at)
+            self._document_cache.decoder.restore(row, at, states, latest=True)
             at += len(tokens)
         return at
 

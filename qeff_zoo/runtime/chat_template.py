@@ -111,6 +111,11 @@ class ChatTemplate:
         sources = {name: text for name, text in sources.items() if text}
         return cls(sources, special_tokens(folder)) if sources else None
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether a template renders definitions of functions."""
+        return any(source.takes_tools for source in self._sources.values())
+
     def source(self, options: ChatOptions = USUAL_CHAT) -> TemplateSource:
         """Return the template that the options select.
 

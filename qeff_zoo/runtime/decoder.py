@@ -26,7 +26,7 @@ PADDING = -1
 EMBEDDING = "embedding_output"
 #: Prefix of inputs with one number per position of the context.
 OF_CONTEXT = "of_context."
-_SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_COMP_CTX, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 #: Input with the mask of the encoder's states.
 SOURCE = "encoder_attention_mask"
 #: Hidden states from which drafts are made, and their approximations for draft tokens.
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     Args:
         tokens: Token ids, at least one.
         start: Position of the first token.
-        insets: Images or audio of the slot's prompt, if any.
+        spans: Images or audio of the slot's prompt, if any.
         slot: Adapter slot; 0 for the base model.
         source: Number of tokens in the encoder's text.
         hidden: Hidden states (tokens, size), for a draft layer.
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
     tokens: Sequence[int]
     start: int
-    insets: MultimodalSpans | None = None
+    spans: MultimodalSpans | None = None
     slot: int = 0
     source: int = 0
     hidden: Array | None = None
@@ -83,8 +83,8 @@ class Decoder:
     ) -> None:
         self._adapters = Adapters(program) if adapters is None else adapters
         sizes = DecoderSizes.read(program.specializations)
-        self._says_seen, self._says_kept = _SEEN in program.inputs, _KEPT in program.inputs
-        if not self._says_seen:
+        self._has_comp_ctx, self._has_kept = _COMP_CTX in program.inputs, _KEPT in program.inputs
+        if not self._has_comp_ctx:
             sizes = replace(sizes, comp_ctx_lengths_prefill=(), comp_ctx_lengths_decode=())
         self.program, self.sizes = program, sizes
         self._index = next((name for name in program.inputs if name in _INDICES), "")
@@ -119,7 +119,7 @@ class Decoder:
         self._viewed: dict[int, MultimodalSpans] = {}
 
     @property
-    def tells(self) -> bool:
+    def returns_logits(self) -> bool:
         """Whether calls return logits, and not only the tokens that the program sampled."""
         return self._output in self.program.outputs
 
@@ -132,7 +132,7 @@ class Decoder:
         Raises:
             GenerationError: If the program returns no logits.
         """
-        if not self.tells:
+        if not self.returns_logits:
             raise GenerationError(
                 f"The package draws tokens on its device and returns no logits; expected these for {what}. Build it "
                 "without --include-sampler."
@@ -146,7 +146,7 @@ class Decoder:
     @property
     def verifies(self) -> bool:
         """Whether a call can return logits after each of its tokens, see `verify`."""
-        return self._says_kept
+        return self._has_kept
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -165,7 +165,7 @@ class Decoder:
             context: Minimum number of positions that the call reads.
 
         Returns:
-            Logits after the last token of each slot in `pieces`, (vocab,); empty if `tells` is false.
+            Logits after the last token of each slot in `pieces`, (vocab,); empty if `returns_logits` is false.
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
@@ -348,24 +348,24 @@ class Decoder:
     ) -> dict[int, Array]:
         """Run one call of a given width, or of the longest piece's, with the smallest sufficient compute context."""
         widest = max([len(pieces[row].tokens) for row in rows])
-        seen = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
+        context = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
         # An indivisible span may be longer than the width of a call.
-        return self._call(pieces, rows, max(width or 0, widest), seen, kept)
+        return self._call(pieces, rows, max(width or 0, widest), context, kept)
 
     def _call(
         self,
         pieces: Mapping[int, Piece],
         rows: Sequence[int],
         width: int,
-        seen: int,
+        context: int,
         kept: int,
     ) -> dict[int, Array]:
         """Return the logits of each slot after its newest tokens, at most `kept` of them."""
         input_ids, position_ids = _tokens([pieces[row] for row in rows], width)
         inputs: dict[str, Array] = {"input_ids": input_ids, "position_ids": position_ids}
-        if self._says_seen:
-            inputs[_SEEN] = np.zeros(seen, np.int64)
-        if self._says_kept:
+        if self._has_comp_ctx:
+            inputs[_COMP_CTX] = np.zeros(context, np.int64)
+        if self._has_kept:
             inputs[_KEPT] = np.zeros(kept, np.int64)
         inputs |= self._adapters.given([pieces[row].slot for row in rows], rows)
         if self._index:
@@ -381,8 +381,8 @@ class Decoder:
         if self._types:
             inputs[self._types] = np.zeros((len(rows), self.sizes.ctx_len), np.int64)
             for place, row in enumerate(rows):
-                if (insets := pieces[row].insets) is not None:
-                    inputs[self._types][place, insets.together] = 1
+                if (spans := pieces[row].spans) is not None:
+                    inputs[self._types][place, spans.together] = 1
         if _HIDDEN in self.program.inputs:
             size = int(self.program.inputs[_HIDDEN].shape[2])
             inputs[_HIDDEN] = np.zeros((len(rows), width, size), np.float32)
@@ -396,7 +396,7 @@ class Decoder:
             self.drawn |= {
                 row: self.sampler.sampled(outputs, place) for place, row in enumerate(rows)
             }
-        if not self.tells:
+        if not self.returns_logits:
             return {}
         hidden = outputs.get(_HIDDEN, outputs.get(DRAFTED))
         if hidden is not None:
@@ -426,9 +426,9 @@ class Decoder:
         rows: dict[str, list[Array]] = {name: [] for name in names}
         index, count = np.full((len(pieces), width), -1, np.int64), 0
         for place, piece in enumerate(pieces):
-            if piece.insets is None:
+            if piece.spans is None:
                 continue
-            where, found = piece.insets.between(piece.start, piece.stop)
+            where, found = piece.spans.between(piece.start, piece.stop)
             index[place, where] = np.arange(count, count + len(where))
             count += len(where)
             for name in names:
@@ -440,37 +440,37 @@ class Decoder:
     def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
         """Return the index of each token's image features, and the images, if the call has any."""
         index = np.full((1, width), -1, np.int64)
-        if piece.insets is None:
+        if piece.spans is None:
             return {self._index: index}
-        where, _ = piece.insets.between(piece.start, piece.stop)
-        index[0, where] = np.searchsorted(piece.insets.places, piece.start) + np.arange(len(where))
-        (image,) = piece.insets.parts
+        where, _ = piece.spans.between(piece.start, piece.stop)
+        index[0, where] = np.searchsorted(piece.spans.places, piece.start) + np.arange(len(where))
+        (image,) = piece.spans.parts
         return {self._index: index, **(image.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
         """Set the image features of batch slots, and return the tiles that their tokens attend to."""
         most = self.sizes.max_num_images
-        seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
+        mask = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
-            if piece.insets is not self._viewed.get(row):
-                self._give_images(row, piece.insets)
-            if isinstance(piece.insets, Views):
+            if piece.spans is not self._viewed.get(row):
+                self._give_images(row, piece.spans)
+            if isinstance(piece.spans, Views):
                 tokens = len(piece.tokens)
-                seen[place, :tokens] = piece.insets.seen(piece.start, piece.stop, most)
-        return seen
+                mask[place, :tokens] = piece.spans.tile_mask(piece.start, piece.stop, most)
+        return mask
 
-    def _give_images(self, row: int, insets: MultimodalSpans | None) -> None:
+    def _give_images(self, row: int, spans: MultimodalSpans | None) -> None:
         """Write the keys and values of images into a batch slot; zeros without an image."""
         self._viewed.pop(row, None)
-        if insets is None:
+        if spans is None:
             for name in self.states.keys() - self._written:
                 self.states[name][row] = 0
         else:
-            for place, part in enumerate(insets.parts):
+            for place, part in enumerate(spans.parts):
                 for name, rows in part.features.items():
                     there = self.states[name][row, :, place]
                     there[:] = rows.reshape(there.shape)
-            self._viewed[row] = insets
+            self._viewed[row] = spans
         self._wrote(row)
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
@@ -478,9 +478,9 @@ class Decoder:
         axes = int(self.program.inputs[AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
-            if piece.insets is not None:
-                told = piece.insets.positions(piece.start, piece.stop)
-                positions[:, place, : told.shape[1]] = told
+            if piece.spans is not None:
+                rotary = piece.spans.positions(piece.start, piece.stop)
+                positions[:, place, : rotary.shape[1]] = rotary
         return positions
 
 

@@ -73,10 +73,10 @@ def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str
     manifest = read_json(session.folder / "manifest.json")
     numerics = manifest["programs"][0]["numerics"]  # of the language model
     layout = decoder.layout
-    told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
+    terms = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-        for name, value in told.items()
+        for name, value in terms.items()
     }
 
 
@@ -131,20 +131,21 @@ class PrefillServer:
         self._closing.set()
 
     def _attend(self, client: socket.socket) -> None:
-        try:
-            with client, suppress(EOFError, OSError):  # the client has disconnected
-                self._answer(client, time.monotonic() + _ANSWER)
-        finally:
-            self._room.release()
+        with client:  # closed last: a client that sees the end finds room for its next connection
+            try:
+                with suppress(EOFError, OSError):  # the client has disconnected
+                    self._answer(client, time.monotonic() + _ANSWER)
+            finally:
+                self._room.release()
 
     def _answer(self, client: socket.socket, until: float) -> None:
         try:
-            asked = wire.receive(client, until)
-            _check(asked, self._terms, "The client")
-            groups = wire.room_for(asked.get("arrays", []))
+            request = wire.receive(client, until)
+            _check(request, self._terms, "The client")
+            groups = wire.room_for(request.get("arrays", []))
             for array in (one for group in groups for one in group.values()):
                 wire.fill(client, array, until)
-            said, arrays = self._serve(asked, groups)
+            reply, arrays = self._serve(request, groups)
         except GenerationError as error:
             client.settimeout(PATIENCE)
             wire.send(client, {"version": _VERSION, "error": str(error)})
@@ -154,18 +155,18 @@ class PrefillServer:
                 pass  # closing while the client still sends would lose the error
             return
         client.settimeout(_ANSWER)
-        self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
+        self._pass_on(client, reply, arrays, shared=request.get("shared") is True)
 
     def _serve(
-        self, asked: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
+        self, request: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
     ) -> tuple[dict[str, Any], list[Array]]:
         """Encode an image, or run a prompt; return the reply and its arrays."""
-        if "prompt" not in asked:
+        if "prompt" not in request:
             (prepared,) = groups or ({},)
             encoded = self._read(prepared)
             found = {"grid": encoded.grid, "arrays": wire.sizes_of([encoded.features])}
             return found, [*encoded.features.values()]
-        handover = self._run(asked["prompt"], asked.get("grids", []), groups)
+        handover = self._run(request["prompt"], request.get("grids", []), groups)
         return {}, [handover.logits, *(handover.states[name] for name in sorted(handover.states))]
 
     def _read(self, prepared: Mapping[str, Array]) -> Encoded:
@@ -188,10 +189,10 @@ class PrefillServer:
             raise HandoffError(
                 f"A prompt is {type(prompt).__name__}; expected a list of token ids. Ask as `Prefills` does."
             )
-        insets = None
+        spans = None
         if groups and isinstance(self._session, MediaTextSession):
             parts = _parts(grids, groups)
-            insets = self._session.request_of_parts(prompt, parts, generation_len=1).insets
+            spans = self._session.request_of_parts(prompt, parts, generation_len=1).spans
         else:
             self._session.request(prompt, generation_len=1)
         with self._computing:
@@ -199,7 +200,7 @@ class PrefillServer:
                 raise HandoffError(
                     "The prefill server is closing; expected one that runs. Ask another one."
                 )
-            logits = self._scheduler.run_prompt(prompt, insets)
+            logits = self._scheduler.run_prompt(prompt, spans)
             return Handover(logits, self._session.decoder.save(0, 0, len(prompt)))
 
     def _pass_on(
@@ -210,9 +211,9 @@ class PrefillServer:
         *,
         shared: bool,
     ) -> None:
-        said = {"version": _VERSION, "terms": self._terms, **found}
+        reply = {"version": _VERSION, "terms": self._terms, **found}
         if not (shared and _SHARED.is_dir()):
-            wire.send(client, said, arrays)
+            wire.send(client, reply, arrays)
             return
         path = _SHARED / f"qeff-zoo-{secrets.token_hex(16)}"
         try:
@@ -220,7 +221,7 @@ class PrefillServer:
             with path.open("wb") as file:
                 for array in arrays:
                     file.write(wire.as_bytes(array))
-            wire.send(client, {**said, "file": path.name})
+            wire.send(client, {**reply, "file": path.name})
             client.recv(1)  # the client has read the file, or has disconnected
         finally:
             path.unlink(missing_ok=True)
@@ -252,31 +253,35 @@ class Prefills:
         self.addresses = [_address(one) for one in addresses]
         self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
         if isinstance(session.reader, RemoteEncoder):
-            session.reader.ask = self.read
+            session.reader.request_features = self.read
         self._turns = count()
-        self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
+        self._changed, self._connections, self._closed = (
+            threading.Lock(),
+            set[socket.socket](),
+            False,
+        )
 
     def close(self) -> None:
         """Cancel pending requests, from any thread, and send no more."""
         with self._changed:
             self._closed = True
-            for connection in self._asked:
+            for connection in self._connections:
                 with suppress(OSError):  # the server has disconnected already
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def run(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Handover:
+    def run(self, prompt: Sequence[int], spans: MultimodalSpans | None = None) -> Handover:
         """Run a prompt on one of the servers; after a failure on the next one.
 
         Args:
             prompt: Token ids that fit the context.
-            insets: Images or audio of the prompt.
+            spans: Images or audio of the prompt.
 
         Raises:
             HandoffError: If all servers failed; the message is that of the last.
         """
-        parts = insets.parts if insets else ()
+        parts = spans.parts if spans else ()
         features = [part.features for part in parts]
-        asked = {
+        request = {
             "prompt": [int(token) for token in prompt],
             "grids": [part.grid for part in parts],
             "arrays": wire.sizes_of(features),
@@ -292,7 +297,7 @@ class Prefills:
             "meanwhile"
         )
         _, found = self._in_turns(
-            asked, [one for part in features for one in part.values()], room, what
+            request, [one for part in features for one in part.values()], room, what
         )
         return Handover(found.pop(_LOGITS), found)
 
@@ -309,24 +314,24 @@ class Prefills:
             HandoffError: If all servers failed; the message is that of the last.
         """
 
-        def room(said: Mapping[str, Any]) -> dict[str, Array]:
-            (found,) = wire.room_for(said.get("arrays")) or ({},)
+        def room(reply: Mapping[str, Any]) -> dict[str, Array]:
+            (found,) = wire.room_for(reply.get("arrays")) or ({},)
             return found
 
         what = "what it reads of an image. See whether it runs, and ask again"
-        asked = {"arrays": wire.sizes_of([prepared])}
-        said, features = self._in_turns(asked, [*prepared.values()], room, what)
-        (part,) = _parts([said.get("grid")], [features])
+        request = {"arrays": wire.sizes_of([prepared])}
+        reply, features = self._in_turns(request, [*prepared.values()], room, what)
+        (part,) = _parts([reply.get("grid")], [features])
         return part.grid, features
 
     def _in_turns(
-        self, asked: Mapping[str, Any], given: Sequence[Array], room: _Room, what: str
+        self, request: Mapping[str, Any], given: Sequence[Array], room: _Room, what: str
     ) -> tuple[dict[str, Any], dict[str, Array]]:
         first, most = next(self._turns), len(self.addresses)
         for number in range(most):
             address = self.addresses[(first + number) % most]
             try:
-                return self._ask(address, asked, given, room, what)
+                return self._exchange(address, request, given, room, what)
             except HandoffError as error:
                 last = error
                 if self._closed:
@@ -334,17 +339,17 @@ class Prefills:
                 _LOG.warning("%s", error)
         raise last
 
-    def _ask(
+    def _exchange(
         self,
         address: tuple[str, int],
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         given: Sequence[Array],
         room: _Room,
         what: str,
     ) -> tuple[dict[str, Any], dict[str, Array]]:
         """Send a request to one server; return its reply, and its arrays, by name in their order."""
         server = f"Prefill server {address[0]}:{address[1]}"
-        told = {"version": _VERSION, "terms": self._terms, **asked}
+        message = {"version": _VERSION, "terms": self._terms, **request}
         try:
             with (
                 socket.create_connection(address, _CONNECT) as connection,
@@ -353,14 +358,14 @@ class Prefills:
                 connection.settimeout(_ANSWER)
                 here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
                 wire.send(connection, greeting(self._key))
-                wire.send(connection, {**told, "shared": here == there}, given)
-                said = wire.receive(connection)
-                if "error" in said:
-                    raise HandoffError(f"{server} refuses: {said['error']}")
-                _check(said, self._terms, server)
-                arrays = room(said)
-                _take(connection, said.get("file"), [*arrays.values()])
-                return said, arrays
+                wire.send(connection, {**message, "shared": here == there}, given)
+                reply = wire.receive(connection)
+                if "error" in reply:
+                    raise HandoffError(f"{server} refuses: {reply['error']}")
+                _check(reply, self._terms, server)
+                arrays = room(reply)
+                _take(connection, reply.get("file"), [*arrays.values()])
+                return reply, arrays
         except (OSError, EOFError) as error:
             raise HandoffError(
                 f"{server} broke off: {error or type(error).__name__}; expected {what}."
@@ -372,12 +377,12 @@ class Prefills:
         with self._changed:
             if self._closed:
                 raise ConnectionAbortedError("this side is closed")
-            self._asked.add(connection)
+            self._connections.add(connection)
         try:
             yield
         finally:
             with self._changed:
-                self._asked.discard(connection)
+                self._connections.discard(connection)
 
 
 def _take(connection: socket.socket, name: object, arrays: Sequence[Array]) -> None:
@@ -424,15 +429,15 @@ def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int
         yield name, ((heads, *rest), state.dtype)
 
 
-def _check(said: Mapping[str, Any], terms: Mapping[str, str], who: str) -> None:
+def _check(message: Mapping[str, Any], terms: Mapping[str, str], who: str) -> None:
     """Reject a message with other terms."""
-    wire.require_version(said, who)
-    theirs = said.get("terms")
-    theirs = theirs if isinstance(theirs, dict) else {}
+    wire.require_version(message, who)
+    sent = message.get("terms")
+    sent = sent if isinstance(sent, dict) else {}
     for what, digest in terms.items():
-        if theirs.get(what) != digest:
+        if sent.get(what) != digest:
             raise HandoffError(
-                f"{who} has another {what}, {str(theirs.get(what))[:12]!r}; expected {digest[:12]!r}. Build both "
+                f"{who} has another {what}, {str(sent.get(what))[:12]!r}; expected {digest[:12]!r}. Build both "
                 "packages of one checkpoint, with the same target and weights."
             )
 

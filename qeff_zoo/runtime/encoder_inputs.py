@@ -19,16 +19,16 @@ _MASK, _LENGTHS, _PIXELS = "attention_mask", "lengths", "pixel_values"
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImagePrompt:
     """Image with a question about it, as encoder inputs.
 
     Args:
         tokens: Token ids of the image placeholders, and of the prompt.
-        picture: Array (channels, height, width).
+        image: Array (channels, height, width).
     """
 
     tokens: Sequence[int]
-    picture: Array
+    image: Array
 
 
 class Sources:
@@ -63,14 +63,14 @@ class Sources:
             return self.shape[-1]
         return EncoderSizes.read(self._encoder.specializations).seq_lens[-1]
 
-    def read(self, asked: Mapping[int, Source | Seen]) -> None:
+    def read(self, inputs: Mapping[int, Source | ImagePrompt]) -> None:
         """Encode texts, audio or images, each into a batch slot, in place of its previous input.
 
         Args:
-            asked: Inputs by batch slot, none of them empty.
+            inputs: Inputs by batch slot, none of them empty.
         """
         sources: dict[int, Source] = {
-            row: one.tokens if isinstance(one, Seen) else one for row, one in asked.items()
+            row: one.tokens if isinstance(one, ImagePrompt) else one for row, one in inputs.items()
         }
         begun = time.perf_counter()
         rows = sorted(sources, key=lambda row: len(sources[row]))  # to minimize padding
@@ -83,7 +83,7 @@ class Sources:
                 given[place, : len(sources[row])] = sources[row]
                 mask[place, : len(sources[row])] = 1
             more = {_MASK: mask} if self.any_length else {}
-            pixels = [one.picture for row in some if isinstance(one := asked[row], Seen)]
+            pixels = [one.image for row in some if isinstance(one := inputs[row], ImagePrompt)]
             more |= {_PIXELS: np.stack(pixels)} if pixels else {}
             found = dict(self._encoder.run({self.input_name: given, **more}))
             lengths = found.pop(_LENGTHS, mask.sum(1))

@@ -300,7 +300,7 @@ class Engine:
         prompts = [
             answer
             for answer in answers
-            if (answer.request.insets is None or answer.request.insets.by_grid)
+            if (answer.request.spans is None or answer.request.spans.by_grid)
             and not answer.adapter.digest
             and not answer.request.documents
         ]
@@ -311,7 +311,7 @@ class Engine:
             assert self._prefills is not None
             with suppress(HandoffError):  # it was logged, and the prompt is computed here
                 request = answer.request
-                run = None if answer.ended else self._prefills.run(request.prompt, request.insets)
+                run = None if answer.ended else self._prefills.run(request.prompt, request.spans)
                 answer.handed = run
             came = "handed_over" if answer.handed else "handoffs_failed"
             with self._changed:

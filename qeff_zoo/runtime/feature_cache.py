@@ -176,19 +176,19 @@ class RemoteEncoder(Reader):
 
     kind = "images"
     #: Returns the grid of features, and the features; set by the client of such a process.
-    ask: Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None = (
-        None
-    )
+    request_features: (
+        Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None
+    ) = None
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._counts:
             raise _UncountableError
-        if self.ask is None:
+        if self.request_features is None:
             raise HandoffError(
                 "The package decodes alone (--decode-only) and reads no image itself; expected a prefill server that "
                 "does. Serve it with --role decode and --prefill-from, or run a whole package."
             )
-        grid, features = self.ask(prepared)
+        grid, features = self.request_features(prepared)
         return Encoded(digest=digest, features=features, grid=grid)
 
 

@@ -46,8 +46,8 @@ class FixedCall:
             axes: A size or a symbol for each axis.
         """
         sizes = {"seq_len": self.width, KEPT: self.kept}
-        asked = tuple(slice(sizes.get(axis) if isinstance(axis, str) else None) for axis in axes)
-        return output[self.places][asked]
+        part = tuple(slice(sizes.get(axis) if isinstance(axis, str) else None) for axis in axes)
+        return output[self.places][part]
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Cut routing choices to the requested rows and columns: (rows * columns, slots, k).
@@ -151,17 +151,17 @@ class FixedShapes:
         return int(symbols.get(width, width))
 
     def _choose(self, count: int, width: int, inputs: Mapping[str, Array]) -> int:
-        seen, kept = inputs.get("comp_ctx_lengths"), len(inputs.get(KEPT, [0]))
+        context, kept = inputs.get("comp_ctx_lengths"), len(inputs.get(KEPT, [0]))
         fitting = [
             index
             for index, one in enumerate(self._every)
             if count <= one["batch_size"]
             and width <= one["seq_len"]
             and _keeps(one, kept)
-            and (seen is None or len(seen) == one.get("comp_ctx_lengths"))
+            and (context is None or len(context) == one.get("comp_ctx_lengths"))
         ]
         if not fitting:
-            reads = "" if seen is None else f" that reads {len(seen):,} rows of the cache"
+            reads = "" if context is None else f" that reads {len(context):,} rows of the cache"
             reads += f" with logits after {kept:,} of them" if kept > 1 else ""
             raise GenerationError(
                 f"The program takes no call of {count} x {width:,} tokens{reads}; expected at most "

@@ -71,8 +71,8 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
         GenerationError: If the config names another number of labels.
     """
     listed = dict(enumerate(config.get("label_names") or ()))  # timm's field
-    told = config.get("id2label") or listed
-    named = {int(number): str(name) for number, name in told.items()}
+    id2label = config.get("id2label") or listed
+    named = {int(number): str(name) for number, name in id2label.items()}
     if named and sorted(named) != list(range(count)):
         raise GenerationError(
             f"config.json names the labels {sorted(named)}, but the graph has {count}. Expected 0 to {count - 1} in "
@@ -92,13 +92,13 @@ def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Ar
         GenerationError: If the config names an unsupported activation.
     """
     own = config.get("sentence_transformers") or {}
-    told = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    if count == 1 and told:
-        name = str(told).rpartition(".")[2]
+    activation = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    if count == 1 and activation:
+        name = str(activation).rpartition(".")[2]
         if name not in _ACTIVATIONS:
             raise GenerationError(
-                f"config.json makes scores with {told!r}; expected {' or '.join(_ACTIVATIONS)}. Run the package's "
-                f"graph with an activation of your own, or change the entry in the checkpoint and build again."
+                f"config.json makes scores with {activation!r}; expected {' or '.join(_ACTIVATIONS)}. Run the "
+                "package's graph with an activation of your own, or change the entry in the checkpoint and build again."
             )
         return _ACTIVATIONS[name]
     if config.get("problem_type") == "regression":

@@ -14,7 +14,7 @@ from qeff_zoo.runtime.program import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritingRules:
+class LogitsProcessorSettings:
     """Logits processor settings of a package. Lengths count the start token, as in transformers.
 
     Args:
@@ -50,7 +50,7 @@ class WritingRules:
     repetition_penalty: float = field(default=1.0)
 
     @classmethod
-    def read(cls, folder: Path) -> "WritingRules":
+    def read(cls, folder: Path) -> "LogitsProcessorSettings":
         """Return the settings of a package; older checkpoints have them in config.json.
 
         Raises:
@@ -60,11 +60,11 @@ class WritingRules:
         inner = config.get("decoder") or config.get("text_config")
         if isinstance(inner, Mapping):  # a config of several models
             config = {**inner, **{name: one for name, one in config.items() if one is not None}}
-        said = read_json(folder / "generation_config.json") or config
+        settings = read_json(folder / "generation_config.json") or config
         start = next(
             (
                 found
-                for one in (said, config)
+                for one in (settings, config)
                 for name in ("decoder_start_token_id", "bos_token_id")
                 if isinstance(found := one.get(name), int)
             ),
@@ -75,27 +75,27 @@ class WritingRules:
                 f"Package {str(folder)!r} has no decoder_start_token_id; expected the token that answers begin with, "
                 "in generation_config.json. Add it to the checkpoint, and build again."
             )
-        ends = frozenset(_listed(said.get("eos_token_id", config.get("eos_token_id"))))
-        bad = [tuple(word) for word in said.get("bad_words_ids") or ()]
+        ends = frozenset(_listed(settings.get("eos_token_id", config.get("eos_token_id"))))
+        bad = [tuple(word) for word in settings.get("bad_words_ids") or ()]
         bad = [word for word in bad if not (len(word) == 1 and word[0] in ends)]
         return cls(
             start=start,
             ends=ends,
-            first=said.get("forced_bos_token_id"),
-            last=next(iter(_listed(said.get("forced_eos_token_id"))), None),
-            min_length=said.get("min_length") or 0,
-            min_new_tokens=said.get("min_new_tokens") or 0,
-            max_length=said.get("max_length"),
-            max_new_tokens=said.get("max_new_tokens"),
-            ngram=said.get("no_repeat_ngram_size") or 0,
-            source_ngram=said.get("encoder_no_repeat_ngram_size") or 0,
+            first=settings.get("forced_bos_token_id"),
+            last=next(iter(_listed(settings.get("forced_eos_token_id"))), None),
+            min_length=settings.get("min_length") or 0,
+            min_new_tokens=settings.get("min_new_tokens") or 0,
+            max_length=settings.get("max_length"),
+            max_new_tokens=settings.get("max_new_tokens"),
+            ngram=settings.get("no_repeat_ngram_size") or 0,
+            source_ngram=settings.get("encoder_no_repeat_ngram_size") or 0,
             never=(
-                *(said.get("suppress_tokens") or ()),
+                *(settings.get("suppress_tokens") or ()),
                 *(word[0] for word in bad if len(word) == 1),
             ),
-            not_first=tuple(said.get("begin_suppress_tokens") or ()),
+            not_first=tuple(settings.get("begin_suppress_tokens") or ()),
             not_after=tuple((word[:-1], word[-1]) for word in bad if len(word) > 1),
-            repetition_penalty=said.get("repetition_penalty") or 1.0,
+            repetition_penalty=settings.get("repetition_penalty") or 1.0,
         )
 
     def limit(self, begun: int) -> int | None:

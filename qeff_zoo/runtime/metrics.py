@@ -86,12 +86,12 @@ class Metrics:
             ("images", self.images, self.encoded_images),
             ("recordings", self.audio, self.encoded_audio),
         )
-        seen = "".join(
+        media = "".join(
             f"{encoded:,} of {count:,} {kind} encoded in {self.encoding_s:.2f} s; "
             for kind, count, encoded in read
             if count
         )
-        return seen + (
+        return media + (
             f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
             f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
             f"{self.total_s:.2f} s in all{drafted}"

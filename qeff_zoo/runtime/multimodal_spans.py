@@ -165,7 +165,7 @@ class Views(MultimodalSpans):
     parts: tuple[CrossAttentionImage, ...]
     by_grid = False
 
-    def seen(self, start: int, stop: int, most: int) -> Array:
+    def tile_mask(self, start: int, stop: int, most: int) -> Array:
         """Return the image tiles that tokens in a range attend to, (tokens, most, tiles).
 
         Tokens attend to an image from its placeholder token to that of the next one; images with adjacent placeholder
@@ -180,15 +180,15 @@ class Views(MultimodalSpans):
             A mask with 1 for an attended tile, 0 for other tiles of the prompt's images, -1 without an image.
         """
         tokens = np.arange(start, stop)
-        seen = np.full((stop - start, most, len(self.parts[0].tiles)), -1, np.int64)
+        mask = np.full((stop - start, most, len(self.parts[0].tiles)), -1, np.int64)
         end = np.iinfo(np.int64).max
         following = [*self.starts[1:], end]
         for place in reversed(range(len(self.parts))):
             begun, following_one = self.starts[place], following[place]
             end = end if following_one == begun + 1 else following_one
             visible = (tokens >= begun) & (tokens < end)
-            seen[:, place] = visible[:, None] & self.parts[place].tiles
-        return seen
+            mask[:, place] = visible[:, None] & self.parts[place].tiles
+        return mask
 
     def name(self, start: int, stop: int) -> bytes:
         """Return the digest of all images: tokens before the first attend to all, later tokens to their states."""

@@ -70,15 +70,15 @@ def open_prefix_cache(
         choices = replace(choices, answers=kept)
     if not (choices.answers or choices.folder):
         return PrefixCache(decoder, choices.bytes)
-    asked = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
+    option = "prefix_cache_answers" if choices.answers else "prefix_cache_dir"
     if not decoder.movable:
         raise GenerationError(
-            f"Package {str(package)!r} runs on a device that keeps its states, and {asked} is given; expected states "
+            f"Package {str(package)!r} runs on a device that keeps its states, and {option} is given; expected states "
             "that can be read and written. Leave it out."
         )
     if choices.bytes == 0:
         raise GenerationError(
-            f"{asked} is given, and prefix_cache_bytes is 0; expected a prefix cache. Leave one of them out."
+            f"{option} is given, and prefix_cache_bytes is 0; expected a prefix cache. Leave one of them out."
         )
     files = None
     if choices.folder is not None:
@@ -145,7 +145,7 @@ class PrefixCache:
     def keys(
         self,
         tokens: Sequence[int],
-        insets: MultimodalSpans | None = None,
+        spans: MultimodalSpans | None = None,
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
@@ -155,7 +155,7 @@ class PrefixCache:
 
         Args:
             tokens: Token ids of a prompt, with or without generated tokens.
-            insets: Images or audio of the prompt, if any.
+            spans: Images or audio of the prompt, if any.
             adapter: Digest of the LoRA adapter; empty for the base model.
             known: Keys of the first blocks.
         """
@@ -166,8 +166,8 @@ class PrefixCache:
             before = keys[-1] if keys else hashlib.blake2b(adapter, digest_size=_KEY).digest()
             digest = hashlib.blake2b(before, digest_size=_KEY)
             digest.update(np.array(tokens[start : start + self.block], np.int64).tobytes())
-            if insets is not None:
-                digest.update(insets.name(start, start + self.block))
+            if spans is not None:
+                digest.update(spans.name(start, start + self.block))
             keys.append(digest.digest())
         return keys
 
@@ -181,7 +181,7 @@ class PrefixCache:
         row: int,
         done: int,
         length: int,
-        insets: MultimodalSpans | None = None,
+        spans: MultimodalSpans | None = None,
     ) -> int:
         """Restore the states of cached blocks of a prompt in a batch slot.
 
@@ -190,7 +190,7 @@ class PrefixCache:
             row: Batch slot of the decoder.
             done: Number of tokens that the slot has run.
             length: Number of tokens of the prompt: at least one is left to compute.
-            insets: Images or audio of the prompt, if any: spans that must be in one call are restored whole.
+            spans: Images or audio of the prompt, if any: spans that must be in one call are restored whole.
 
         Returns:
             Number of tokens that the slot has now.
@@ -206,7 +206,7 @@ class PrefixCache:
                 break
             found.append(states)
             last += 1
-        while found and insets and insets.end(done, last * self.block) != last * self.block:
+        while found and spans and spans.end(done, last * self.block) != last * self.block:
             found.pop()
             last -= 1
         for place, states in enumerate(found, first):

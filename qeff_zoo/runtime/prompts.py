@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
-from qeff_zoo.runtime.block_attention import Passages
+from qeff_zoo.runtime.block_attention import DocumentCache
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ class PromptReader:
         self.folder = folder
         self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
         #: Documents of block attention; None if requests may have none.
-        self.passages: Passages | None = None
+        self.document_cache: DocumentCache | None = None
         self._ctx_len = ctx_len
 
     def encode(self, prompt: Prompt, *, chat: bool | ChatOptions = False) -> list[int]:
@@ -89,7 +89,7 @@ class PromptReader:
         Raises:
             GenerationError: If blocks or prompt are invalid.
         """
-        if self.passages is None:
+        if self.document_cache is None:
             raise GenerationError(
                 f"A request has {len(documents)} documents, and the session of {str(self.folder)!r} takes none; "
                 "expected "

@@ -74,10 +74,10 @@ def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
     """
     if reason := _obstacle(decoder, folder):
         raise _refusal(folder, reason)
-    seen = _run(decoder)
+    states = _run(decoder)
     known: list[Turn] = []
     found: dict[str, Turn] = {}
-    for name, keys in seen.items():
+    for name, keys in states.items():
         if not name.startswith(_KEY):
             if any(_off(keys[0], value) > _CLOSE for value in keys.values()):
                 raise _refusal(
@@ -98,7 +98,7 @@ def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
 
 def _refusal(folder: Path, reason: str) -> GenerationError:
     return GenerationError(
-        f"Package {str(folder)!r} cannot put passages together: {reason}. Expected keys and values of all positions in "
+        f"Package {str(folder)!r} cannot combine documents: {reason}. Expected keys and values of all positions in "
         "float32, with plain RoPE. Run it without blocks."
     )
 

@@ -187,7 +187,7 @@ class Sampler:
         self._changes = self._penalizes or bool(sampling.logit_bias)
         self._random = generator(sampling)
         self._counts: dict[int, int] = {}  # of generated tokens
-        self._seen = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
+        self._occurred = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
 
     def next(self, logits: Array) -> int:
         """Return the next token.
@@ -245,16 +245,16 @@ class Sampler:
         likeliest(logits)
         tokens, shares = self._limited(self._scores(logits))
         ours = shares / shares.sum(dtype=np.float64)
-        theirs = np.zeros_like(ours)
+        drafted = np.zeros_like(ours)
         at = np.searchsorted(guess.among, tokens).clip(max=len(guess.among) - 1)
         known = guess.among[at] == tokens
-        theirs[known] = guess.shares[at[known]]
+        drafted[known] = guess.shares[at[known]]
         place = np.flatnonzero(tokens == guess.token)
         # The draft was sampled from q, which therefore is above 0.
-        if len(place) and self._random.random() * theirs[place[0]] < ours[place[0]]:
+        if len(place) and self._random.random() * drafted[place[0]] < ours[place[0]]:
             token = guess.token
         else:
-            left = np.maximum(ours - theirs, 0)
+            left = np.maximum(ours - drafted, 0)
             # If only rounding leaves nothing, p equals q.
             token = int(tokens[_reach(left if left.any() else ours, self._random.random())])
         return self.take(token)
@@ -302,37 +302,37 @@ class Sampler:
         """Return logits after bias and penalties; a copy if there are any."""
         if not self._changes:
             return logits
-        asked = self._sampling
-        present = asked.presence_penalty or asked.frequency_penalty
+        sampling = self._sampling
+        present = sampling.presence_penalty or sampling.frequency_penalty
         scores = logits.copy()
         scores[self._bias[0]] += self._bias[1]
-        if asked.repetition_penalty != 1:
-            self._seen.update(self._counts)
-            seen = np.fromiter(self._seen, np.int64)
-            found = scores[seen]
-            scores[seen] = np.where(
-                found < 0, found * asked.repetition_penalty, found / asked.repetition_penalty
+        if sampling.repetition_penalty != 1:
+            self._occurred.update(self._counts)
+            occurred = np.fromiter(self._occurred, np.int64)
+            found = scores[occurred]
+            scores[occurred] = np.where(
+                found < 0, found * sampling.repetition_penalty, found / sampling.repetition_penalty
             )
         if present and self._counts:
             tokens = np.fromiter(self._counts, np.int64)
             counts = np.fromiter(self._counts.values(), np.float32)
-            scores[tokens] -= asked.presence_penalty + asked.frequency_penalty * counts
+            scores[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
         return scores
 
     def _limited(self, scores: Array) -> tuple[Array, Array]:
         """Return the candidate tokens, ascending, and their unnormalized probabilities."""
-        asked = self._sampling
+        sampling = self._sampling
         tokens, kept = np.arange(len(scores)), scores
-        if 0 < asked.top_k < len(scores):
-            tokens = largest(scores, asked.top_k)
+        if 0 < sampling.top_k < len(scores):
+            tokens = largest(scores, sampling.top_k)
             kept = scores[tokens]
-        temperature = max(asked.temperature, _COLDEST)
+        temperature = max(sampling.temperature, _COLDEST)
         shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
-        if asked.top_p < 1:
-            inside = _nucleus(shares, asked.top_p)
+        if sampling.top_p < 1:
+            inside = _nucleus(shares, sampling.top_p)
             tokens, shares = tokens[inside], shares[inside]
-        if asked.min_p:
-            inside = np.flatnonzero(shares >= asked.min_p)
+        if sampling.min_p:
+            inside = np.flatnonzero(shares >= sampling.min_p)
             tokens, shares = tokens[inside], shares[inside]
         return tokens, shares
 

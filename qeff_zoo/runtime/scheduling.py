@@ -3,9 +3,9 @@
 
 A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
 step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time. If
-more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts,
-or of some while others decode. Otherwise it runs a short piece of one prompt, if the length of calls changes no bit
-(`Decoder.split`).
+more than a third of the requests wait for their first token, the prefill call runs a chunk of each of their prompts:
+first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
+calls changes no bit (`Decoder.split`).
 
 Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
 the client with the fewest, and a client without any takes one from a client with several. The evicted request is
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qeff_zoo.runtime.answers import Answer, Request
-from qeff_zoo.runtime.block_attention import Passages, Placing
+from qeff_zoo.runtime.block_attention import DocumentCache, Placing
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.metrics import Timings
@@ -38,8 +38,6 @@ from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 #: Pieces of `Decoder.split` tokens in a prefill call beside decoding requests. Fewer cost more for each token and delay
 #: first tokens; more delay next tokens.
 _BESIDE = 4
-#: As many in one that runs several prompts.
-_TOGETHER = 12
 
 
 @dataclass(eq=False)
@@ -106,16 +104,22 @@ class _Slot:
             no_single: Whether a last token of the prompt that would run alone is added.
         """
         if self.placing:
-            passage = self.placing.next[self.done : self.done + length]
-            return Piece(passage, self.done, None, self.answer.adapter.slot)
-        request, slot, drawing = self.answer.request, self.answer.adapter.slot, self.answer.drawing
+            document = self.placing.next[self.done : self.done + length]
+            return Piece(document, self.done, None, self.answer.adapter.slot)
+        request, adapter_slot, drawing = (
+            self.answer.request,
+            self.answer.adapter.slot,
+            self.answer.drawing,
+        )
         generated = self.done - len(request.prompt)
         if generated < 0:
-            stop = _end(request.prompt, self.done, length, request.insets, no_single=no_single)
+            stop = _end(request.prompt, self.done, length, request.spans, no_single=no_single)
             tokens: Sequence[int] = request.prompt[self.done : stop]
         else:
             tokens = self.answer.token_ids[generated : generated + length]
-        return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
+        return Piece(
+            tokens, self.done, request.spans, adapter_slot, len(request.source), drawing=drawing
+        )
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
         """Return a draft after the newest token, which is still to run.
@@ -129,7 +133,7 @@ class _Slot:
         if self.drafter is None or most < 1:
             return []
         if isinstance(self.drafter, Sharing):
-            self.drafter.sees(self.row)
+            self.drafter.set_slot(self.row)
         return self.drafter.draft([*request.prompt, *answer], most, rows)
 
 
@@ -141,7 +145,7 @@ class Scheduler:
         prefixes: Prefix cache.
         speculation: Speculative decoding; None without it.
         sources: Encoder of texts or images for the decoder; None without one.
-        passages: Computed documents of block attention; None if prompts may have none.
+        document_cache: Computed documents of block attention; None if prompts may have none.
     """
 
     def __init__(
@@ -150,15 +154,15 @@ class Scheduler:
         prefixes: PrefixCache,
         speculation: Speculation | None = None,
         sources: Sources | None = None,
-        passages: Passages | None = None,
+        document_cache: DocumentCache | None = None,
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
-        self._sources, self._passages = sources, passages
+        self._sources, self._document_cache = sources, document_cache
         # If prompts run token by token as well, generated tokens are computed the same way.
         alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
         self._keeps_answers = prefixes.answers or alike
         self._groups: list[_Group] = []  # with waiting requests, in the order of submission
-        self._seats: list[_Slot] = []  # in the order of admission
+        self._slots: list[_Slot] = []  # in the order of admission
         #: Whether the length of a call changes no bit unless it is one, see `Decoder.split`.
         self._splits = decoder.split < decoder.sizes.prefill_seq_len
         self._shortest_next = False
@@ -173,22 +177,22 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Number of requests in a batch slot."""
-        return len(self._seats)
+        return len(self._slots)
 
-    def run_prompt(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Array:
+    def run_prompt(self, prompt: Sequence[int], spans: MultimodalSpans | None = None) -> Array:
         """Run a prompt in batch slot 0, in the same calls as a request's; all slots must be free.
 
         Args:
             prompt: Token ids that fit the context.
-            insets: Images of the prompt.
+            spans: Images of the prompt.
 
         Returns: Logits after the prompt, (vocab,).
         """
-        keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
-        done, logits = self._prefixes.restore(keys, 0, 0, len(prompt), insets), np.empty(0)
+        keys, length = self._prefixes.keys(prompt, spans), self._decoder.sizes.prefill_seq_len
+        done, logits = self._prefixes.restore(keys, 0, 0, len(prompt), spans), np.empty(0)
         while done < len(prompt):
-            stop = _end(prompt, done, length, insets, no_single=self._splits)
-            piece = Piece(prompt[done:stop], done, insets)
+            stop = _end(prompt, done, length, spans, no_single=self._splits)
+            piece = Piece(prompt[done:stop], done, spans)
             logits = self._decoder.prefill({0: piece})[0]
             done += len(piece.tokens)
             self._prefixes.save(keys, 0, done, piece.start)
@@ -211,11 +215,11 @@ class Scheduler:
     def fail(self, error: Exception) -> None:
         """End all requests with an error."""
         waiting = [answer for group in self._groups for answer in group.waiting]
-        for answer in [*waiting, *(seat.answer for seat in self._seats)]:
+        for answer in [*waiting, *(slot.answer for slot in self._slots)]:
             if not answer.ended:
                 answer.fail(error)
         self._groups.clear()
-        self._seats.clear()
+        self._slots.clear()
 
     def step(self) -> bool:
         """Run at most one prefill call and one decode call.
@@ -225,29 +229,29 @@ class Scheduler:
         """
         if self._groups:
             self._admit()
-        if prefilling := [seat for seat in self._seats if seat.prefills]:
+        if prefilling := [slot for slot in self._slots if slot.prefills]:
             length = self._chunk_length(len(prefilling))
             self._prefill(self._next_chunk(prefilling, length), length)
-        if decoding := [seat for seat in self._seats if not seat.prefills]:
+        if decoding := [slot for slot in self._slots if not slot.prefills]:
             self._pack(decoding)
             self._decode(decoding)
-        return bool(self._groups or self._seats)
+        return bool(self._groups or self._slots)
 
     def _admit(self) -> None:
         """Give free batch slots to waiting groups, first to the one with the fewest.
 
         Among requests admitted together the shortest prompt is first, since it decodes first.
         """
-        taken = {seat.row for seat in self._seats}
+        taken = {slot.row for slot in self._slots}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
-        rows = Counter(seat.group for seat in self._seats)
+        rows = Counter(slot.group for slot in self._slots)
         joined: list[tuple[Answer, _Group]] = []
         while self._groups:
             group = min(self._groups, key=lambda one: rows[one])  # the oldest of equals
-            if len(joined) == len(free) and not rows[group] and (seat := self._spare(rows)):
-                self._evict(seat)
-                rows[seat.group] -= 1
-                free.append(seat.row)
+            if len(joined) == len(free) and not rows[group] and (slot := self._spare(rows)):
+                self._evict(slot)
+                rows[slot.group] -= 1
+                free.append(slot.row)
             if len(joined) == len(free):
                 break
             joined.append((group.waiting.popleft(), group))
@@ -259,15 +263,17 @@ class Scheduler:
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             prompt = () if request.documents else request.prompt
-            keys = self._prefixes.keys(prompt, request.insets, answer.adapter.digest)
+            keys = self._prefixes.keys(prompt, request.spans, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
-            seat = _Slot(answer, group, row, keys, drafter)
-            self._seats.append(seat)
+            slot = _Slot(answer, group, row, keys, drafter)
+            self._slots.append(slot)
             if request.documents:
-                assert self._passages is not None, "the request is of another session"
+                assert self._document_cache is not None, "the request is of another session"
                 digest = answer.adapter.digest
-                seat.placing = Placing(self._passages, request.prompt, request.documents, digest)
-            self._take_over(seat)
+                slot.placing = Placing(
+                    self._document_cache, request.prompt, request.documents, digest
+                )
+            self._take_over(slot)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
         """Encode the texts or images of new requests, each into its batch slot; again after an eviction."""
@@ -277,57 +283,53 @@ class Scheduler:
             self.timings.prefill_seconds += self._sources.seconds - before
             self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
-    def _take_over(self, seat: _Slot) -> None:
+    def _take_over(self, slot: _Slot) -> None:
         """Restore a prompt that another process computed; after an eviction, it is computed here."""
-        handed, seat.answer.handed = seat.answer.handed, None
+        handed, slot.answer.handed = slot.answer.handed, None
         if handed is not None:
-            self._decoder.restore(seat.row, 0, handed.states, latest=True)
-            seat.done = len(seat.answer.request.prompt)
-            self._extend([seat], {seat.row: handed.logits})
+            self._decoder.restore(slot.row, 0, handed.states, latest=True)
+            slot.done = len(slot.answer.request.prompt)
+            self._extend([slot], {slot.row: handed.logits})
 
     def _spare(self, rows: Counter[_Group]) -> _Slot | None:
         """Choose the request to evict for a group without slots: the least advanced of the group with most slots."""
         group, count = rows.most_common(1)[0]
-        seats = [seat for seat in self._seats if seat.group is group]
-        return min(seats, key=lambda seat: seat.done) if count > 1 else None
+        slots = [slot for slot in self._slots if slot.group is group]
+        return min(slots, key=lambda slot: slot.done) if count > 1 else None
 
-    def _evict(self, seat: _Slot) -> None:
+    def _evict(self, slot: _Slot) -> None:
         """Take a request's batch slot away; the request is the first of its group to wait."""
-        self._seats.remove(seat)
-        seat.answer.reused_tokens = 0
-        seat.group.waiting.appendleft(seat.answer)
-        if seat.group not in self._groups:
-            self._groups.append(seat.group)
+        self._slots.remove(slot)
+        slot.answer.reused_tokens = 0
+        slot.group.waiting.appendleft(slot.answer)
+        if slot.group not in self._groups:
+            self._groups.append(slot.group)
 
     def _next_chunk(self, prefilling: list[_Slot], length: int) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
-        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt,
-        and not much longer if others decode. At most half of it is padding.
+        does not wait for a long one. Unless many requests wait, the call is no longer than a chunk of one prompt.
+        At most half of it is padding.
         """
         if self._shortest_next:
-            shortest = min(prefilling, key=lambda seat: seat.left)
-            prefilling.sort(key=lambda seat: seat is not shortest)
+            shortest = min(prefilling, key=lambda slot: slot.left)
+            prefilling.sort(key=lambda slot: slot is not shortest)
         self._shortest_next = not self._shortest_next
-        most = length
-        if self._many_wait(len(prefilling)):
-            most *= len(prefilling)
-            if len(prefilling) < self.running:
-                most = max(length, min(most, _TOGETHER * self._decoder.split))
+        most = length * (len(prefilling) if self._many_wait(len(prefilling)) else 1)
         chunk: list[_Slot] = []
         widths: list[int] = []
-        for seat in prefilling:
-            self._reuse(seat)
-            width = len(seat.next_piece(length, no_single=self._splits).tokens)
+        for slot in prefilling:
+            self._reuse(slot)
+            width = len(slot.next_piece(length, no_single=self._splits).tokens)
             together = [*widths, width]
             padded = len(together) * max(together)
             if not chunk or (
-                seat.done == chunk[0].done
+                slot.done == chunk[0].done
                 and padded <= min(most, 2 * sum(together))
-                and not self._will_be_reused(seat, chunk)
+                and not self._will_be_reused(slot, chunk)
             ):
-                chunk.append(seat)
+                chunk.append(slot)
                 widths = together
         return chunk
 
@@ -344,61 +346,61 @@ class Scheduler:
         """Whether a prefill call runs prompts whole: more than a third of the requests wait for their first token."""
         return 3 * waiting > self.running
 
-    def _reuse(self, seat: _Slot) -> None:
+    def _reuse(self, slot: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""
-        if seat.placing:
-            found = 0 if seat.done else seat.placing.look()
-            self._place(seat)
+        if slot.placing:
+            found = 0 if slot.done else slot.placing.look()
+            self._place(slot)
         else:
-            prompt, insets = seat.answer.request.prompt, seat.answer.request.insets
-            done = self._prefixes.restore(seat.keys, seat.row, seat.done, len(prompt), insets)
-            found, seat.done = done - seat.done, done
-        seat.answer.reused_tokens += found
+            prompt, spans = slot.answer.request.prompt, slot.answer.request.spans
+            done = self._prefixes.restore(slot.keys, slot.row, slot.done, len(prompt), spans)
+            found, slot.done = done - slot.done, done
+        slot.answer.reused_tokens += found
         self.timings.reused_tokens += found
 
-    def _place(self, seat: _Slot) -> None:
+    def _place(self, slot: _Slot) -> None:
         """Write the documents of a prompt into its batch slot once all of them are computed."""
-        if seat.placing and not seat.placing.key:
-            seat.done, seat.placing = seat.placing.place(seat.row), None
+        if slot.placing and not slot.placing.key:
+            slot.done, slot.placing = slot.placing.place(slot.row), None
 
-    def _will_be_reused(self, seat: _Slot, chunk: Sequence[_Slot]) -> bool:
+    def _will_be_reused(self, slot: _Slot, chunk: Sequence[_Slot]) -> bool:
         """Whether a prompt of this call computes the block or document that comes next."""
-        if seat.placing:
-            return any(one.placing and one.placing.key == seat.placing.key for one in chunk)
-        place = self._prefixes.place(seat.done)
-        key = seat.keys[place : place + 1]
+        if slot.placing:
+            return any(one.placing and one.placing.key == slot.placing.key for one in chunk)
+        place = self._prefixes.place(slot.done)
+        key = slot.keys[place : place + 1]
         return any(key and key == one.keys[place : place + 1] for one in chunk)
 
     def _prefill(self, chunk: Sequence[_Slot], length: int) -> None:
-        pieces = {seat.row: seat.next_piece(length, no_single=self._splits) for seat in chunk}
+        pieces = {slot.row: slot.next_piece(length, no_single=self._splits) for slot in chunk}
         begun = time.perf_counter()
         logits = self._decoder.prefill(pieces)
         self.timings.prefill_seconds += time.perf_counter() - begun
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
-        for seat in chunk:
-            seat.done += len(pieces[seat.row].tokens)
-        # Of passages, what a drafter would read is not where it is.
-        self._tell([seat for seat in chunk if not seat.answer.request.documents], pieces)
-        for seat in chunk:
-            if seat.placing and seat.done == len(seat.placing.next):
-                seat.placing.save(seat.row)
-                seat.done = 0
-                self._place(seat)
+        for slot in chunk:
+            slot.done += len(pieces[slot.row].tokens)
+        # Hidden states of documents are not at their positions in the prompt.
+        self._update_drafters([slot for slot in chunk if not slot.answer.request.documents], pieces)
+        for slot in chunk:
+            if slot.placing and slot.done == len(slot.placing.next):
+                slot.placing.save(slot.row)
+                slot.done = 0
+                self._place(slot)
         self._extend(chunk, logits)
-        for seat in chunk:
-            self._keep(seat, pieces[seat.row].start)
+        for slot in chunk:
+            self._keep(slot, pieces[slot.row].start)
 
-    def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
+    def _update_drafters(self, slots: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
-        for seat in seats:
+        for slot in slots:
             # In this order, since `isinstance` with a protocol is slower.
-            if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
-                hidden, insets = self._decoder.hidden[seat.row], seat.answer.request.insets
-                start = pieces[seat.row].stop - len(hidden)
+            if slot.row in self._decoder.hidden and isinstance(slot.drafter, Reader):
+                hidden, spans = self._decoder.hidden[slot.row], slot.answer.request.spans
+                start = pieces[slot.row].stop - len(hidden)
                 # Drafters do not support images; after them positions continue as in any text.
-                left = max(0, int(insets.places[-1]) + 1 - start) if insets else 0
+                left = max(0, int(spans.places[-1]) + 1 - start) if spans else 0
                 if len(hidden) > left:
-                    seat.drafter.read(start + left, hidden[left:])
+                    slot.drafter.read(start + left, hidden[left:])
 
     def _decode(self, decoding: Sequence[_Slot]) -> None:
         """Run the newest token of each slot, with its draft after it, and tokens of restored states before it."""
@@ -406,113 +408,113 @@ class Scheduler:
             self._decode_one(decoding)
             return
         drafts = self._draft(decoding, self._speculation.most)
-        several = [seat for seat in decoding if seat in drafts or seat.due > 1]
+        several = [slot for slot in decoding if slot in drafts or slot.due > 1]
         if several:
             self._check(several, drafts, self._speculation.most)
-        if one := [seat for seat in decoding if seat not in several]:
+        if one := [slot for slot in decoding if slot not in several]:
             self._decode_one(one)
 
     def _draft(self, decoding: Sequence[_Slot], most: int) -> dict[_Slot, Sequence[int | Drawn]]:
         """Return drafts for all slots; none if each is checked in a separate call, and one has no draft that pays."""
-        starts = {seat.row: seat.done for seat in decoding}
+        starts = {slot.row: slot.done for slot in decoding}
         alone = len(self._decoder.verified_together(starts, most + 1)) > 1
         drafts: dict[_Slot, Sequence[int | Drawn]] = {}
         # The slot without a draft last time is first, so that the others do not draft in vain.
-        for seat in sorted(decoding, key=lambda seat: seat is not self._silent):
-            drafts[seat] = seat.draft(most, len(decoding) if alone else 1)
-            if alone and not drafts[seat]:
-                self._silent = seat
+        for slot in sorted(decoding, key=lambda slot: slot is not self._silent):
+            drafts[slot] = slot.draft(most, len(decoding) if alone else 1)
+            if alone and not drafts[slot]:
+                self._silent = slot
                 return {}
         # A call serves all slots: if one has a draft, the others are in the call, too.
         return drafts if any(drafts.values()) else {}
 
     def _check(
         self,
-        seats: Sequence[_Slot],
+        slots: Sequence[_Slot],
         drafts: Mapping[_Slot, Sequence[int | Drawn]],
         most: int,
     ) -> None:
         """Run several tokens of each slot; generation continues as long as sampled tokens match the draft."""
-        ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
+        ahead = [(slot, slot.next_piece(most + 1), drafts.get(slot, [])) for slot in slots]
         pieces = {
-            seat.row: piece._replace(tokens=[*piece.tokens, *map(token_of, draft)])
-            for seat, piece, draft in ahead
+            slot.row: piece._replace(tokens=[*piece.tokens, *map(token_of, draft)])
+            for slot, piece, draft in ahead
         }
         held = {
-            seat: self._decoder.save(seat.row, seat.done, seat.done)
-            for seat, _, draft in ahead
+            slot: self._decoder.save(slot.row, slot.done, slot.done)
+            for slot, _, draft in ahead
             if draft and not self._decoder.only_grows
         }
         begun = time.perf_counter()
         logits = self._decoder.verify(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
-        starts = {seat: seat.done for seat in seats}
-        self._tell(seats, pieces)
-        for seat, piece, draft in ahead:
-            before = len(seat.answer.token_ids)
-            seat.done += len(piece.tokens)
-            if not seat.is_current:
+        starts = {slot: slot.done for slot in slots}
+        self._update_drafters(slots, pieces)
+        for slot, piece, draft in ahead:
+            before = len(slot.answer.token_ids)
+            slot.done += len(piece.tokens)
+            if not slot.is_current:
                 continue
-            accepted = seat.answer.extend_as(draft, logits[seat.row][len(piece.tokens) - 1 :])
-            self.timings.decode_tokens += len(seat.answer.token_ids) - before
+            accepted = slot.answer.extend_as(draft, logits[slot.row][len(piece.tokens) - 1 :])
+            self.timings.decode_tokens += len(slot.answer.token_ids) - before
             self.timings.drafted_tokens += len(draft)
             self.timings.accepted_tokens += accepted
-            if seat.drafter and draft:
-                seat.drafter.accepted(accepted)
-            if accepted < len(draft) and seat in held:
-                seat.done = piece.start
-                self._decoder.restore(seat.row, seat.done, held[seat], latest=True)
+            if slot.drafter and draft:
+                slot.drafter.accepted(accepted)
+            if accepted < len(draft) and slot in held:
+                slot.done = piece.start
+                self._decoder.restore(slot.row, slot.done, held[slot], latest=True)
             else:
-                seat.done += accepted
+                slot.done += accepted
         self._leave()
-        for seat in seats:
-            self._keep(seat, starts[seat])
+        for slot in slots:
+            self._keep(slot, starts[slot])
 
     def _decode_one(self, decoding: Sequence[_Slot]) -> None:
-        pieces = {seat.row: seat.next_piece(1) for seat in decoding}
+        pieces = {slot.row: slot.next_piece(1) for slot in decoding}
         begun = time.perf_counter()
         logits = self._decoder.decode(pieces)
         self.timings.decode_seconds += time.perf_counter() - begun
         self.timings.decode_tokens += len(decoding)
-        self._tell(decoding, pieces)
-        for seat in decoding:
-            seat.done += 1
+        self._update_drafters(decoding, pieces)
+        for slot in decoding:
+            slot.done += 1
         self._extend(decoding, logits)
-        for seat in decoding:
-            self._keep(seat, seat.done - 1)
+        for slot in decoding:
+            self._keep(slot, slot.done - 1)
 
-    def _keep(self, seat: _Slot, since: int) -> None:
+    def _keep(self, slot: _Slot, since: int) -> None:
         """Cache the blocks that a call has completed; `since` is the number of tokens before it."""
-        prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
-        if request.documents:  # what comes after passages depends on where they are
+        prefixes, answer, request = self._prefixes, slot.answer, slot.answer.request
+        if request.documents:  # later states depend on the positions of documents
             return
-        if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
-            tokens = [*request.prompt, *answer.token_ids][: seat.done]
-            seat.keys = prefixes.keys(tokens, request.insets, answer.adapter.digest, seat.keys)
-        prefixes.save(seat.keys, seat.row, seat.done, since)
+        if self._keeps_answers and prefixes.place(slot.done) > len(slot.keys):
+            tokens = [*request.prompt, *answer.token_ids][: slot.done]
+            slot.keys = prefixes.keys(tokens, request.spans, answer.adapter.digest, slot.keys)
+        prefixes.save(slot.keys, slot.row, slot.done, since)
 
-    def _extend(self, seats: Sequence[_Slot], logits: Mapping[int, Array]) -> None:
+    def _extend(self, slots: Sequence[_Slot], logits: Mapping[int, Array]) -> None:
         """Append the next token to each generation."""
-        current = [seat for seat in seats if seat.is_current]
+        current = [slot for slot in slots if slot.is_current]
         drawn = self._decoder.drawn
-        for seat in current:
-            if seat.answer.drawing:
-                seat.answer.extend_by(drawn[seat.row])
+        for slot in current:
+            if slot.answer.drawing:
+                slot.answer.extend_by(drawn[slot.row])
             else:
-                seat.answer.extend(logits[seat.row])
+                slot.answer.extend(logits[slot.row])
         if current:
             self.timings.first = self.timings.first or time.perf_counter()
         self._leave()
 
     def _leave(self) -> None:
         """Free the batch slots of generations that have ended."""
-        self._seats = [seat for seat in self._seats if not seat.answer.ended]
+        self._slots = [slot for slot in self._slots if not slot.answer.ended]
 
     def _pack(self, decoding: Sequence[_Slot]) -> None:
         """Make decoding slots adjacent if states can be moved: some calls take only adjacent slots."""
         if not self._decoder.movable:
             return
-        rows = [seat.row for seat in decoding]
+        rows = [slot.row for slot in decoding]
         count = len(rows)
         if max(rows) - min(rows) < count:
             return
@@ -520,8 +522,8 @@ class Scheduler:
             range(start, start + count) for start in range(self._decoder.sizes.rows - count + 1)
         ]
         block = max(blocks, key=lambda block: sum(row in block for row in rows))
-        outside = [seat for seat in decoding if seat.row not in block]
-        by_row = {seat.row: seat for seat in self._seats}
+        outside = [slot for slot in decoding if slot.row not in block]
+        by_row = {slot.row: slot for slot in self._slots}
         for row in block:
             here = by_row.get(row)
             if here in decoding:
@@ -537,10 +539,10 @@ def _end(
     prompt: Sequence[int],
     done: int,
     length: int,
-    insets: MultimodalSpans | None,
+    spans: MultimodalSpans | None,
     *,
     no_single: bool,
 ) -> int:
     """Return where the next call of a prompt ends: beyond `length` tokens for a span, or for a last single token."""
     stop = done + length + (no_single and len(prompt) == done + length + 1)
-    return stop if insets is None else insets.end(done, stop)
+    return stop if spans is None else spans.end(done, stop)

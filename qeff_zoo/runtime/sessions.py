@@ -113,8 +113,8 @@ def open_session(
         others = {one.role for one in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role) for role in others}  # opened on demand
         if task.before and task.role == "decoder":
-            said = package.manifest["spec"]["task"]
-            choices["chosen"] = {**said, VISION_SIZE: answering.vision_size}
+            settings = package.manifest["spec"]["task"]
+            choices["chosen"] = {**settings, VISION_SIZE: answering.vision_size}
         session: Session = task.session()(package.path, observed, **choices)
     if block_attention:
         assert isinstance(session, TextGenerationSession)

@@ -70,6 +70,11 @@ class TemplateSource:
         """Return whether the source contains a name, such as that of a variable."""
         return re.search(rf"\b{re.escape(name)}\b", self.text) is not None
 
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template renders definitions of functions."""
+        return self.names("tools")
+
     def render(self, messages: Sequence[Message], **values: Any) -> str:
         """Render messages.
 

@@ -20,7 +20,7 @@ from qeff_zoo.runtime.answers import (
     passing_on,
     require_no_choices,
 )
-from qeff_zoo.runtime.block_attention import Passages
+from qeff_zoo.runtime.block_attention import DocumentCache
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.encoder_inputs import Sources
@@ -187,9 +187,9 @@ class TextGenerationSession(PromptReader):
             chat: Whether each prompt is a user message, to which the chat template applies; or options of the
                 template, such as `ChatOptions(variables={"enable_thinking": False})`.
             adapter: Name of one of `adapters`; None for the model as it is.
-            grammar: The form of the answers; None for any.
-            documents: Passages before each prompt, as for `request`.
-            stream: Told of text as it comes.
+            grammar: Structured output; None for free text.
+            documents: Documents before each prompt, as for `request`.
+            stream: Callback for new text.
 
         Returns:
             One result per prompt, in their order; `metrics` has the speed.
@@ -279,9 +279,9 @@ class TextGenerationSession(PromptReader):
             ignore_eos: Whether EOS tokens do not end generation.
             chat: Whether the prompt is a user message; or options of the chat template.
             adapter: Name of one of `adapters`.
-            grammar: The form of the answer.
-            documents: Passages before the prompt, each computed by itself, whatever stands before it (block attention),
-                of a session that was opened with `block_attention`. Of a chat they begin the user's message.
+            grammar: Structured output.
+            documents: Documents before the prompt, computed independently (block attention); the session is opened
+                with `block_attention`. In a chat they begin the user's message.
             thinking: Budget of the reasoning of a chat; None for no limit.
 
         Raises:
@@ -317,9 +317,9 @@ class TextGenerationSession(PromptReader):
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
                 f"{brief(stops[0])}; expected no stop strings. Leave them out."
             )
-        said = [{"role": "user", "content": str(prompt)}] if chat else prompt
+        messages = [{"role": "user", "content": str(prompt)}] if chat else prompt
         parts = (
-            self.encode_parts(said, documents, options_of(chat))
+            self.encode_parts(messages, documents, options_of(chat))
             if documents
             else [self.encode(prompt, chat=chat)]
         )
@@ -348,13 +348,13 @@ class TextGenerationSession(PromptReader):
         )
 
     def allow_documents(self) -> None:
-        """Let requests have passages that are computed by themselves; how keys turn is found first.
+        """Allow requests with documents that are computed independently; the rotation of keys is measured first.
 
         Raises:
             GenerationError: If the model's keys cannot be rotated to other positions, or the session is in use.
         """
         with self.exclusively():
-            self.passages = Passages(self.decoder, self.folder, self._prefixes.kept)
+            self.document_cache = DocumentCache(self.decoder, self.folder, self._prefixes.kept)
 
     def answer(
         self, request: Request, listen: Callable[[Delta | None], None] | None = None
@@ -412,8 +412,8 @@ class TextGenerationSession(PromptReader):
     @property
     def shown(self) -> Mapping[str, int]:
         """Numbers of images or audio inputs in requests so far, and of encoded ones, by the names in `Stats`."""
-        asked = {one.kind: one.asked for one in self.readers}
-        return asked | {f"encoded_{one.kind}": one.read for one in self.readers}
+        counts = {one.kind: one.asked for one in self.readers}
+        return counts | {f"encoded_{one.kind}": one.read for one in self.readers}
 
     @property
     def kept_bytes(self) -> int:
@@ -434,7 +434,7 @@ class TextGenerationSession(PromptReader):
             )
         try:
             yield Scheduler(
-                self.decoder, self._prefixes, self.speculation, self.sources, self.passages
+                self.decoder, self._prefixes, self.speculation, self.sources, self.document_cache
             )
         finally:
             self._in_use.release()
@@ -498,8 +498,8 @@ class TextGenerationSession(PromptReader):
 def _eos_token_ids(folder: Path) -> frozenset[int]:
     """Return all tokens that end generation, from the generation config, else from the config."""
     config = read_json(folder / "config.json")
-    for told in (read_json(folder / "generation_config.json"), config, model_config(config)):
-        found = told.get("eos_token_id")
+    for settings in (read_json(folder / "generation_config.json"), config, model_config(config)):
+        found = settings.get("eos_token_id")
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()

@@ -312,9 +312,9 @@ class TextStream:
 
 def _tidies(settings: Mapping[str, Any], model: object) -> bool:
     """Return whether decoded text loses spaces as in transformers: for BPE only with a second setting."""
-    asked = bool(settings.get("clean_up_tokenization_spaces"))
+    cleans_up = bool(settings.get("clean_up_tokenization_spaces"))
     of_bpe = settings.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
-    return asked and (not isinstance(model, tokenizers.models.BPE) or bool(of_bpe))
+    return cleans_up and (not isinstance(model, tokenizers.models.BPE) or bool(of_bpe))
 
 
 def _tidied(text: str) -> str:

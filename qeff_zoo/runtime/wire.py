@@ -32,15 +32,17 @@ def as_bytes(array: Array) -> memoryview:
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def packed(said: Mapping[str, Any]) -> bytes:
+def packed(message: Mapping[str, Any]) -> bytes:
     """Return the JSON of a message, preceded by its length."""
-    text = json.dumps(said).encode()
+    text = json.dumps(message).encode()
     return len(text).to_bytes(LENGTH, "big") + text
 
 
-def send(connection: socket.socket, said: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+def send(
+    connection: socket.socket, message: Mapping[str, Any], arrays: Sequence[Array] = ()
+) -> None:
     """Send a message."""
-    connection.sendall(packed(said))
+    connection.sendall(packed(message))
     for array in arrays:
         connection.sendall(as_bytes(array))
 
@@ -84,32 +86,32 @@ def parsed(text: bytes) -> dict[str, Any]:
         HandoffError: If the JSON is not an object.
     """
     try:
-        said = json.loads(text)
+        message = json.loads(text)
     except (RecursionError, ValueError) as error:
         raise HandoffError(
             f"A message is no JSON: {error}. Expected one of a hand-over. See what is at that port."
         ) from error
-    if not isinstance(said, dict):
+    if not isinstance(message, dict):
         raise HandoffError(
-            f"A message is a JSON {type(said).__name__}; expected an object. See what is at that port."
+            f"A message is a JSON {type(message).__name__}; expected an object. See what is at that port."
         )
-    return said
+    return message
 
 
-def require_version(said: Mapping[str, Any], who: str) -> None:
+def require_version(message: Mapping[str, Any], who: str) -> None:
     """Reject a message of another version.
 
     Args:
-        said: JSON of the message.
+        message: JSON of the message.
         who: The sender, for messages.
 
     Raises:
         HandoffError: If the version differs.
     """
-    if said.get("version") != VERSION:
+    if message.get("version") != VERSION:
         raise HandoffError(
-            f"{who} speaks version {str(said.get('version'))[:12]} of the hand-over; expected {VERSION}. Install the "
-            "same qeff-zoo on both sides."
+            f"{who} speaks version {str(message.get('version'))[:12]} of the hand-over; expected {VERSION}. Install "
+            "the same qeff-zoo on both sides."
         )
 
 
@@ -142,21 +144,21 @@ def sizes_of(groups: Sequence[Mapping[str, Array]]) -> list[dict[str, list[Any]]
     ]
 
 
-def room_for(told: Any) -> list[dict[str, Array]]:
+def room_for(headers: Any) -> list[dict[str, Array]]:
     """Allocate arrays of a message's types and shapes.
 
     Raises:
         HandoffError: If there are none, or they are too large.
     """
     sizes = (
-        [one.items() if isinstance(one, dict) else None for one in told]
-        if isinstance(told, list)
+        [one.items() if isinstance(one, dict) else None for one in headers]
+        if isinstance(headers, list)
         else [None]
     )
     every = [size for one in sizes for _, size in one or ()]
     if None in sizes or len(every) > _MOST_IN_ALL or not all(map(_is_size, every)):
         raise HandoffError(
-            f"A message says of its arrays {str(told)[:60]!r}; expected a type and a shape of each, and at most "
+            f"A message says of its arrays {str(headers)[:60]!r}; expected a type and a shape of each, and at most "
             f"{_MOST_IN_ALL:,}. Use the same qeff-zoo on both sides."
         )
     # An axis of length 0 counts as 1: numpy rejects a product that is too large beside it.

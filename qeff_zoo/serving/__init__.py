@@ -2,15 +2,22 @@
 """Server of packages over OpenAI's, Anthropic's and ollama's APIs, with a page for people (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.fleet import check_budget
 from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.server import bind, bind_unix, is_local, serve, serve_prefills, serve_several
+from qeff_zoo.serving.server import (
+    bind,
+    bind_unix,
+    check_package,
+    is_local,
+    serve,
+    serve_prefills,
+    serve_several,
+)
 
 __all__ = [
     "ServerOptions",
     "bind",
     "bind_unix",
-    "check_budget",
+    "check_package",
     "create_app",
     "is_local",
     "serve",

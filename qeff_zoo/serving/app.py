@@ -12,7 +12,7 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.matching import PictureQueue
+from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.model import Model
@@ -29,7 +29,7 @@ from qeff_zoo.versions import installed
 
 from . import adapters, errors, ollama, tokens
 
-Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
+Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
@@ -176,6 +176,7 @@ def guarded(
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
+    app = ollama.JsonBodies(app)
     app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)

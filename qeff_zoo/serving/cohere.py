@@ -14,8 +14,8 @@ from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.serving.embeddings import base64_of, shortened
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.encoder_schemas import CohereEmbedRequest
 from qeff_zoo.serving.errors import invalid
-from qeff_zoo.serving.schemas import CohereEmbedRequest
 from qeff_zoo.serving.scores import encoded, require_few
 
 #: Names of sentence-transformers' prompts by Cohere's kinds of input, the first that a model has.

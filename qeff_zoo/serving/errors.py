@@ -40,13 +40,21 @@ class ApiError(Exception):
         message: Message for the author of the client.
         param: Name of the faulty parameter.
         code: Error code for programs.
+        details: Further fields of the error for programs.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self.details = {} if details is None else {"details": details}
 
     @property
     def body(self) -> dict[str, Any]:
@@ -56,6 +64,7 @@ class ApiError(Exception):
             "type": "error",
             "error": {
                 "message": self.message, "type": kind, "param": self.param, "code": self.code,
+                **self.details,
             }
         }  # fmt: skip
 
@@ -100,7 +109,9 @@ def too_large(most: str) -> ApiError:
     )
 
 
-def unknown_parameter(name: str, value: object) -> ApiError:
+def unknown_parameter(
+    name: str, value: object, details: Mapping[str, object] | None = None
+) -> ApiError:
     """Return the refusal of an unsupported parameter that would change the result."""
     return ApiError(
         400,
@@ -108,6 +119,7 @@ def unknown_parameter(name: str, value: object) -> ApiError:
         "without it. Leave it out.",
         param=brief(name)[1:-1],
         code="unsupported_parameter",
+        details=details,
     )
 
 
@@ -219,16 +231,18 @@ def _sentence(problems: Sequence[Any]) -> str:
 
 def _http(request: Request, error: HTTPException) -> ApiError:
     """Replace the errors of FastAPI by ours."""
-    asked = f"{request.method} {request.url.path}"
+    endpoint = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return ApiError(
             404,
-            f"There is no {asked}; expected a path of /openapi.json. Ask for one of those.",
+            f"There is no {endpoint}; expected a path of /openapi.json. Ask for one of those.",
             code="unknown_url",
         )
     if error.status_code == 405:
         return ApiError(
-            405, f"{asked} is not possible; expected another method.", code="method_not_supported"
+            405,
+            f"{endpoint} is not possible; expected another method.",
+            code="method_not_supported",
         )
     problem = str(error.detail).rstrip(".")
     return ApiError(error.status_code, f"{problem}. Correct the request.", code="invalid_body")

@@ -6,6 +6,7 @@ requests, the request waits.
 """
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -53,14 +54,12 @@ class Loaded:
         app: Endpoints of the model.
         model: Description of the model.
         metrics: Metrics of the model.
-        nbytes: Memory of the model.
         max_body_bytes: Maximum size of a request's body.
     """
 
     app: ASGIApp
     model: Model
     metrics: Metrics
-    nbytes: int
     max_body_bytes: int = MAX_MEDIA_BYTES
 
 
@@ -70,7 +69,7 @@ class Member:
 
     Args:
         name: Name of the model in requests.
-        nbytes: Estimated memory of the model, until it is loaded for the first time.
+        nbytes: Memory of the model.
         load: Function that returns a context manager that loads the model; called in a thread.
     """
 
@@ -271,7 +270,7 @@ def check_budget(name: str, nbytes: int, budget: int | None) -> None:
 
     Args:
         name: Name of the model.
-        nbytes: Estimated memory of the model.
+        nbytes: Memory of the model.
         budget: Memory in bytes; None for no limit.
 
     Raises:
@@ -298,7 +297,6 @@ def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
 def _enter(member: Member) -> None:
     member.loaded = member.stack.enter_context(member.load())
     member.loaded_since = time.monotonic()
-    member.nbytes = max(member.nbytes, member.loaded.nbytes)
     settle()
 
 
@@ -327,7 +325,12 @@ def _model_of(scope: Scope, body: bytes) -> str:
     try:
         content = from_json(body)
     except ValueError:
-        return ""
+        try:
+            content = json.loads(
+                body
+            )  # slower; also reads UTF-16 and a byte-order mark, as the endpoints
+        except (ValueError, RecursionError):
+            return ""
     named = content.get("model") if isinstance(content, dict) else ""
     return named if isinstance(named, str) else ""
 

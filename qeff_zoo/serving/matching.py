@@ -18,16 +18,17 @@ from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
+from qeff_zoo.serving.encoder_schemas import ImageEmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
-from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
+from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 
 
-class PictureQueue:
+class ImageQueue:
     """Queue of embedding requests for images or texts, in the order of arrival.
 
     Args:
@@ -37,10 +38,10 @@ class PictureQueue:
 
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
-        self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo images")
         #: Pool of threads that decode images.
         self.pool = MediaPool(BOUNDS.decoded_bytes)
-        self._tokens = self._pictures = 0
+        self._tokens = self._images = 0
 
     async def embed(
         self, preparation: Preparation[tuple[Array | None, list[Encoded]]]
@@ -53,20 +54,20 @@ class PictureQueue:
             ApiError: The server shuts down, or the request is refused.
         """
         with self._requests.one():
-            pictures, texts = await self.pool.prepare(preparation)
+            images, texts = await self.pool.prepare(preparation)
             try:
                 running = asyncio.get_running_loop().run_in_executor(
-                    self._worker, self._embed, pictures, texts
+                    self._worker, self._embed, images, texts
                 )
             except RuntimeError as error:
                 raise shutting_down() from error
             return texts, await running
 
-    def _embed(self, pictures: Array | None, texts: list[Encoded]) -> Array:
+    def _embed(self, images: Array | None, texts: list[Encoded]) -> Array:
         self._tokens += sum(len(text.ids) for text in texts)
-        if pictures is not None:
-            self._pictures += len(pictures)
-            return self.session.run(pictures)
+        if images is not None:
+            self._images += len(images)
+            return self.session.run(images)
         return cast("ZeroShotSession", self.session).embed_texts([text.ids for text in texts])
 
     def stats(self) -> Stats:
@@ -79,8 +80,8 @@ class PictureQueue:
             prompt_tokens=self._tokens,
             reused_tokens=0,
             generated_tokens=0,
-            images=self._pictures,
-            encoded_images=self._pictures,
+            images=self._images,
+            encoded_images=self._images,
         )
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class PictureQueue:
 
 
 def routes(
-    api: str, queue: PictureQueue, admit: Callable[[Any], object], hosts: Collection[str]
+    api: str, queue: ImageQueue, admit: Callable[[Any], object], hosts: Collection[str]
 ) -> APIRouter:
     """Return the endpoint of embeddings.
 
@@ -102,7 +103,7 @@ def routes(
     router = APIRouter()
 
     @router.post(f"{api}embeddings")
-    async def embeddings(request: Request, body: PictureEmbeddingRequest) -> Response:
+    async def embeddings(request: Request, body: ImageEmbeddingRequest) -> Response:
         admit(body)
         try:
             with blaming("messages" if body.messages else "input"):
@@ -118,12 +119,12 @@ def routes(
 
 
 def _read(
-    session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
+    session: ImageEmbeddingSession, body: ImageEmbeddingRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Array | None, list[Encoded]]]:
     """Return the pixels of a request's image, or its tokenized texts."""
-    urls = [("picture", url) for message in body.messages or () for url in message.pictures]
-    said = [message.text for message in body.messages or () if message.text]
-    texts = [*(listed(body.input) if body.input else []), *said]
+    urls = [("image", url) for message in body.messages or () for url in message.images]
+    messages = [message.text for message in body.messages or () if message.text]
+    texts = [*(listed(body.input) if body.input else []), *messages]
     param = "messages" if body.messages else "input"
     for message in body.messages or ():
         if message.recordings or message.videos:
@@ -133,24 +134,24 @@ def _read(
             )
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
-            f"The request has {len(urls)} pictures and {len(texts)} texts; expected one picture in 'messages', or "
+            f"The request has {len(urls)} images and {len(texts)} texts; expected one image in 'messages', or "
             "texts in 'input'. Send them apart.",
             param,
         )
     if texts and not session.reads_texts:
         raise _refusal(
-            f"Model {body.model!r} reads pictures alone; expected one in 'messages', as a part of type image_url. Send "
+            f"Model {body.model!r} reads images alone; expected one in 'messages', as a part of type image_url. Send "
             "that, or ask a model that reads texts.",
             param,
         )
     with blaming(param):
         read = cast("ZeroShotSession", session).read(texts) if texts else []
-    pictures = yield from read_media(urls, hosts)
-    if not pictures:
+    images = yield from read_media(urls, hosts)
+    if not images:
         return None, read
     with blaming(param):
-        (width, height) = size_of(pictures[0], BOUNDS.images)
-        work = partial(session.prepare, pictures)
+        (width, height) = size_of(images[0], BOUNDS.images)
+        work = partial(session.prepare, images)
         return (yield Step(work, BYTES_OF_PIXEL * width * height)), read
 
 

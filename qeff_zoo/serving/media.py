@@ -13,10 +13,12 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
+
+from anyio import CancelScope
 
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.steps import Steps, finished
@@ -75,6 +77,8 @@ def _advance(preparation: Preparation[_T], given: Any) -> tuple[Step | None, Any
         return preparation.send(given), None
     except StopIteration as end:
         return None, end.value
+    finally:
+        del given  # see `_turn`
 
 
 class MediaPool:
@@ -94,15 +98,18 @@ class MediaPool:
     async def prepare(self, preparation: Preparation[_T]) -> _T:
         """Prepare a request. Cancellation ends it before its next step."""
         given: Any = None
-        while True:
-            step, made = await _turn(self._preparing, partial(_advance, preparation, given))
-            if step is None:
-                prepared: _T = made
-                return prepared
-            try:
-                given = await self._do(step)
-            except (ZooError, ApiError) as error:
-                given = error
+        try:
+            while True:
+                step, made = await _turn(self._preparing, partial(_advance, preparation, given))
+                if step is None:
+                    prepared: _T = made
+                    return prepared
+                try:
+                    given = await self._do(step)
+                except (ZooError, ApiError) as error:
+                    given = error
+        finally:
+            del given  # see `_turn`
 
     async def _do(self, step: Step) -> Any:
         if step.fetches:
@@ -190,15 +197,23 @@ class _Lane:
 
 
 async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
-    """Call a function in a thread of a pool, after the calls before it."""
+    """Call a function in a thread of a pool, after the calls before it.
+
+    An exception refers to the frames through which it passes. Those that also refer to the exception would stay in
+    memory, with the files of a request, until Python collects garbage.
+    """
     called = pool.submit(work)
+    del work
     try:
         await _end_of(called)
+        return called.result()
     except asyncio.CancelledError:
         if not called.cancel():  # its memory is in use until it returns
-            await _end_of(called)
+            with CancelScope(shield=True):  # from anyio, which repeats a cancellation
+                await _end_of(called)
         raise
-    return called.result()
+    finally:
+        del called
 
 
 def _end_of(called: Future[Any]) -> asyncio.Future[None]:
@@ -211,7 +226,7 @@ def _end_of(called: Future[Any]) -> asyncio.Future[None]:
             ended.set_result(None)
 
     def pass_on(_: object) -> None:
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(wake)
 
     called.add_done_callback(pass_on)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qeff_zoo.serving.errors import ApiError, brief
+from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Share, Stop
 
@@ -65,7 +65,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | list[dict[str, Any]]
 
 
@@ -79,9 +79,16 @@ class CountRequest(RequestBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: Any = None  # every prompt is cached
+    thread: dict[str, Any] | None = None
 
     def as_chat(self) -> Object:
-        """Return the body of the chat."""
+        """Return the body of the chat.
+
+        Raises:
+            ApiError: The server would have to keep the conversation.
+        """
+        if self.thread:
+            raise _unsupported_thread(self.thread)
         messages = [message for one in self.messages for message in _messages_of(one)]
         if self.system:
             text = self.system if isinstance(self.system, str) else _text_of(self.system)
@@ -125,6 +132,12 @@ class MessagesRequest(CountRequest):
         return {**super().as_chat(), **given, "stop": self.stop_sequences}
 
 
+def _unsupported_thread(thread: Mapping[str, Any]) -> ApiError:
+    """Return the refusal of a kept conversation, after which Anthropic's tool runner sends whole conversations."""
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return unknown_parameter("thread", thread, details)
+
+
 def _tool(tool: MessageTool) -> Object:
     function = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
@@ -136,6 +149,9 @@ def _messages_of(message: Message) -> Iterator[Object]:
     """Yield the messages of a chat: one of each result of a tool, and one of the rest."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
+        return
+    if message.role == "system":
+        yield {"role": message.role, "content": _text_of(message.content)}
         return
     if message.role == "assistant":
         yield _assistant(message.content)

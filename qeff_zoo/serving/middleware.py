@@ -24,9 +24,6 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
-_LARGE = (
-    1 << 16
-)  # bytes; the client of a larger body may have left while the event loop received it
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
 

@@ -180,7 +180,7 @@ class Reply:
     def _beside(
         self,
         number: int,
-        said: Delta | Generation,
+        output: Delta | Generation,
         logprobs: Sequence[TokenLogprobs],
         *,
         calls: bool,
@@ -189,7 +189,7 @@ class Reply:
 
         They exclude EOS tokens and the text after a stop string.
         """
-        length = self._lengths.get(number, 0) + len(said.text)
+        length = self._lengths.get(number, 0) + len(output.text)
         known = [*self._held.get(number, ()), *logprobs]
         shown = [one for one in known if one.offset < length or self.shown.tokenizer is None]
         self._lengths[number], self._held[number] = length, known[len(shown) :]
@@ -198,7 +198,7 @@ class Reply:
             found = {"content": [*map(self.shown.of_chat, shown)], "refusal": None}
         elif self.logprobs:
             found = self.shown.of_completion(shown)
-        reason = _FINISH_REASONS[said.finish_reason]
+        reason = _FINISH_REASONS[output.finish_reason]
         reason = "tool_calls" if calls and reason == "stop" else reason
         return {"logprobs": found, "finish_reason": reason}
 

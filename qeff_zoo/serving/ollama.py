@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qeff_zoo.runtime import Generation, Handle
 from qeff_zoo.runtime.chat_output import Event, Output, Reasoning, Text
@@ -19,6 +20,7 @@ from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.embeddings import shortened
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.encoder_schemas import EmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.model import Model
@@ -32,7 +34,7 @@ from qeff_zoo.serving.ollama_schemas import (
     completion_of,
 )
 from qeff_zoo.serving.prompts import prepare_completion
-from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.scores import encoded, require_few
 from qeff_zoo.serving.streaming import EventStream
 from qeff_zoo.versions import installed
@@ -40,6 +42,24 @@ from qeff_zoo.versions import installed
 #: Paths that describe the models of a server.
 OWN_PATHS = ("/api/tags", "/api/show", "/api/version", "/api/ps")
 PATHS = ("/api/chat", "/api/generate", "/api/embed", *OWN_PATHS)
+
+
+class JsonBodies:
+    """Middleware that declares every body of this API as JSON, as ollama does: its clients and `curl -d` may not.
+
+    Args:
+        app: App behind the checks of `Origin`, without which a web page could send any undeclared body.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["path"] in PATHS:
+            headers = [one for one in scope["headers"] if one[0] != b"content-type"]
+            scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
+        await self._app(scope, receive, send)
 
 
 def routes(runs: ChatRuns) -> APIRouter:

@@ -18,9 +18,9 @@ class ServerOptions:
     """Options of a server.
 
     Args:
-        name: Name of the model for clients.
+        name: Name of the model for clients; empty for several models.
         aliases: Further names of the model.
-        fingerprint: Build key of the package.
+        fingerprint: Build key of the package; empty for several models.
         api_keys: Keys, one of which clients must send; none for no key. Prefill servers get the first.
         max_queue: Maximum number of requests that wait for a batch slot.
         shutdown_timeout: Seconds for running requests to finish.
@@ -44,8 +44,8 @@ class ServerOptions:
         ServingError: A value is out of range.
     """
 
-    name: str
-    fingerprint: str
+    name: str = ""
+    fingerprint: str = ""
     aliases: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     max_queue: int = 1024

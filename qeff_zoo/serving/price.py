@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
+from qeff_zoo.media.audio import AudioLimits, OpenedAudio, open_audio
 from qeff_zoo.media.images import ImageLimits, size_of
-from qeff_zoo.media.sound import OpenedSound, SoundLimits, open_sound
 from qeff_zoo.media.videos import pixels_of
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.serving.errors import ApiError
@@ -58,9 +58,9 @@ class Bounds:
         return ImageLimits(pixels=self.pixels)
 
     @property
-    def sounds(self) -> SoundLimits:
+    def sounds(self) -> AudioLimits:
         """Limits of one recording."""
-        return SoundLimits(seconds=self.seconds, values=self.values)
+        return AudioLimits(seconds=self.seconds, values=self.values)
 
 
 BOUNDS = Bounds()
@@ -125,7 +125,7 @@ def price(
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
     films = [pixels_of(one) for one in brought.get("videos", ())]
-    sounds = [open_sound(one, _RATE, limits=bounds.sounds) for one in brought.get("audio", ())]
+    sounds = [open_audio(one, _RATE, limits=bounds.sounds) for one in brought.get("audio", ())]
     shown = [1] * len(sizes)
     if session is not None and "images" in session.takes:
         shown = cast("ImageTextToTextSession", session).tokens_of(sizes)
@@ -144,7 +144,7 @@ def price(
     )
 
 
-def bytes_of_sound(sound: OpenedSound, rate: int) -> int:
+def bytes_of_sound(sound: OpenedAudio, rate: int) -> int:
     """Return the memory of a recording during its decoding to a rate and its feature extraction."""
     return int(sound.seconds * rate) * BYTES_OF_SAMPLE
 
@@ -162,11 +162,11 @@ def check_context(
     """
     ctx_len = session.decoder.sizes.ctx_len
     if tokens + (limit or 1) > ctx_len:
-        asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
+        generated = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
         raise ApiError(
             400,
-            f"The prompt has {tokens:,} tokens, and {asked}; expected at most {ctx_len:,} together. Shorten it, or ask "
-            "for fewer.",
+            f"The prompt has {tokens:,} tokens, and {generated}; expected at most {ctx_len:,} together. Shorten it, or "
+            "ask for fewer.",
             param=param,
             code="context_length_exceeded",
         )

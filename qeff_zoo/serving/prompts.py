@@ -39,7 +39,7 @@ _FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
         "json_schema": Grammar.json,
     }
 )
-_CODES = {"picture": "invalid_image_url", "video": "invalid_video_url"}
+_CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 
 
 def chat_requests(
@@ -85,13 +85,11 @@ def prepare_chat(
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if session.describes_images:
-        picture, begun = yield from _shown(session, body, hosts)
+        image, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
-            asked = price(session, body, {"images": [picture]}, bounds)
-        work = partial(
-            _choices, session, body, picture, limit, logprobs, "messages", adapter, begun
-        )
-        found: list[Request] = yield Step(work, sum(asked.nbytes["images"]))
+            cost = price(session, body, {"images": [image]}, bounds)
+        work = partial(_choices, session, body, image, limit, logprobs, "messages", adapter, begun)
+        found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
         return Chat(requests=found)
     if session.chat_template is None:
         raise ApiError(
@@ -102,7 +100,7 @@ def prepare_chat(
         )
     brought = yield from _brought(session, body, hosts)
     with blaming("messages"):
-        asked = price(session, body, brought, bounds)
+        cost = price(session, body, brought, bounds)
     messages = [message.as_template_input() for message in body.messages]
     options = chat_options(body)
     with blaming("chat_template"):
@@ -113,10 +111,10 @@ def prepare_chat(
         documents, tokens = parts or ([], session.encode_chat(messages, options))
     tokens = _truncated(session, body, tokens, limit, whole=bool(brought or documents))
     length = 1 if session.sources else sum(map(len, [*documents, tokens]))
-    check_context(session, length + asked.placeholders, limit, param)
+    check_context(session, length + cost.placeholders, limit, param)
     if brought:
         reads = cast("MediaTextSession", session)
-        brought = yield from _encoded(reads, brought, asked, length, limit)
+        brought = yield from _encoded(reads, brought, cost, length, limit)
     plan = output_plan(
         session, body, _form(session, body), tokens, formats or ChatFormats(), options
     )
@@ -124,14 +122,14 @@ def prepare_chat(
     if "videos" not in brought:
         found = work(brought, documents)
     else:
-        found = yield Step(_of_videos(work, brought, documents), sum(asked.nbytes["videos"]))
+        found = yield Step(_of_videos(work, brought, documents), sum(cost.nbytes["videos"]))
     return plan.chat(requests=found)
 
 
 def _encoded(
     session: MediaTextSession,
     brought: Mapping[str, Sequence[Any]],
-    asked: Price,
+    cost: Price,
     length: int,
     limit: int | None,
 ) -> Preparation[dict[str, Sequence[Any]]]:
@@ -140,19 +138,19 @@ def _encoded(
     Args:
         session: Session of the model.
         brought: Files by argument.
-        asked: Cost of the request.
+        cost: Cost of the request.
         length: Number of tokens of its prompt, with one placeholder for each file.
         limit: Maximum number of generated tokens.
     """
     encoded = dict(brought)
-    left = asked.placeholders
+    left = cost.placeholders
     for argument in ("images", "audio"):
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
             with blaming("messages"):
-                found.append((yield Step(work, asked.nbytes[argument][place])))
-            left += len(session.run_of(found[-1])) - asked.tokens[argument][place]
+                found.append((yield Step(work, cost.nbytes[argument][place])))
+            left += len(session.run_of(found[-1])) - cost.tokens[argument][place]
             check_context(session, length + left, limit, "messages")
     return {argument: files for argument, files in encoded.items() if files}
 
@@ -187,7 +185,7 @@ def _shown(
     found = {
         f"role {brief(message.role)}": message.role != "user",
         f"{len(body.messages):,} messages": bool(others),
-        f"{len(message.pictures):,} pictures": len(message.pictures) != 1,
+        f"{len(message.images):,} images": len(message.images) != 1,
         "videos": bool(message.videos),
         "recordings": bool(message.recordings),
         **{brief(name): value is not None for name, value in extra.items()},
@@ -195,24 +193,24 @@ def _shown(
     if wrong := [name for name, is_there in found.items() if is_there]:
         raise ApiError(
             400,
-            f"Model {body.model!r} writes of one picture, and the request has {', '.join(wrong)}; expected one message "
-            "of role 'user' with one part of type image_url, and perhaps text. Send each picture by itself.",
+            f"Model {body.model!r} writes of one image, and the request has {', '.join(wrong)}; expected one message "
+            "of role 'user' with one part of type image_url, and perhaps text. Send each image by itself.",
             param="messages",
             code="invalid_value",
         )
-    (picture,) = yield from read_media([("picture", url) for url in message.pictures], hosts)
-    return picture, {"prompt": message.text or None}
+    (image,) = yield from read_media([("image", url) for url in message.images], hosts)
+    return image, {"prompt": message.text or None}
 
 
 def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[dict[str, Sequence[Any]]]:
     """Return the files of images, videos and recordings in the messages."""
-    urls = [("picture", url) for message in body.messages for url in message.pictures]
+    urls = [("image", url) for message in body.messages for url in message.images]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
     for found, argument, nouns in (
-        (urls, "images", "pictures"),
+        (urls, "images", "images"),
         (films, "videos", "videos"),
         (recordings, "audio", "recordings"),
     ):
@@ -237,7 +235,7 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Prepa
     """Return the files of images and videos in messages; for a video in single frames, a list of its images.
 
     Args:
-        urls: Kind of each file, "picture" or "video", and its URL: a `data:` URL, or a web URL.
+        urls: Kind of each file, "image" or "video", and its URL: a `data:` URL, or a web URL.
         hosts: Hosts that the operator allows web URLs of.
 
     Raises:
@@ -274,7 +272,7 @@ def _sent(url: str, noun: str) -> bytes | list[bytes]:
             param="messages",
             code=_CODES[noun],
         )
-    code = "invalid_base64_image" if noun == "picture" else "invalid_base64_video"
+    code = "invalid_base64_image" if noun == "image" else "invalid_base64_video"
     if noun == "video" and head.lower() == "data:video/jpeg;base64":
         return [_decoded(one, "frame", code) for one in content.split(",")]
     return _decoded(content, noun, code)
@@ -312,13 +310,13 @@ def prepare_completion(
     price(session, body, bounds=bounds)
     found: list[Request] = []
     names = ("language", "source_language")
-    told = {name: given for name in names if (given := getattr(body, name)) is not None}
-    if told and not session.translates:
-        raise unknown_parameter(*next(iter(told.items())))
+    languages = {name: given for name in names if (given := getattr(body, name)) is not None}
+    if languages and not session.translates:
+        raise unknown_parameter(*next(iter(languages.items())))
     if session.describes_images:
         raise ApiError(
             400,
-            f"Model {body.model!r} writes of a picture, which a prompt cannot have; expected a chat whose one message "
+            f"Model {body.model!r} writes of an image, which a prompt cannot have; expected a chat whose one message "
             "has a part of type image_url. Use /v1/chat/completions.",
             param="prompt",
             code="invalid_value",
@@ -337,7 +335,7 @@ def prepare_completion(
             body.logprobs,
             "prompt",
             adapter,
-            told,
+            languages,
             documents,
         )
     return Chat(requests=found)
@@ -378,10 +376,10 @@ def _parts(
     options: ChatOptions = USUAL_CHAT,
 ) -> tuple[list[list[int]], list[int]] | None:
     """Return the tokens of documents and of what comes after them; None where there are no documents."""
-    passages: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
-    if not passages:
+    texts: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
+    if not texts:
         return None
-    *documents, tokens = session.encode_parts(prompt, passages, options)
+    *documents, tokens = session.encode_parts(prompt, texts, options)
     return documents, tokens
 
 

@@ -20,16 +20,16 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
-from qeff_zoo.serving.schemas import (
+from qeff_zoo.serving.encoder_schemas import (
     ClassifyRequest,
     EncoderRequest,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
     ScoringRequest,
-    listed,
 )
+from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
+from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines

@@ -20,11 +20,14 @@ from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.package import Package
+from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.runtime import (
     PrefillServer,
     Session,
     TextGenerationSession,
 )
+from qeff_zoo.runtime.chat_output.chat_format import NONE
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import (
@@ -38,7 +41,7 @@ from qeff_zoo.serving.app import (
 )
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
-from qeff_zoo.serving.fleet import Fleet, Loaded, Member
+from qeff_zoo.serving.fleet import Fleet, Loaded, Member, check_budget
 from qeff_zoo.serving.interpreter import settle, tune
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import ResponseCount
@@ -163,6 +166,28 @@ def is_local(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
+def check_package(name: str, package: Package, choices: ServerOptions) -> None:
+    """Check that a package can be served with the options of a server, before it is loaded.
+
+    Args:
+        name: Name of the model.
+        package: The package.
+        choices: Options of the server.
+
+    Raises:
+        ServingError: It exceeds the memory budget, or has no chat template for the format of tool calls.
+    """
+    check_budget(name, needed_memory(package.manifest), choices.memory_budget)
+    if choices.tool_parser in (None, NONE):
+        return
+    template = ChatTemplate.find(package.path)
+    if template is None or not template.takes_tools:
+        raise ServingError(
+            f"--tool-parser is {choices.tool_parser!r}, and model {name!r} has no chat template that renders tools; "
+            "expected one. Leave the flag out, or serve another model."
+        )
+
+
 def serve(
     session: Session,
     listener: socket.socket,
@@ -228,7 +253,7 @@ def serve_several(
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
         own = replace(choices, name=name, fingerprint=package.build_key, aliases=())
         load = partial(_loaded, package, open_session, own, store)
-        return Member(name=name, nbytes=package.size, load=load)
+        return Member(name=name, nbytes=needed_memory(package.manifest), load=load)
 
     fleet = Fleet(
         [member(name, *one) for name, one in packages.items()],
@@ -271,13 +296,10 @@ def _loaded(
             store=store,
         )
         app, model = endpoints(backend, offer)
-        decoder = getattr(session, "decoder", None)
-        states = sum(one.nbytes for one in decoder.states.values()) if decoder else 0
         yield Loaded(
             app=ResponseCount(app, metrics, PATHS),
             model=model,
             metrics=metrics,
-            nbytes=package.size + states,
             max_body_bytes=body_bytes_of(session),
         )
 

@@ -26,7 +26,7 @@ from qeff_zoo.serving import (
 )
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.matching import PictureQueue
+from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
@@ -107,8 +107,8 @@ class Generation:
             )
         if not choices.generation_config:
             session.published_sampling = {}
-        asked, key = choices.prefill_from, choices.api_key
-        prefills = Prefills(session, asked, api_key=key) if asked else None
+        servers, key = choices.prefill_from, choices.api_key
+        prefills = Prefills(session, servers, api_key=key) if servers else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
             yield engine
 
@@ -183,9 +183,9 @@ class ImageEmbeddings:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
-        return closing(PictureQueue(session, max_waiting=choices.max_queue))
+        return closing(ImageQueue(session, max_waiting=choices.max_queue))
 
-    def mount(self, backend: PictureQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+    def mount(self, backend: ImageQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         session = backend.session
         model = offer.model(

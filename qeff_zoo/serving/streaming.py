@@ -121,6 +121,7 @@ async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
     finally:
         task.cancel()
         gone.cancel()
+        del task  # with its exception, which refers to this frame
 
 
 async def _disconnected(request: Request) -> None:

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.datastructures import FormData, UploadFile
 
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
-from qeff_zoo.media.sound import open_sound
+from qeff_zoo.media.audio import open_audio
 from qeff_zoo.runtime import (
     TEMPERATURE_FALLBACK,
     CtcSession,
@@ -73,12 +73,12 @@ class _Job:
     """A waiting or running transcription.
 
     Args:
-        tell: Callback in the worker's thread, with each segment, then the transcription, or the error.
+        emit: Callback in the worker's thread, with each segment, then the transcription, or the error.
         left: Event that is set if the client disconnects.
         runs: Whether one of its windows is being transcribed.
     """
 
-    tell: Callable[[Segment | Transcription | BaseException], None]
+    emit: Callable[[Segment | Transcription | BaseException], None]
     left: bool = False
     runs: bool = False
 
@@ -139,7 +139,7 @@ class SpeechQueue:
         loop = asyncio.get_running_loop()
         fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
 
-        def tell(item: Segment | Transcription | BaseException) -> None:
+        def emit(item: Segment | Transcription | BaseException) -> None:
             if not isinstance(item, Segment) or wanted(item):
                 with suppress(RuntimeError):  # the loop is closed, and no request waits
                     loop.call_soon_threadsafe(fresh.put_nowait, item)
@@ -147,8 +147,8 @@ class SpeechQueue:
         with self._requests.one():
             if self._closing:
                 raise shutting_down()
-            rate, limits, job = self.session.rate, self._bounds.sounds, _Job(tell)
-            opened = await self._pool.run(partial(open_sound, sound, rate, limits=limits))
+            rate, limits, job = self.session.rate, self._bounds.sounds, _Job(emit)
+            opened = await self._pool.run(partial(open_audio, sound, rate, limits=limits))
             nbytes = bytes_of_sound(opened, rate)
             async with self._pool.room(nbytes) as keep:
                 try:
@@ -199,18 +199,18 @@ class SpeechQueue:
             for recording, segments in windows:
                 job = self._jobs[recording]
                 for segment in segments:
-                    job.tell(segment)
+                    job.emit(segment)
                 if recording.ended:
                     del self._jobs[recording]
                     found = session.transcription(recording)
                     if not self._jobs:
                         break  # the session is free when the last client has its result
-                    job.tell(found)
+                    job.emit(found)
                 if self._closing:
                     raise shutting_down()
             else:
                 return
-        job.tell(found)
+        job.emit(found)
 
     def _begin(self) -> None:
         """Start the worker on the waiting recordings, and pass its errors to their requests."""
@@ -231,7 +231,7 @@ class SpeechQueue:
             if self._waiting:
                 self._begin()
         for job in jobs:
-            job.tell(error)
+            job.emit(error)
 
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
@@ -258,7 +258,7 @@ class SpeechQueue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _TranscriptionRequest:
     """Parsed request of a transcription.
 
     Args:
@@ -288,14 +288,14 @@ def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> A
 
     async def answer(request: Request, task: Literal["transcribe", "translate"]) -> Response:
         async with request.form(max_files=1, max_fields=_MAX_FIELDS) as form:
-            asked = await _read(form, queue.session, task, check)
-        if asked.stream:
-            return await _streamed(request, queue, asked)
+            parsed = await _read(form, queue.session, task, check)
+        if parsed.stream:
+            return await _streamed(request, queue, parsed)
         try:
-            found = await unless_gone(request, queue.transcribe(asked.sound, asked.choices))
+            found = await unless_gone(request, queue.transcribe(parsed.sound, parsed.choices))
         except (BusyError, GenerationError, MediaError) as error:
             raise _refusal(error) from error
-        return _written(found, asked, task)
+        return _written(found, parsed, task)
 
     @router.post(f"{prefix}audio/transcriptions")
     async def transcriptions(request: Request) -> Response:
@@ -313,7 +313,7 @@ async def _read(
     session: SpeechSession,
     task: Literal["transcribe", "translate"],
     check: Callable[[str], object],
-) -> _Asked:
+) -> _TranscriptionRequest:
     """Parse a form; refuse unsupported parameters that would change the result."""
     for name, value in form.multi_items():
         if name not in _KNOWN | _IGNORED | {*_TIMES}:
@@ -335,7 +335,7 @@ async def _read(
             f"is {sorted(times)}; expected {' or '.join(GRANULARITIES)}, with response_format verbose_json",
         )
     writes = session.generates
-    if "word" in times and not session.tells_words:
+    if "word" in times and not session.has_word_timestamps:
         raise _invalid(
             _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
         )
@@ -343,14 +343,18 @@ async def _read(
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
     # A model without timestamps has one segment.
-    tells = session.tells_segments
+    has_timestamps = session.has_segment_timestamps
     choices = _choices(
-        fields, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
+        fields,
+        task,
+        writes=writes,
+        has_timestamps=has_timestamps,
+        times=has_timestamps and form_ not in ("json", "text"),
     )
     if writes:
         with blaming("language"):
-            cast("SpeechSeq2SeqSession", session).told(choices.get("language"))
-    return _Asked(
+            cast("SpeechSeq2SeqSession", session).language_token(choices.get("language"))
+    return _TranscriptionRequest(
         sound=await sound.read(),
         choices={**choices, "word_timestamps": True} if writes and "word" in times else choices,
         form=form_,
@@ -364,7 +368,7 @@ def _choices(
     task: Literal["transcribe", "translate"],
     *,
     writes: bool,
-    tells: bool,
+    has_timestamps: bool,
     times: bool,
 ) -> dict[str, Any]:
     """Return the transcription options of a form.
@@ -373,7 +377,7 @@ def _choices(
         fields: Fields of the form.
         task: Task of the endpoint.
         writes: Whether the model generates token by token.
-        tells: Whether the model generates timestamps, and detects silence.
+        has_timestamps: Whether the model generates timestamps, and detects silence.
         times: Whether timestamps are requested.
     """
     given: dict[str, Any] = {
@@ -403,7 +407,9 @@ def _choices(
         return {}
     # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
     fallback = (
-        {**TEMPERATURE_FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
+        {**TEMPERATURE_FALLBACK, "seed": _SEED}
+        if has_timestamps and "temperature" not in given
+        else {}
     )
     # As the model's own code decodes a recording that is longer than a window: with timestamps.
     return {
@@ -443,28 +449,28 @@ def _refusal(error: Exception) -> ApiError:
     return ApiError(400, str(error), param=param, code="invalid_value")
 
 
-def _written(found: Transcription, asked: _Asked, task: str) -> Response:
+def _written(found: Transcription, parsed: _TranscriptionRequest, task: str) -> Response:
     """Return a response in the requested format."""
-    if asked.form == "text":
+    if parsed.form == "text":
         return PlainTextResponse(f"{found.text}\n")
-    if asked.form == "srt":
+    if parsed.form == "srt":
         return PlainTextResponse(subtitles.srt(found.segments))
-    if asked.form == "vtt":
+    if parsed.form == "vtt":
         return PlainTextResponse(subtitles.vtt(found.segments), media_type="text/vtt")
     usage = {"usage": {"type": "duration", "seconds": round(found.seconds, 3)}}
-    if asked.form == "json":
+    if parsed.form == "json":
         return JSONResponse({"text": found.text, **usage})
     language = found.language
     if task == "translate":
-        language = code_of(asked.choices.get("target_language", "en"))
+        language = code_of(parsed.choices.get("target_language", "en"))
     return JSONResponse(
         {
             "task": task,
             "language": name_of(language) if language else None,
             "duration": found.seconds,
             "text": found.text,
-            **({"segments": [*_segments(found)]} if asked.times != {"word"} else {}),
-            **({"words": [*_words(found)]} if "word" in asked.times else {}),
+            **({"segments": [*_segments(found)]} if parsed.times != {"word"} else {}),
+            **({"words": [*_words(found)]} if "word" in parsed.times else {}),
             **usage,
         }
     )
@@ -490,9 +496,11 @@ def _words(found: Transcription) -> Iterator[dict[str, Any]]:
     return ({"word": one.text, "start": one.start, "end": one.end} for one in found.words)
 
 
-async def _streamed(request: Request, queue: SpeechQueue, asked: _Asked) -> Response:
+async def _streamed(
+    request: Request, queue: SpeechQueue, parsed: _TranscriptionRequest
+) -> Response:
     """Return server-sent events: the text of each segment, then the whole text."""
-    items = queue.stream(asked.sound, asked.choices)
+    items = queue.stream(parsed.sound, parsed.choices)
     try:  # what is refused is refused with a status of its own
         first = await unless_gone(request, anext(items))
     except (BusyError, GenerationError, MediaError) as error:

@@ -14,10 +14,11 @@ from qeff_zoo import registry, targets
 from qeff_zoo.errors import PackageError, RemoteError
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.index_tree import Leaf
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.remotes import remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SCHEMA_ID
+from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.site import addresses, evidence, words
@@ -37,7 +38,6 @@ from qeff_zoo.site.content import (
     highest,
     number,
 )
-from qeff_zoo.site.memory import needed_memory
 from qeff_zoo.site.reports import Failure, read_report
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.printing import human_size
@@ -282,7 +282,7 @@ def _variant(
         level=entry.validated,
         signed=entry.signed,
         needs=dict(entry.needs),
-        notice=said(notice) if notice else "",
+        notice=notice_text(notice) if notice else "",
         usable=notice is None or notice.state not in _AGAINST,
         build=build,
     )

@@ -104,7 +104,7 @@ class ImageStage:
 
     Args:
         name: Name in the manifest's validation.
-        calls: The number of the picture in each row of a call.
+        calls: The number of the image in each row of a call.
     """
 
     name: str
@@ -265,16 +265,16 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
     return script.decode(steps).stage("continuous_batching")
 
 
-def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
+def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
     """Extend calls that would end within an image, or another indivisible span, to its end.
 
     Args:
         stages: Stages before.
-        pictures: Start and end of the images of each sequence.
+        images: Start and end of the images of each sequence.
     """
 
     def moved(number: int, place: int) -> int:
-        return next((end for begin, end in pictures[number] if begin < place < end), place)
+        return next((end for begin, end in images[number] if begin < place < end), place)
 
     found = []
     for stage in stages:
@@ -291,7 +291,7 @@ def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]
             spans = [span for span in spans if span.start < span.stop]
             kind = call.kind
             if spans != list(call.spans):
-                # As long as a picture, which no call that checks drafts is.
+                # As long as an image, which no call that checks drafts is.
                 spans = [replace(span, answers=1) for span in spans]
                 kind = "decode" if call.kind == "verify" else call.kind
                 if any(span.stop - span.start > 1 for span in spans):
@@ -373,13 +373,13 @@ def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[lis
     """Return the stages of an image package: each image alone, then batches of each size.
 
     Returns:
-        The stages, and the pictures that they name, as `drawings.draw` takes them.
+        The stages, and the images that they name, as `drawings.draw` takes them.
     """
-    pictures = sample_images.choose(len(sample_images.SHAPES))
-    alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))
+    images = sample_images.choose(len(sample_images.SHAPES))
+    alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(images))))
     together = [
-        ImageStage(name=f"batch_{size}", calls=(tuple(row % len(pictures) for row in range(size)),))
+        ImageStage(name=f"batch_{size}", calls=(tuple(row % len(images) for row in range(size)),))
         for size in batch_sizes
         if size > 1
     ]
-    return [alone, *together], pictures
+    return [alone, *together], images

@@ -79,10 +79,10 @@ class DraftLayerLogits:
                 self._drafters[span.row] = self._make()
             drafter, tokens = self._drafters[span.row], sequences[span.sequence]
             if isinstance(drafter, AssistantDrafter):
-                drafter.sees(span.row)
+                drafter.set_slot(span.row)
             drafter.read(span.start, decoder.hidden[span.row])
             for place in span.answered:
                 first, *others = cases.tokens_of_layer(tokens, place)
-                said = drafter.say([*tokens[: place + 1], first], 1 + len(others), others)
-                found += [next(logits), *said, *said[-1:] * (self.count - len(said))]
+                ahead = drafter.draft_logits([*tokens[: place + 1], first], 1 + len(others), others)
+                found += [next(logits), *ahead, *ahead[-1:] * (self.count - len(ahead))]
         return found

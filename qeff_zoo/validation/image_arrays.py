@@ -38,9 +38,9 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         return {}
     from PIL import Image
 
-    theirs = getattr(processor, "image_processor", processor)
-    name = type(theirs).__name__
-    if getattr(theirs, "backend", "") != "pil":
+    reference = getattr(processor, "image_processor", processor)
+    name = type(reference).__name__
+    if getattr(reference, "backend", "") != "pil":
         return {"images": f"not compared: transformers has no PIL backend of {name} here"}
     try:
         ours = load_image_processor(package)
@@ -49,7 +49,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     options = processors.options_of(processor)
     for size in AWKWARD:
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-        if found := difference(ours, theirs, Image.fromarray(pixels), options):
+        if found := difference(ours, reference, Image.fromarray(pixels), options):
             raise ParityError(
                 f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: "
                 f"{found}. Expected the same arrays. Compare the settings in "
@@ -59,19 +59,19 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
 
 
 def difference(
-    ours: ImageProcessor, theirs: Any, image: "Image.Image", options: Mapping[str, Any]
+    ours: ImageProcessor, reference: Any, image: "Image.Image", options: Mapping[str, Any]
 ) -> str | None:
     """Return in words what differs between the arrays of two processors; None for nothing.
 
     Args:
-        ours: A package's.
-        theirs: transformers', of the PIL backend.
+        ours: Image processor of the package.
+        reference: Image processor of transformers, with the PIL backend.
         image: Image for both.
         options: Options of the call of transformers' processor.
     """
-    told = {name: one for name, one in options.items() if name != "return_tensors"}
+    arguments = {name: one for name, one in options.items() if name != "return_tensors"}
     try:
-        expected = theirs([image], **told)
+        expected = reference([image], **arguments)
     except _REFUSALS as error:
         try:
             ours([image])

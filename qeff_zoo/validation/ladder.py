@@ -47,7 +47,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import image_arrays, sound_arrays, text
+from . import audio_arrays, image_arrays, text
 
 __all__ = ["Record", "validate"]
 
@@ -93,7 +93,7 @@ def validate(
         trial = try_package(package, threads, step, exact or opening)
         shipped = try_package(package, threads, step, opening) if exact else None
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-        reference = ask(
+        reference = run_reference(
             process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
         )
     record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
@@ -113,7 +113,7 @@ def _arrays(package: Path, source: Path) -> dict[str, str]:
     if not (package / PROCESSOR_SETTINGS).is_file():
         return {}
     processor = processors.load(source)
-    return image_arrays.compare(package, processor) | sound_arrays.compare(package, processor)
+    return image_arrays.compare(package, processor) | audio_arrays.compare(package, processor)
 
 
 def rounding_of(package: Package) -> Numerics:
@@ -130,7 +130,7 @@ def unrounded(package: Package) -> Opening | None:
     return partial(target.open_unrounded, package)
 
 
-def ask(
+def run_reference(
     process: Reference,
     package: Package,
     checkpoint: Checkpoint | Path,
@@ -143,7 +143,7 @@ def ask(
     """Run the reference on a package's input.
 
     Args:
-        process: Not asked yet.
+        process: Process that has not run yet.
         package: See `validate`.
         checkpoint: See `validate`.
         trial: Input and answers of the package.
@@ -164,7 +164,7 @@ def ask(
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-    return process.ask(request, progress, {**chosen, **shown(trial), **sounds})
+    return process.run(request, progress, {**chosen, **shown(trial), **sounds})
 
 
 def judge(
@@ -184,7 +184,7 @@ def judge(
         reference: Answers to the same questions.
         shipped: Its answers as it ships, or emulated; None if it rounds no activations.
         level: See `validate`.
-        device: See `ask`.
+        device: See `run_reference`.
     """
     rounding = rounding_of(package)
     twin = device if shipped else None
@@ -234,7 +234,7 @@ def _request(
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
         "of_media": trial.of_media,
-        "told": _told(package),
+        "told": _reference_settings(package),
         "numerics": rounding.as_dict(),
         "noise": {
             "factor": tolerance.factor,
@@ -294,7 +294,7 @@ def _versions(package: Package, reference: Answers) -> dict[str, str]:
     }
 
 
-def _told(package: Package) -> dict[str, Any]:
+def _reference_settings(package: Package) -> dict[str, Any]:
     """Return further settings of the reference: a user's pooling, longrope's factors, adapters to merge."""
     task, why = package.manifest["spec"].get("task", {}), package.manifest["why"]
     chosen = [
@@ -303,8 +303,8 @@ def _told(package: Package) -> dict[str, Any]:
         if name in task and why.get(f"task.{name}", "").startswith("user")
     ]
     merged = adapter_axis(adapters_in(package.manifest))
-    told = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
-    return {**told, **({"adapters": merged} if merged else {})}
+    settings = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    return {**settings, **({"adapters": merged} if merged else {})}
 
 
 def _judges(
@@ -330,7 +330,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    told = _told(package)
+    settings = _reference_settings(package)
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -354,7 +354,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
-                **({"told": told} if told else {}),
+                **({"told": settings} if settings else {}),
             },
             kind=find(package.task).answers,
         )
@@ -401,12 +401,12 @@ def _judge(
         if not any("canary" in check for check in found):
             variant, judge = next(iter(deciding.items()))
             found.append(judge.uncaught(stage, reference.at(variant, keys), slight))
-        told = _told_choices(keys, reference)
-        checks += [{**check, **told} for check in found]
+        followed = _followed_choices(keys, reference)
+        checks += [{**check, **followed} for check in found]
     return checks
 
 
-def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
+def _followed_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
     """Count the choices of a stage that the reference followed because its own scores were as near."""
     summary = reference.about["choices"]
     if not summary["made"]:
@@ -429,8 +429,8 @@ def _report(
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
         )
-    told = next(iter(judges.values())).against.get("told", {})
-    if factors := told.get("rope_factors"):
+    settings = next(iter(judges.values())).against.get("told", {})
+    if factors := settings.get("rope_factors"):
         reported["rope_factors"] = (
             f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "
             "chooses in every call: its cached decode of a text that crosses the original context differs."
@@ -450,7 +450,7 @@ def _report(
 def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:
     """Count the tokens up to the first that the reference would not have generated."""
     pairs = zip(generated, reference.about["greedy"], strict=False)
-    same = [ours == theirs for ours, theirs in pairs]
+    same = [ours == expected for ours, expected in pairs]
     return {"generated": len(generated), "matched": [*same, False].index(False)}
 
 

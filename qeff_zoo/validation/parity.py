@@ -204,8 +204,8 @@ class Judge:
             metric, distance = _DISTANCES[self.kind]
             apart = [float(distance(expected, other).max()) for other in both]
             found.append((metric, "<=", self.allowed_divergence, apart))
-        told = canary.mutation
-        checks = [self._check(stage, *one, told, positions=len(expected)) for one in found]
+        mutation = canary.mutation
+        checks = [self._check(stage, *one, mutation, positions=len(expected)) for one in found]
         if canary.faults:
             checks[0]["faults"] = [
                 self._fault(words, self.error(expected, answers), checks[0])
@@ -219,7 +219,7 @@ class Judge:
             return checks
         agreed = "top1_agreement", ">=", Threshold(1.0, "exact")
         shares = [_agreement(expected, other, clear) for other in both]
-        check = self._check(stage, *agreed, shares, told, positions=int(clear.sum()))
+        check = self._check(stage, *agreed, shares, mutation, positions=int(clear.sum()))
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
         return [*checks, {**check, "note": note}]
 

@@ -236,7 +236,7 @@ def score_reference(
         "logits": None if logits is None else str(logits.absolute()),
     }
     with Reference(None, _REFERENCE) as reference:
-        losses = reference.ask(request, step).arrays["losses"]
+        losses = reference.run(request, step).arrays["losses"]
     return Score(nats_per_token=float(losses.mean()), targets=len(losses))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 SHAPES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
 
 
-#: How many numbers say which picture.
+#: How many numbers say which image.
 NUMBERS = 3
 
 
@@ -17,7 +17,7 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
     """Return an image, (height, width, 3) of uint8, always the same one for the same arguments.
 
     Args:
-        seed: Which picture.
+        seed: Which image.
         width: In pixels.
         height: In pixels.
     """
@@ -25,7 +25,7 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
     down, right = np.mgrid[0:height, 0:width] / max(height, width)
     waves = numbers.uniform(2, 14, (3, 2))
     phases = numbers.uniform(0, 6, 3)
-    picture = np.stack(
+    image = np.stack(
         [
             128 + 90 * np.sin(along * right + across * down + phase)
             for (along, across), phase in zip(waves, phases, strict=True)
@@ -38,8 +38,8 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
             int(numbers.integers(1, 1 + height // 2)),
             int(numbers.integers(1, 1 + width // 2)),
         )
-        picture[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
-    return np.clip(picture + numbers.normal(0, 12, picture.shape), 0, 255).astype(np.uint8)
+        image[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
+    return np.clip(image + numbers.normal(0, 12, image.shape), 0, 255).astype(np.uint8)
 
 
 def choose(count: int) -> list[list[int]]:

@@ -69,22 +69,20 @@ def with_sources(
     return without_padding(sequences, session), without_padding(sources, session)
 
 
-def behind_pictures(
-    pictures: Sequence[Sequence[int]], session: ImageToTextSession
-) -> list[list[int]]:
+def behind_images(images: Sequence[Sequence[int]], session: ImageToTextSession) -> list[list[int]]:
     """Return images, as arguments of `sample_images.draw`, each before the tokens of a prompt of another length.
 
-    None of those is of padding, and none stands for a picture but in its places.
+    None of those is of padding, and none stands for an image but in its places.
     """
     assert session.prompts
     room, placeholder = session.sources.longest - session.prompts.rows, session.prompts.placeholder
-    lengths = [(room, room // 2 + 1, 1, room // 3 + 1)[n % 4] for n in range(len(pictures))]
+    lengths = [(room, room // 2 + 1, 1, room // 3 + 1)[n % 4] for n in range(len(images))]
     drawn = draw(lengths, session.tokenizer, session.decoder.vocab_size, whole=True)
     plain = without_padding(drawn, session)
     spare = next(token for token in plain[0] if token != placeholder)
     prompts = [[spare if token == placeholder else token for token in one] for one in plain]
     found = [session.prompts.tokens(one, lambda _: []) for one in prompts]
-    return [[*picture, *tokens] for picture, tokens in zip(pictures, found, strict=True)]
+    return [[*image, *tokens] for image, tokens in zip(images, found, strict=True)]
 
 
 def without_padding(sequences: Sequence[Sequence[int]], session: WritingSession) -> list[list[int]]:

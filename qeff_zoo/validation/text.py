@@ -192,11 +192,11 @@ def _check(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Ch
 
 def _difference(question: Any, got: Any, expected: Any, name: str) -> str:
     """Describe the first different answer, with both texts where they part."""
-    ours, theirs = (json.dumps(one, ensure_ascii=False) for one in (got, expected))
-    pairs = enumerate(zip(ours, theirs, strict=False))
+    ours, reference = (json.dumps(one, ensure_ascii=False) for one in (got, expected))
+    pairs = enumerate(zip(ours, reference, strict=False))
     parted = next((place for place, (one, other) in pairs if one != other), 0)
     start = max(0, parted - _QUOTED // 4)
-    here, there = (one[start : start + _QUOTED] for one in (ours, theirs))
-    asked = json.dumps(question, ensure_ascii=False)
-    asked = asked if len(asked) <= _QUOTED else f"{asked[:_QUOTED]}…"
-    return f"of {asked} the package makes …{here}, {name} makes …{there}"
+    here, there = (one[start : start + _QUOTED] for one in (ours, reference))
+    quoted = json.dumps(question, ensure_ascii=False)
+    quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
+    return f"of {quoted} the package makes …{here}, {name} makes …{there}"

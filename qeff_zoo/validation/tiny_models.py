@@ -26,7 +26,7 @@ sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(tas
 own = parsed_model_config(config)
 model = tasks.auto_class(task, own).from_config(own, dtype=torch.float32)
 for parameter in model.parameters():
-    # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures or sounds.
+    # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads images or sounds.
     if parameter.dim() == 1 or (sees and not parameter.any()):
         parameter.data += 0.1 * torch.randn_like(parameter)
 model.save_pretrained(folder)

@@ -234,13 +234,13 @@ class Matrices:
         for node in list(self.graph):
             known.update(zip(node.outputs, moves.moved(node, known), strict=False))
             if node.op_type == "Shape" and (weight := known.get(input_of(node, 0))) is not None:
-                self._tell(node, weight.shape)  # else the file would hold it for that alone
+                self._fold_shape(node, weight.shape)  # else the file would hold it for that alone
         for value, moved in known.items():
             if value in self.weights or all(node.outputs[0] in known for node, _ in value.uses()):
                 continue
             self._store(value, moved)
 
-    def _tell(self, node: ir.Node, shape: tuple[int, ...]) -> None:
+    def _fold_shape(self, node: ir.Node, shape: tuple[int, ...]) -> None:
         """Replace a Shape by what it finds."""
         start, end = (
             node.attributes.get_int(name, other) for name, other in (("start", 0), ("end", None))

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+#: Modules with flows.
+MODULES = ("flows_openai", "flows_anthropic", "flows_ollama", "flows_frameworks")
 FLOWS: list[tuple[str, str, Callable[[Any], object]]] = []
 QUESTION = "What is collections.OrderedDict?"
 CHAT = [{"role": "user", "content": QUESTION}]
@@ -67,7 +69,7 @@ def main() -> None:
     """Run the flows whose client is installed and whose name has one of the texts."""
     urls = SimpleNamespace(**json.loads(sys.argv[1]))
     wanted = sys.argv[2:] or [""]
-    for module in ("flows_openai", "flows_frameworks"):
+    for module in MODULES:
         importlib.import_module(module)
     for client, name, function in FLOWS:
         title = f"{client}: {name}"

@@ -154,6 +154,37 @@ def litellm_rerank(urls: Any) -> None:
     assert len(answer.results) == 2
 
 
+@flow("litellm")
+async def litellm_router_in_a_stream(urls: Any) -> None:
+    from litellm import Router
+
+    target = {"model": "openai/trained", "api_base": urls.trained, "api_key": KEY}
+    router = Router(model_list=[{"model_name": "gpt-4o", "litellm_params": target}], num_retries=0)
+    stream = await router.acompletion("gpt-4o", CHAT, stream=True, max_tokens=16, temperature=0)
+    text = "".join([one.choices[0].delta.content or "" async for one in stream])
+    assert text == _litellm(urls.trained, "openai/trained").choices[0].message.content
+
+
+@flow("litellm")
+def litellm_other_apis(urls: Any) -> None:
+    usual = _litellm(urls.trained, "openai/trained").choices[0].message.content
+    base = urls.trained.removesuffix("/v1")
+    for model in ("ollama_chat/trained", "anthropic/trained"):
+        assert _litellm(base, model).choices[0].message.content == usual, model
+        chunks = _litellm(base, model, stream=True)
+        assert "".join(one.choices[0].delta.content or "" for one in chunks) == usual, model
+
+
+@flow("litellm")
+def litellm_responses(urls: Any) -> None:
+    import litellm
+
+    answer = litellm.responses(
+        model="openai/scripted", input="say Hello", api_base=urls.scripted, api_key=KEY
+    )
+    assert answer.output[-1].content[0].text == "Hello"
+
+
 def _agents(url: str, *, chat: bool, **options: Any) -> Any:
     import agents
     from openai import AsyncOpenAI

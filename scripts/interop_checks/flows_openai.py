@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of the clients `openai`, `anthropic` and `ollama`."""
+"""Flows of the client `openai`."""
 
 import base64
 from pathlib import Path
@@ -196,6 +196,18 @@ def _dot(one: list[float], other: list[float]) -> float:
 
 
 @flow("openai")
+def embeddings_in_base64(urls: Any) -> None:
+    import struct
+
+    create = _client(urls.embeddings).embeddings.create
+    options: Any = {"model": "embeddings", "input": "a cat", "dimensions": 32}
+    packed: Any = create(**options, encoding_format="base64").data[0].embedding
+    floats = create(**options, encoding_format="float").data[0].embedding
+    for one, other in zip(struct.unpack("<32f", base64.b64decode(packed)), floats, strict=True):
+        assert abs(one - other) < 1e-6
+
+
+@flow("openai")
 def embeddings_of_fewer_dimensions(urls: Any) -> None:
     answer = _client(urls.embeddings).embeddings.create(
         model="embeddings", input="a cat", dimensions=32
@@ -205,12 +217,32 @@ def embeddings_of_fewer_dimensions(urls: Any) -> None:
     assert abs(_dot(vector, vector) - 1) < 1e-5
 
 
+def _transcribe(urls: Any, **options: Any) -> Any:
+    create = _client(urls.speech).audio.transcriptions.create
+    with RECORDING.open("rb") as file:
+        return create(model="speech", file=file, **options)
+
+
 @flow("openai")
 def transcription(urls: Any) -> None:
-    client = _client(urls.speech)
-    with RECORDING.open("rb") as file:
-        answer = client.audio.transcriptions.create(model="speech", file=file)
-    assert "wind" in answer.text
+    assert "wind" in _transcribe(urls).text
+    assert "wind" in _transcribe(urls, response_format="text")
+
+
+@flow("openai")
+def transcription_with_segments(urls: Any) -> None:
+    answer = _transcribe(urls, response_format="verbose_json")
+    assert answer.duration > 0
+    assert "wind" in "".join(one.text for one in answer.segments)
+    assert " --> " in _transcribe(urls, response_format="srt")
+
+
+@flow("openai")
+def transcription_in_a_stream(urls: Any) -> None:
+    *parts, done = _transcribe(urls, stream=True)
+    assert done.type == "transcript.text.done"
+    assert "".join(one.delta for one in parts) == done.text
+    assert "wind" in done.text
 
 
 @flow("openai")
@@ -381,118 +413,21 @@ def responses_parsed(urls: Any) -> None:
     assert isinstance(answer.output_parsed.is_class, bool)
 
 
-def _anthropic(url: str) -> Any:
-    from anthropic import Anthropic
+@flow("openai")
+def responses_with_tools_in_a_stream(urls: Any) -> None:
+    import json
 
-    return Anthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0, timeout=120)
-
-
-@flow("anthropic")
-def messages_create(urls: Any) -> None:
-    answer = _anthropic(urls.trained).messages.create(
-        model="trained", messages=CHAT, max_tokens=16, system="Answer briefly."
-    )
-    assert answer.content[0].text
-    assert answer.stop_reason in ("end_turn", "max_tokens")
-    assert answer.usage.output_tokens > 0
-
-
-@flow("anthropic")
-def messages_in_a_stream(urls: Any) -> None:
-    options: Any = {"model": "trained", "messages": CHAT, "max_tokens": 16}
-    with _anthropic(urls.trained).messages.stream(**options) as stream:
-        text = "".join(stream.text_stream)
-        final = stream.get_final_message()
-    assert text == final.content[0].text
-
-
-@flow("anthropic")
-def messages_with_tools(urls: Any) -> None:
-    tool = {"name": "get_weather", "description": "Temperature.", "input_schema": SCHEMA}
-    client, messages = _anthropic(urls.scripted), [{"role": "user", "content": CALL}]
-    options: Any = {"model": "scripted", "max_tokens": 80, "tools": [tool]}
-    first = client.messages.create(messages=messages, **options)
-    (call,) = (one for one in first.content if one.type == "tool_use")
-    assert first.stop_reason == "tool_use"
-    result = {
-        "type": "tool_result",
-        "tool_use_id": call.id,
-        "content": get_weather(**call.input),
-    }
-    messages += [
-        {"role": "assistant", "content": first.content},
-        {"role": "user", "content": [result]},
-    ]
-    second = client.messages.create(messages=messages, **options)
-    assert second.content[0].text == ANSWER
-
-
-@flow("anthropic")
-def messages_count_tokens(urls: Any) -> None:
-    client = _anthropic(urls.trained)
-    counted = client.messages.count_tokens(model="trained", messages=CHAT)
-    answer = client.messages.create(model="trained", messages=CHAT, max_tokens=1)
-    usage = answer.usage
-    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
-
-
-@flow("anthropic")
-def messages_errors_have_types(urls: Any) -> None:
-    import anthropic
-
-    try:
-        _anthropic(urls.trained).messages.create(model="absent", messages=CHAT, max_tokens=1)
-    except anthropic.NotFoundError as error:
-        body: Any = error.body
-        assert body["error"]["type"] == "not_found_error"
-        return
-    raise AssertionError("an absent model is accepted")
-
-
-def _ollama(url: str) -> Any:
-    from ollama import Client
-
-    return Client(url.removesuffix("/v1"), headers={"Authorization": f"Bearer {KEY}"})
-
-
-@flow("ollama")
-def ollama_list(urls: Any) -> None:
-    assert "trained" in [
-        one.model.removesuffix(":latest") for one in _ollama(urls.trained).list().models
-    ]
-
-
-@flow("ollama")
-def ollama_chat(urls: Any) -> None:
-    client, options = _ollama(urls.trained), {"num_predict": 8, "temperature": 0}
-    whole = client.chat("trained", CHAT, options=options).message.content
-    stream = client.chat("trained", CHAT, options=options, stream=True)
-    assert "".join(one.message.content or "" for one in stream) == whole
-
-
-@flow("ollama")
-def ollama_tools(urls: Any) -> None:
-    messages = [{"role": "user", "content": CALL}]
-    with _ollama(urls.scripted) as client:
-        whole = client.chat("scripted", messages, tools=[TOOL]).message
-        parts = [*client.chat("scripted", messages, tools=[TOOL], stream=True)]
-        assert parts[-1].done
-        calls = [call for part in parts for call in part.message.tool_calls or ()]
-        assert calls == whole.tool_calls
-        (call,) = calls
-        result = {"role": "tool", "tool_name": call.function.name}
-        result["content"] = get_weather(**call.function.arguments)
-        answer = client.chat("scripted", [*messages, whole, result], tools=[TOOL])
-    assert answer.message.content == ANSWER
-
-
-@flow("ollama")
-def ollama_generate(urls: Any) -> None:
-    answer = _ollama(urls.trained).generate("trained", "class ", options={"num_predict": 8})
-    assert answer.response
-
-
-@flow("ollama")
-def ollama_embed(urls: Any) -> None:
-    answer = _ollama(urls.embeddings).embed("embeddings", ["a cat", "a kitten"])
-    assert len(answer.embeddings) == 2
+    client, tool = _client(urls.scripted), {"type": "function", **FUNCTION}
+    options: Any = {"model": "scripted", "tools": [tool]}
+    with client.responses.stream(input=CALL, **options) as stream:
+        deltas = [
+            one.delta for one in stream if one.type == "response.function_call_arguments.delta"
+        ]
+        first = stream.get_final_response()
+    (call,) = first.output
+    assert "".join(deltas) == call.arguments
+    result = get_weather(**json.loads(call.arguments))
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
+    options |= {"input": [output], "previous_response_id": first.id}
+    with client.responses.stream(**options) as stream:
+        assert stream.get_final_response().output_text == ANSWER

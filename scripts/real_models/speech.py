@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import qeff_zoo
-from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.audio import read_audio
 from qeff_zoo.package import Package
 from real_models.models import RECORDINGS, Place
 
@@ -73,7 +73,7 @@ def transcribe(checkpoint: Path, texts: Mapping[Path, str]) -> list[Transcript]:
     language = {"language": "en"} if model.generation_config.is_multilingual else {}
     found = []
     for path, said in texts.items():
-        samples = read_sound(path, _RATE)
+        samples = read_audio(path, _RATE)
         long = len(samples) > _WINDOW * _RATE
         how = {"truncation": False, "padding": "longest"} if long else {}
         inputs = extract(

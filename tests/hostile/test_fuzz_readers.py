@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever a foreign file holds, reading it gives something, or an error of ours, quickly and on no other file.
 
-Manifests, indexes and bundles have tests of their own (test_fuzz_manifest.py, test_fuzz_sharing.py), and so have GGUF
-files (test_gguf_files.py) and quantized checkpoints. QEFF_ZOO_TEST_CASES=1000 tries that many with each reader.
+Manifests, indexes and bundles have tests of their own (test_fuzz_manifest.py, test_fuzz_sharing.py), and so have
+images, videos and recordings (test_fuzz_media.py), GGUF files (test_gguf_files.py) and quantized checkpoints.
+QEFF_ZOO_TEST_CASES=1000 tries that many with each reader.
 """
 
-import io
 import json
 import time
 from collections.abc import Callable
@@ -24,8 +24,6 @@ from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.safetensors_index import index_tensors
 from qeff_zoo.errors import ZooError
-from qeff_zoo.media.images import read_image
-from qeff_zoo.media.sound import read_sound
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.sessions import _fitting
@@ -94,26 +92,6 @@ class Reader:
         return (
             self.genuine if isinstance(self.genuine, bytes) else json.dumps(self.genuine).encode()
         )
-
-
-def _png() -> bytes:
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3)).save(out, "png")
-    return out.getvalue()
-
-
-def _wav() -> bytes:
-    import wave
-
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(2)
-        file.setsampwidth(2)
-        file.setframerate(8000)
-        file.writeframes(bytes(400))
-    return out.getvalue()
 
 
 def _safetensors(header: Any) -> bytes:
@@ -185,8 +163,6 @@ READERS = (
         _safetensors(HEADER),
         lambda folder: index_tensors([folder / "model.safetensors"]),
     ),
-    Reader("image.png", _png(), lambda folder: read_image(folder / "image.png")),
-    Reader("sound.wav", _wav(), lambda folder: read_sound(folder / "sound.wav", 16000)),
 )
 JSON = [reader for reader in READERS if not isinstance(reader.genuine, bytes)]
 DAMAGE = st.tuples(st.floats(0, 1), st.binary(max_size=4))

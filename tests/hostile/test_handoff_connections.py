@@ -187,15 +187,33 @@ def test_a_greeting_that_dribbles_and_a_refusal_that_is_not_read_end(tmp_path: P
         assert works(address, second)
 
 
-def test_clients_with_the_key_are_bounded_in_number_and_time(
+def attended() -> int:
+    return sum("(_attend)" in one.name for one in threading.enumerate())
+
+
+def test_clients_with_the_key_are_bounded_in_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disaggregated, "_MOST_CLIENTS", 2)
-    monkeypatch.setattr(disaggregated, "_ANSWER", 4.0)
     first, second = two_of("toy", tmp_path / "package")
-    with serving(first, KEY) as address, idle(address, 2, wire.packed(greeting(KEY))) as clients:
-        wait_until(lambda: sum("(_attend)" in one.name for one in threading.enumerate()) == 2)
-        with pytest.raises(HandoffError, match="answers 2 clients already"):
-            works(address, second)
-        assert all(map(ended, clients))
+    with serving(first, KEY) as address:
+        with idle(address, 2, wire.packed(greeting(KEY))):
+            wait_until(lambda: attended() == 2)
+            with pytest.raises(HandoffError, match="answers 2 clients already"):
+                works(address, second)
+        wait_until(lambda: attended() == 0)
         assert works(address, second)
+
+
+def test_clients_with_the_key_are_bounded_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is hung up on finds its place free at once."""
+    monkeypatch.setattr(disaggregated, "_MOST_CLIENTS", 1)
+    first, second = two_of("toy", tmp_path / "package")
+    with serving(first, KEY) as address:
+        monkeypatch.setattr(disaggregated, "_ANSWER", 0.5)
+        with idle(address, 1, wire.packed(greeting(KEY))) as clients:
+            assert all(map(ended, clients))
+            monkeypatch.setattr(disaggregated, "_ANSWER", 60.0)
+            assert works(address, second)

@@ -204,5 +204,5 @@ def test_every_endpoint_fetches_by_one_guard(
     posts, url = looking(image_hosts=["example.com"]), "https://example.com/a.png"
     response = posts.send(path, json.dumps(SEEING[path](url)).encode())
     assert (response.status_code, "not public" in response.text) == (400, True)
-    assert asked == [(url, ["example.com"], "picture")]
+    assert asked == [(url, ["example.com"], "image")]
     posts.close()

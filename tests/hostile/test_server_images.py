@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,10 @@ from contextlib import closing, suppress
 from io import BytesIO
 from typing import Any
 
+import anyio
+import numpy as np
 import pytest
+from fastapi import Request
 from fixtures_serving import (
     MODEL,
     PROMPT,
@@ -36,7 +40,9 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media import image_processor, images, pixels, videos
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
+from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.media import MediaPool, Step, at_once
+from qeff_zoo.serving.streaming import unless_gone
 
 
 def png(width: int, height: int, color: int = 0, depth: int = 1) -> bytes:
@@ -354,6 +360,93 @@ def test_an_error_after_the_client_left_is_not_logged(caplog: pytest.LogCaptureF
     asyncio.run(run())
     gc.collect()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("blames", [True, False], ids=["another error", "the same error"])
+def test_an_error_holds_no_memory(blames: bool) -> None:
+    """Nothing of a refused request waits for Python's garbage collection, which is rare in a server."""
+    alive = list[weakref.ref[Any]]()
+
+    def fail() -> None:
+        content = np.empty(1 << 20, np.uint8)
+        alive.append(weakref.ref(content))
+        raise MediaError("It is damaged.")
+
+    def prepare() -> Any:
+        try:
+            yield Step(fail)
+        except MediaError as error:
+            if blames:
+                raise ApiError(400, str(error)) from error
+            raise
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        request, pool = Request({"type": "http"}, receive), MediaPool(1)
+        with pytest.raises((MediaError, ApiError)):
+            await unless_gone(request, pool.prepare(prepare()))
+        with pytest.raises(MediaError):
+            await pool.run(fail)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert [one() for one in alive] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_call_keeps_its_memory_until_it_returns() -> None:
+    """anyio, which runs streams, cancels a task again and again until it ends."""
+    ends = list[str]()
+
+    async def run() -> None:
+        begun, until = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            until.wait()
+            ends.append("call")
+
+        async def hold() -> None:
+            try:
+                await pool.run(work)
+            finally:
+                ends.append("task")
+                until.set()
+
+        pool = MediaPool(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(hold)
+            await asyncio.to_thread(begun.wait)
+            group.cancel_scope.cancel()
+            asyncio.get_running_loop().call_later(0.05, until.set)
+
+    asyncio.run(run())
+    assert ends == ["call", "task"]
+
+
+def test_a_call_may_end_after_its_event_loop(caplog: pytest.LogCaptureFixture) -> None:
+    until = threading.Event()
+    pool = MediaPool(1)
+
+    async def run() -> asyncio.Task[Any]:
+        task = asyncio.create_task(pool.run(until.wait))
+        await asyncio.sleep(0.01)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(run())
+    loop.close()
+    until.set()
+    pool._lane(0).threads.shutdown()
+    assert not caplog.records
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_blank_images_take_no_memory() -> None:

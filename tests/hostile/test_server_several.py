@@ -2,15 +2,23 @@
 """Several models in one server: no body, path, name or client of one model holds the others or their memory."""
 
 import asyncio
+import gc
 import json
 import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
+from selection import few
 from test_serving_fleet import Toy, ask
 
 import qeff_zoo
 from qeff_zoo.serving import fleet as fleets
-from qeff_zoo.serving.fleet import Fleet
+from qeff_zoo.serving.fleet import Fleet, Loaded
 from qeff_zoo.serving.responses import ResponseStore
 
 FORM = b"multipart/form-data; boundary=x"
@@ -135,3 +143,33 @@ def test_kept_responses_have_one_bound_for_all_models() -> None:
         assert (status, json.loads(body)) == (200, {"id": "resp_1"})
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["utf-8-sig", "utf-16"])
+def test_a_body_is_read_as_by_a_server_of_one_model(kind: str) -> None:
+    body = '{"model": "one"}'.encode(kind)
+    assert asyncio.run(ask(Fleet([Toy("one", 1).member]), "", body)) == (200, b"one")
+
+
+def test_models_that_come_and_go_leave_nothing() -> None:
+    """Objects are exempt from garbage collection; those of a closed model are in cycles."""
+    alive = list[weakref.ref[Any]]()
+
+    class Cyclic(Toy):
+        @contextmanager
+        def load(self) -> Iterator[Loaded]:
+            with super().load() as loaded:
+                app = partial(loaded.app)
+                app.itself = app  # type: ignore[attr-defined]
+                alive.append(weakref.ref(app))
+                yield replace(loaded, app=app)
+
+    async def run() -> None:
+        fleet = Fleet([Cyclic(name, 40).member for name in ("one", "two")], budget=40)
+        for name in ("one", "two") * few(10):
+            assert await ask(fleet, name) == (200, name.encode())
+            assert sum(one() is not None for one in alive) == 1
+
+    asyncio.run(run())
+    gc.unfreeze()
+    assert len(alive) == 2 * few(10)

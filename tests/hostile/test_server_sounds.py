@@ -27,7 +27,7 @@ from fixtures_serving import (
 )
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media import sound
+from qeff_zoo.media import audio
 from qeff_zoo.media.steps import Steps as InSteps
 from qeff_zoo.runtime import Segment, Transcription
 from qeff_zoo.serving.transcriptions import SpeechQueue
@@ -54,13 +54,13 @@ class Session:
 
     rate = RATE
     task = "automatic-speech-recognition"
-    generates = tells_words = tells_segments = False
+    generates = has_word_timestamps = has_segment_timestamps = False
 
     def __init__(self) -> None:
         self.heard = Steps(lambda window: f"{window.max():.1f}")
 
-    def begin(self, opened: sound.OpenedSound) -> InSteps[Any]:
-        samples = yield from sound.decoding(opened, RATE)
+    def begin(self, opened: audio.OpenedAudio) -> InSteps[Any]:
+        samples = yield from audio.decoding(opened, RATE)
         left = [samples[at : at + RATE] for at in range(0, len(samples), RATE)]
         return Recording(left, len(samples) / RATE)
 
@@ -210,18 +210,18 @@ def test_blocks_have_the_samples_of_the_whole(
     wave = io.BytesIO()
     soundfile.write(wave, noise, rate, format="WAV")
     sources: list[Any] = [wave.getvalue(), flac(noise, rate), noise]
-    wholes = [sound.read_sound(one, RATE, given_rate=rate) for one in sources]
-    monkeypatch.setattr(sound, "_BLOCK", 1000)
+    wholes = [audio.read_audio(one, RATE, given_rate=rate) for one in sources]
+    monkeypatch.setattr(audio, "_BLOCK", 1000)
     for one, whole in zip(sources, wholes, strict=True):
-        np.testing.assert_array_equal(sound.read_sound(one, RATE, given_rate=rate), whole)
+        np.testing.assert_array_equal(audio.read_audio(one, RATE, given_rate=rate), whole)
 
 
 _CHILD = """
 import resource, sys, numpy, soundfile, soxr
-from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.audio import read_audio
 data = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-read_sound(data, 16000)
+read_audio(data, 16000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
@@ -236,10 +236,10 @@ def test_channels_are_not_in_memory_at_a_time() -> None:
 
 def test_more_samples_than_a_recording_may_have() -> None:
     with pytest.raises(MediaError, match="expected at most 4,000,000,000 in all"):
-        sound.read_sound(claiming(4 * 3600 - 1), RATE)
+        audio.read_audio(claiming(4 * 3600 - 1), RATE)
 
 
 def test_no_step_is_long_at_a_low_rate() -> None:
     """A block of few samples a second is an hour, which takes seconds to resample, and no client is left meanwhile."""
-    opened = sound.open_sound(flac(np.zeros(1000 * 3000, np.int16), 1000), RATE)
-    assert sum(1 for _ in sound.decoding(opened, RATE)) >= 50
+    opened = audio.open_audio(flac(np.zeros(1000 * 3000, np.int16), 1000), RATE)
+    assert sum(1 for _ in audio.decoding(opened, RATE)) >= 50

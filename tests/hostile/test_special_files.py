@@ -33,7 +33,7 @@ CORE = Path(__file__).parents[2] / "qeff_zoo"
 #: What reads files that a user names, our own, or those of the system.
 OWN = {
     "qefficient/sdks.py", "qefficient/cloud/finetune.py", "cli/doctor.py", "finetuning/config_files.py",
-    "hub/policy.py", "hub/signatures.py", "media/images.py", "media/sound.py", "media/videos.py",
+    "hub/policy.py", "hub/signatures.py", "media/images.py", "media/audio.py", "media/videos.py",
     "package/schemas.py", "terminal/progress.py", "runtime/memory.py", "settings.py", "disk/text_files.py",
     "cli/options.py", "runtime/disaggregated.py", "weights/writing.py", "scaffold/subject.py",
     "export/transforms/__init__.py", "disk/processes.py", "disk/cloning.py", "quantizer/writing.py",

@@ -55,10 +55,10 @@ def read(
         "own": [name for name in ("d2t", "embed_tokens") if _has(shapes, name)],
         **({"norm_before_residual": True} if config.get("norm_before_residual") else {}),
     }
-    if told := config.get("eagle_aux_hidden_state_layer_ids"):
-        settings["layers"] = list(told)
-    elif told := inside.get("eagle_aux_hidden_state_layer_ids"):  # layers that they come out of
-        settings["layers"] = [layer + 1 for layer in told]
+    if layers := config.get("eagle_aux_hidden_state_layer_ids"):
+        settings["layers"] = list(layers)
+    elif layers := inside.get("eagle_aux_hidden_state_layer_ids"):  # layers that they come out of
+        settings["layers"] = [layer + 1 for layer in layers]
     parameters = _parameters(settings, _number(name, config, "intermediate_size"), heads, shapes)
     read_, strange = {tensor for tensor, _ in parameters.values()}, [*shapes]
     strange = [one for one in strange if one not in read_ and not one.endswith(_UNREAD)]
@@ -71,12 +71,12 @@ def read(
 
 
 def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
-    told = {
+    fields = {
         "num_hidden_layers": (config.get("num_hidden_layers", 1), 1),
         "use_aux_hidden_state": (inside.get("use_aux_hidden_state", True), True),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
     }
-    for key, (found, expected) in told.items():
+    for key, (found, expected) in fields.items():
         if found != expected:
             raise SpeculatorError(
                 f"The EAGLE-3 layer {name!r} has {key} {found!r}; expected {expected!r}. Give another one, or draft "

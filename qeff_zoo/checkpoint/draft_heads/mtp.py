@@ -33,7 +33,7 @@ class Form:
         normed: Whether its output state is the normed one; otherwise the input of that norm.
         inner: Prefix of a model's layer and of its last norm.
         attention: Kind of its attention if the config has one per layer; a window if other layers have one.
-        told: Further fields of its configuration.
+        settings: Further fields of its configuration.
         count: Number of layers that predict it together.
         called: Other names of parts of the layer, by those of the model's own.
         unread: Parts of the layer that are the model's own.
@@ -51,7 +51,7 @@ class Form:
     normed: bool = False
     inner: tuple[str, str] = ("model.layers.0.", "model.norm.weight")
     attention: str = ""
-    told: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     count: int = 1
     called: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ FORMS = (
         join="model.mtp_layers.0.eh_proj.weight",
         norm="model.mtp_layers.0.final_layernorm.weight",
         normed=True,
-        told={"hc_mult": 1, "hc_magnitude": 1.0, "hc_eps": 0.0},
+        settings={"hc_mult": 1, "hc_magnitude": 1.0, "hc_eps": 0.0},
         unread=("embed_tokens.", "shared_head."),
         without="streams",
     ),
@@ -122,7 +122,7 @@ FORMS = (
         norm="model.mtp.norm.weight",
         embed="model.mtp.embed_tokens.weight",
         normed=True,
-        told={"num_layers": 1, "n_routed_experts": 2, "zero_expert_num": 0, "moe_topk": 2},
+        settings={"num_layers": 1, "n_routed_experts": 2, "zero_expert_num": 0, "moe_topk": 2},
         count=2,  # transformers counts two per layer
         called={
             "self_attn.": "self_attn.0.",
@@ -158,7 +158,7 @@ FORMS = (
         norm="mtp.layers.1.final_layernorm.weight",
         normed=True,
         inner=("backbone.layers.", "backbone.norm_f.weight"),
-        told={"layers_block_type": ["full_attention", "moe"]},
+        settings={"layers_block_type": ["full_attention", "moe"]},
         count=2,
     ),
 )
@@ -204,8 +204,8 @@ def find(
     begun: list[str] = []
     for form, prefix in product(FORMS, ("", _WITHIN)):
         parts = ("layer", *_FRONT, "head", "embed")
-        told = {part: str(getattr(form, part)).format(count=count) for part in parts}
-        names = {part: prefix + told[part] if told[part] else "" for part in parts}
+        formatted = {part: str(getattr(form, part)).format(count=count) for part in parts}
+        names = {part: prefix + formatted[part] if formatted[part] else "" for part in parts}
         absent = sorted({names[part] for part in _FRONT} - every)
         if not absent and any(one.startswith(names["layer"]) for one in every):
             found = _read(config, form, names, every)
@@ -263,14 +263,14 @@ def _read(
     sources = {f"{part}.weight": front[part] for part in ("token_norm", "hidden_norm", "join")}
     if "embed" in own:
         sources["embed_tokens.weight"] = names["embed"]
-    told = {"normed": form.normed, "hidden_first": form.hidden_first}
+    flags = {"normed": form.normed, "hidden_first": form.hidden_first}
     settings = {
         "kind": MTP,
         "hidden_size": config["hidden_size"],
         "vocab_size": config["vocab_size"],
         "config": one,
         "own": own,
-        **{key: True for key, value in told.items() if value},
+        **{key: True for key, value in flags.items() if value},
         **({"without": form.without} if form.without else {}),
     }
     return Found(settings=settings, sources=sources, layer=layer)
@@ -295,7 +295,7 @@ def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dic
         for key, value in config.items()
         if key.startswith("mtp_") and isinstance(value, list | str)
     }
-    one = {**config, **lists, **kinds, **form.told, **own, "num_hidden_layers": form.count}
+    one = {**config, **lists, **kinds, **form.settings, **own, "num_hidden_layers": form.count}
     for key in ("quantization_config", "tie_word_embeddings"):
         one.pop(key, None)
     return one

@@ -10,6 +10,7 @@ Nothing here imports torch or transformers.
 import importlib
 import warnings
 from collections.abc import Mapping
+from enum import Enum
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,20 @@ METHODS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
     }
 )
-#: What `floats` returns for formats of 8-bit floats.
-FLOAT8 = "8-bit floats"
 #: Data types that store no unquantized weights; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Known unsupported methods, and advice for each.
 REFUSED: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(_OTHERS.split(), "Use the unquantized checkpoint; `--weights int4` quantizes it")
 )
+
+
+class SmallFloats(Enum):
+    """Small float formats without kernels for products; the values are their names in messages."""
+
+    FLOAT8 = "8-bit floats"
+    FP4 = "fp4"
+    NF4 = "nf4"
 
 
 def methods_of() -> list[str]:
@@ -62,14 +69,17 @@ def problem_of(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def floats_of(config: Mapping[str, Any]) -> str:
-    """Return the small float formats, without kernels for products, of a checkpoint's matrices; empty for none.
+def floats_of(config: Mapping[str, Any]) -> SmallFloats | None:
+    """Return the small float format of a checkpoint's matrices; None if they are integers or unquantized.
 
     Args:
-        config: `quantization_config`.
+        config: `quantization_config`; empty if there is none.
     """
+    if not config:
+        return None
     floats = getattr(_module(str(config["quant_method"])), "floats", None)
-    return str(floats(config)) if floats else ""
+    found: SmallFloats | None = floats(config) if floats else None
+    return found
 
 
 def has_float8(config: Mapping[str, Any]) -> bool:
@@ -78,7 +88,7 @@ def has_float8(config: Mapping[str, Any]) -> bool:
     Args:
         config: `quantization_config`; empty if there is none.
     """
-    return bool(config) and floats_of(config) == FLOAT8
+    return floats_of(config) is SmallFloats.FLOAT8
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -31,9 +32,11 @@ _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")
 
 
-def floats(config: Mapping[str, Any]) -> str:
-    """Return the float format of the matrices; empty for integers."""
-    return f"{config.get('bnb_4bit_quant_type', 'fp4')}" if config.get("load_in_4bit") else ""
+def floats(config: Mapping[str, Any]) -> SmallFloats | None:
+    """Return the float format of the matrices; None for integers."""
+    if not config.get("load_in_4bit"):
+        return None
+    return SmallFloats.NF4 if config.get("bnb_4bit_quant_type") == "nf4" else SmallFloats.FP4
 
 
 def encodings(stored: Stored) -> Encodings:

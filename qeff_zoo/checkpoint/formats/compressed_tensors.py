@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.expressions import transpose
-from qeff_zoo.checkpoint.formats import FLOAT8
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -96,9 +96,9 @@ def problem(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def floats(config: Mapping[str, Any]) -> str:
-    """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
-    return FLOAT8 if any(map(_has_float8, _groups(config))) else ""
+def floats(config: Mapping[str, Any]) -> SmallFloats | None:
+    """Return the float format of some matrices; None for integers, which E2M1 is if doubled."""
+    return SmallFloats.FLOAT8 if any(map(_has_float8, _groups(config))) else None
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.checkpoint.formats import FLOAT8
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
@@ -46,9 +46,9 @@ def problem(config: Mapping[str, Any]) -> str:
     return f"FP8 in blocks of {block!r}; two lengths, or none, can be read"
 
 
-def floats(config: Mapping[str, Any]) -> str:
+def floats(config: Mapping[str, Any]) -> SmallFloats:
     """Return the float format of the matrices."""
-    return FLOAT8
+    return SmallFloats.FLOAT8
 
 
 def is_float8(config: Mapping[str, Any]) -> bool:

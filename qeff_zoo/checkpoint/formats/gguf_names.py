@@ -192,7 +192,7 @@ def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
     if kind == "mmproj":
         raise UnsupportedModelError(
             f"{name!r} is a GGUF file of type 'mmproj', a vision or sound projector. Expected the language model's own "
-            "file. Give that one for texts; for pictures build the checkpoint of safetensors, which has them as well."
+            "file. Give that one for texts; for images build the checkpoint of safetensors, which has them as well."
         )
     if kind != "model":
         raise UnsupportedModelError(

@@ -83,9 +83,9 @@ def _matrix(stored: Stored, path: str) -> Encoded:
             return finite((zeros - np.float32(1 << (bits - 1))) * scales(read, start, stop), zero)
 
     about = Integers(bits=bits, group=group, integers=integers, scales=scales, offsets=offsets)
-    said = (
+    names = (
         name
         for name in stored.tensors
         if name.rpartition(".")[0] == path and not name.endswith(".bias")
     )
-    return of_integers((rows, columns), (weight.name, *sorted({*said} - {weight.name})), about)
+    return of_integers((rows, columns), (weight.name, *sorted({*names} - {weight.name})), about)

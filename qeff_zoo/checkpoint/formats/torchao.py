@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats import FLOAT8
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.encoded import (
     Encoded,
     Encodings,
@@ -37,9 +37,9 @@ _FLOATS = "Float8Tensor"
 _PLAIN = "Tensor"
 
 
-def floats(config: dict[str, Any]) -> str:
-    """Return the float format of the matrices, if they are not integers."""
-    return FLOAT8 if "Float8" in str(config.get("quant_type")) else ""
+def floats(config: dict[str, Any]) -> SmallFloats | None:
+    """Return the float format of the matrices; None for integers."""
+    return SmallFloats.FLOAT8 if "Float8" in str(config.get("quant_type")) else None
 
 
 def is_float8(config: dict[str, Any]) -> bool:

@@ -176,8 +176,8 @@ class LlamaSwiftKVModel(llama.LlamaModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
-            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(hidden.shape[1], device=hidden.device) + seen)[None]
+            past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = (torch.arange(hidden.shape[1], device=hidden.device) + past_length)[None]
         mask: Any = create_causal_mask(
             config=self.config,
             inputs_embeds=hidden,

@@ -176,8 +176,8 @@ def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
         return None
 
     def is_causal(queries: Tensor, keys: Tensor) -> bool:
-        seen = (keys <= queries[:, None]) & (keys > queries[:, None] - window)
-        return bool((allowed(queries, keys) == seen).all())
+        windowed = (keys <= queries[:, None]) & (keys > queries[:, None] - window)
+        return bool((allowed(queries, keys) == windowed).all())
 
     edge = (far[:, None] - window + torch.arange(-1, 2)).clamp(min=0).unique()
     if window and is_causal(near, near) and is_causal(far, far) and is_causal(far, edge):

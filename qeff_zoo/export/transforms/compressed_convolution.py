@@ -34,12 +34,12 @@ def _forward(
     repeated = keys.view(by_head).repeat_interleave(self.num_key_value_groups, dim=2)
     rest = (queries.view(by_head) + repeated) * 0.5
     key_rest = rest.unflatten(2, (-1, self.num_key_value_groups)).mean(dim=3)
-    seen = past_key_values.update_conv_state(
+    window = past_key_values.update_conv_state(
         torch.cat([queries, keys], dim=-1).transpose(1, 2),
         self.layer_idx,
         conv_kernel_size=self.conv_kernel_size,
     )
-    mixed = self.conv_qk_grouped(self.conv_qk_depthwise(seen)).transpose(1, 2)
+    mixed = self.conv_qk_grouped(self.conv_qk_depthwise(window)).transpose(1, 2)
     query, key = mixed.split([queries.shape[2], keys.shape[2]], dim=-1)
     # Half of each value is that of the previous token: stored without its bias, so that the first token has none.
     delayed = nn.functional.linear(hidden_states, self.v_proj_delayed.weight).transpose(1, 2)

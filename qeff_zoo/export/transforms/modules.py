@@ -37,8 +37,8 @@ def language_model(model: Any) -> Any:
 def reader_of_tokens(model: Any) -> Any:
     """Return the model whose forward takes tokens alone: the inner one if the whole requires pixels in every call."""
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
-    asks = pixels is not None and pixels.default is inspect.Parameter.empty
-    return model.get_decoder() if asks else model
+    requires_pixels = pixels is not None and pixels.default is inspect.Parameter.empty
+    return model.get_decoder() if requires_pixels else model
 
 
 def vision_tower(model: Any) -> Any:

@@ -9,7 +9,7 @@ from qeff_zoo.export.transforms.experts import mix_experts
 from qeff_zoo.export.transforms.modules import give, of_class
 
 #: Attributes that transformers' choice sets for others: joined gate and up matrices, rows as outputs, no biases.
-_SAID = {
+_ATTRIBUTES = {
     "has_gate": True,
     "has_bias": False,
     "is_transposed": False,
@@ -31,6 +31,6 @@ def apply(model: nn.Module, *, name: str) -> int:
     """
     found = of_class(model, name)
     for module in found:
-        vars(module).update(_SAID)
+        vars(module).update(_ATTRIBUTES)
         give(module, forward)
     return len(found)

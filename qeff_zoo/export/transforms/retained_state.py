@@ -121,21 +121,21 @@ class RetainedState(Cache):
             self.present[name] = torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
         else:
             self.present[name] = torch.ops.qeff_zoo.slot_write(past, slots, self.position_ids, new)
-        seen = self.present[name]
+        context = self.present[name]
         if self.comp_ctx_lengths is not None:
-            seen = torch.ops.qeff_zoo.context_read(seen, self.comp_ctx_lengths)
-        return self._rows(seen)
+            context = torch.ops.qeff_zoo.context_read(context, self.comp_ctx_lengths)
+        return self._rows(context)
 
     def _slide(self, name: str, new: Tensor) -> Tensor:
         """Return the window before this call with the new tokens, and retain the newest of both."""
         before, window = self.past[name], self.past[name].shape[2]
-        seen = torch.cat([self._rows(before), new.to(before.dtype)], dim=2)
+        joined = torch.cat([self._rows(before), new.to(before.dtype)], dim=2)
         newest = self.position_ids.amax(1, keepdim=True)
         kept = (self.position_ids >= 0) & (self.position_ids > newest - window)
         rows = torch.where(kept, self.position_ids % window, -1)
         # Written to the tensor that was read: a session writes states in place, and not before they are read.
-        self._replace(name, torch.ops.qeff_zoo.cache_write(seen[:, :, :window], rows, new))
-        return seen
+        self._replace(name, torch.ops.qeff_zoo.cache_write(joined[:, :, :window], rows, new))
+        return joined
 
     def rows_of(self, name: str) -> Tensor:
         """Return this call's rows of a state that calls do not write."""
@@ -170,10 +170,12 @@ class RetainedState(Cache):
         before = self.before(name)
         if before is None:
             before = conv_states.new_zeros(*conv_states.shape[:2], conv_kernel_size)
-        seen: Tensor
-        seen, newest = torch.ops.qeff_zoo.convolution_window(before, self.position_ids, conv_states)
+        window: Tensor
+        window, newest = torch.ops.qeff_zoo.convolution_window(
+            before, self.position_ids, conv_states
+        )
         self._replace(name, newest)
-        return seen
+        return window
 
     def get_recurrent_state(self, *_: Any, **__: Any) -> None:
         """Return None: `transforms.recurrence` reads the state with `before`, at any length."""
@@ -234,7 +236,7 @@ class RetainedState(Cache):
         """Return the number of keys of a mask, and the first position; for a window, all positions (batch, keys)."""
         window = self.windows.get(layer_idx)
         if window is None:
-            return self._seen(), 0
+            return self._context_length(), 0
         # Rows hold the newest positions before this call: row r the largest that is r modulo the window.
         positions = self.position_ids
         last = positions.masked_fill(positions < 0, _FAR).amin(1, keepdim=True) - 1
@@ -247,14 +249,14 @@ class RetainedState(Cache):
         name = next(full, None)
         return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
 
-    def _seen(self) -> int:
+    def _context_length(self) -> int:
         """Length of the cache that the call reads."""
         lengths = self.comp_ctx_lengths
         return self._ctx_len() if lengths is None else lengths.shape[0]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the number of keys before this call's, so that the total is the length read (as ALiBi counts)."""
-        return self._seen() - self.position_ids.shape[1]
+        return self._context_length() - self.position_ids.shape[1]
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         """Return the length of the cache."""

@@ -32,11 +32,11 @@ def _forward(
     self: Any, input_states: Tensor, past_key_values: RetainedState, **_: Any
 ) -> tuple[Tensor, None]:
     branch = self.linear_x(input_states).transpose(1, 2)  # (batch, channels, seq)
-    seen = past_key_values.update_conv_state(
+    window = past_key_values.update_conv_state(
         branch, self.layer_idx, conv_kernel_size=self.conv1d_width
     )
     conv = self.conv_1d
-    mixed = nn.functional.conv1d(seen, conv.weight, conv.bias, groups=conv.groups)
+    mixed = nn.functional.conv1d(window, conv.weight, conv.bias, groups=conv.groups)
     mixed = mixed[:, :, -branch.shape[2] :].transpose(1, 2)
     output = _recur(self.rg_lru, mixed, past_key_values, self.layer_idx)
     return self.linear_out(output * self.act_fn(self.linear_y(input_states))), None

@@ -76,7 +76,7 @@ def _compute_bias(
         "num_buckets": self.relative_attention_num_buckets,
         "max_distance": self.relative_attention_max_distance,
     }
-    told = {name: value for name, value in given.items() if name in known}
-    bucket = self._relative_position_bucket(distance, **told)
+    accepted = {name: value for name, value in given.items() if name in known}
+    bucket = self._relative_position_bucket(distance, **accepted)
     values: Tensor = self.relative_attention_bias(bucket)
     return values.permute(0, 3, 1, 2)

@@ -27,10 +27,10 @@ def apply(encoder: Any) -> None:
     """
     plain, convolved = encoder.forward, encoder.pos_conv_embed.forward
     factor: int = encoder.config.squeeze_factor
-    heard: list[Tensor] = []
+    frames: list[Tensor] = []
 
     def positions(_: Any, __: Tensor) -> Tensor:
-        result: Tensor = convolved(heard.pop())
+        result: Tensor = convolved(frames.pop())
         return result
 
     def pooled(mask: Tensor, **_: Any) -> Tensor:  # torch's own makes a number of the length
@@ -45,7 +45,7 @@ def apply(encoder: Any) -> None:
             hidden_states.dtype
         )
         whole = at < real.sum(1, keepdim=True) // factor * factor
-        heard.append(states.transpose(1, 2).clone())  # position embeddings read the dropped frames
+        frames.append(states.transpose(1, 2).clone())  # position embeddings read the dropped frames
         with mock.patch.object(nn.functional, "max_pool1d", pooled):
             result = plain(states, attention_mask=whole, **given)
         stretched = result.last_hidden_state * whole[:, :, None].to(states.dtype)

@@ -2,7 +2,7 @@
 """Joins the graphs of a vision encoder and a language model: calls take images, and no features.
 
 In: portable graphs of programs `vision` and `language`. Out: that of one program. A call of one token does not depend
-on pictures, whatever is given, so that a compiler for fixed sizes leaves out their part of it.
+on images, whatever is given, so that a compiler for fixed sizes leaves out their part of it.
 """
 
 import onnx_ir as ir
@@ -21,7 +21,7 @@ def join(reader: ir.Model, model: ir.Model) -> None:
     """Join a vision encoder into a language model, in place; the encoder's graph is consumed.
 
     Args:
-        reader: Returns `image_embeds` (rows, hidden) of one picture, and nothing else.
+        reader: Returns `image_embeds` (rows, hidden) of one image, and nothing else.
         model: Takes these.
     """
     _rename(reader)

@@ -97,7 +97,7 @@ class _Finder:
 
     graph: ir.Graph
     positions: ir.Value
-    _seen: set[ir.Value] = field(default_factory=set)
+    _visited: set[ir.Value] = field(default_factory=set)
     _depends: dict[ir.Value, frozenset[str]] = field(default_factory=dict)
     _tables: dict[_Table, ir.Value] = field(default_factory=dict)
 
@@ -106,9 +106,9 @@ class _Finder:
         found, todo = 0, [] if value is None else [value]
         while todo:
             heads = todo.pop()
-            if heads in self._seen or len(self._depends_on(heads)) < 2:
+            if heads in self._visited or len(self._depends_on(heads)) < 2:
                 continue
-            self._seen.add(heads)
+            self._visited.add(heads)
             if self._replace(heads):
                 found += 1
             else:
@@ -166,14 +166,14 @@ class _Finder:
 
     def _source(self, heads: ir.Value) -> ir.Value | None:
         """Return the nearest value that heads are computed from, apart from positions and constants."""
-        ends, seen, todo = list[ir.Value](), set[ir.Value](), [heads]
+        ends, visited, todo = list[ir.Value](), set[ir.Value](), [heads]
         while todo:
             value = todo.pop()
-            if value not in seen and "content" in self._depends_on(value):
+            if value not in visited and "content" in self._depends_on(value):
                 rotated = "position" in self._depends_on(value)
                 todo += _inputs(value) if rotated else []
                 ends += [] if rotated else [value]
-            seen.add(value)
+            visited.add(value)
         source = ends[0] if ends and heads not in ends else None
         # What all come from is on every path. A list of parts is not heads.
         while source is not None and (
@@ -210,12 +210,12 @@ class _Finder:
 
     def _candidates(self, heads: ir.Value, x: ir.Value) -> Iterator[ir.Value]:
         """Yield what may be cosines and sines: what heads meet on their way from x, and what that is a layout of."""
-        seen, todo = {x}, [heads]
+        visited, todo = {x}, [heads]
         while todo:
             value = todo.pop()
-            if value in seen:
+            if value in visited:
                 continue
-            seen.add(value)
+            visited.add(value)
             node, depends = value.producer(), self._depends_on(value)
             if "content" in depends:
                 todo += _inputs(value)

@@ -31,12 +31,12 @@ def return_choices(graph: ir.Graph) -> int:
 
 def _depends_on_tokens(value: ir.Value | None) -> bool:
     """Whether a value depends on the tokens' content, and not on their positions alone."""
-    found, seen = [value], set[ir.Value | None]()
+    found, visited = [value], set[ir.Value | None]()
     while found:
         one = found.pop()
-        if one is None or one in seen:
+        if one is None or one in visited:
             continue
-        seen.add(one)
+        visited.add(one)
         if one.name == "input_ids":
             return True
         node = one.producer()

@@ -173,17 +173,17 @@ class Licence:
     reason: str
 
 
-def licence_of(manifest: Mapping[str, Any], *, ask: bool) -> Licence:
+def licence_of(manifest: Mapping[str, Any], *, check_gate: bool) -> Licence:
     """Judge what the source's licence allows.
 
     Args:
         manifest: Checked manifest of the package.
-        ask: Ask the Hub whether the source is gated, if the licence does not forbid it anyway.
+        check_gate: Ask the Hub whether the source is gated, if the licence does not forbid it anyway.
     """
     stated = manifest["license"]
     licence = licence_of_text(stated)
     model_id = source_in(manifest).get("model_id")
-    if not licence.public or model_id is None or not ask:
+    if not licence.public or model_id is None or not check_gate:
         return licence
     if closed := _closed(model_id):
         return Licence(False, closed)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from qeff_zoo.errors import PublishError, ResolutionError
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.index import Sign
-from qeff_zoo.hub.naming import is_named, said
+from qeff_zoo.hub.naming import is_named, notice_text
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
@@ -86,7 +86,7 @@ class Mirror:
         destination(where)  # refuses what cannot be written, before anything is read
         snapshot = snapshot_of(remote_at(source))
         for entry, notice in _chosen(snapshot, models, key):
-            known = (f"It is {said(notice)}.",) if notice else ()
+            known = (f"It is {notice_text(notice)}.",) if notice else ()
             url, more = "", snapshot.index.warnings
             if not dry_run:
                 url, more = self._copy(snapshot, entry, notice, where)

@@ -166,7 +166,7 @@ def plan_publication(
         found = objections(package, advance)
     found += () if of_others else _of_others(package)
     holdings = remote.holdings(entry.path)
-    licence = licence_of(package.manifest, ask=isinstance(remote, HubRemote))
+    licence = licence_of(package.manifest, check_gate=isinstance(remote, HubRemote))
     files = tuple(_files(package, entry, holdings))
     found += _misplaced(remote, holdings, private=private, create_pr=create_pr)
     found += _exposed(remote, holdings, licence)

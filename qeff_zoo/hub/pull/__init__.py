@@ -166,7 +166,7 @@ class Puller:
 
 def pull(
     reference: str,
-    wishes: Mapping[str, Any] | None = None,
+    requirements: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
     remote: str | None = None,
@@ -177,7 +177,7 @@ def pull(
 
     Args:
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
-        wishes: Requirements of the package; see `qeff_zoo.hub.resolve.resolve`.
+        requirements: Requirements of the package; see `qeff_zoo.hub.resolve.resolve`.
         key: Name of the one package that will do.
         remote: URL or `org/repo` of the only remote to ask.
         puller: Says where to; None for the store that `QEFF_HOME` names.
@@ -190,7 +190,9 @@ def pull(
         StoreError: There is no room for it.
     """
     puller = puller or Puller(Store())
-    found = resolve.resolve(reference, wishes, key=key, remote=remote, store=puller.store, **place)
+    found = resolve.resolve(
+        reference, requirements, key=key, remote=remote, store=puller.store, **place
+    )
     return bring(found, puller)
 
 
@@ -225,7 +227,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
 def _warned_once(origin: Origin) -> Iterator[str]:
     """Warn at the first pull from a remote without a pinned signer."""
     policy = trust.policy_for(origin)
-    if policy.mode != OFF and not policy.pins_somebody and index_cache.is_first_pull(origin.url):
+    if policy.mode != OFF and not policy.has_pins and index_cache.is_first_pull(origin.url):
         yield (
             f"Nobody is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin who signs them "
             "with `qeff-zoo trust add`. This is said once."

@@ -144,10 +144,10 @@ def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry
     # An index that was written by an older or newer version may know fewer axes, or more.
     shared = found.axes.keys() & entry.axes.keys()
     pairs |= {name: (found.axes[name], entry.axes[name]) for name in shared}
-    for name, (is_so, said) in pairs.items():
-        if is_so != said:
+    for name, (is_so, listed) in pairs.items():
+        if is_so != listed:
             raise RemoteError(
-                f"The index of {origin.url!r} says of {origin.path!r} that its {name} is {said!r}, and its manifest "
+                f"The index of {origin.url!r} says of {origin.path!r} that its {name} is {listed!r}, and its manifest "
                 f"says {is_so!r}; expected the same. Tell the publisher, or pull from another remote."
             )
 

@@ -23,7 +23,7 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
 from qeff_zoo.hub.entries import model_of
-from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust_check import notice_of
@@ -48,13 +48,13 @@ class Locked:
 
     Args:
         model: Model as the user requested it.
-        asked: The choices that were asked for.
+        options: Requested options.
         origin: Origin of the package.
         warnings: Notices against it and its index; not in the file.
     """
 
     model: str
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
     origin: Origin
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -70,7 +70,8 @@ def write_lock(path: Path, packages: Sequence[Locked]) -> None:
         StoreError: The file cannot be written.
     """
     entries = [
-        {"model": each.model, "asked": dict(each.asked), **asdict(each.origin)} for each in packages
+        {"model": each.model, "asked": dict(each.options), **asdict(each.origin)}
+        for each in packages
     ]
     content = {"schema": SCHEMA_ID, "packages": entries}
     try:
@@ -110,12 +111,12 @@ def _locked(entry: Any) -> Locked:
     if not re.fullmatch("[0-9a-f]{64}", entry["manifest"]) or unsafe_path(entry["path"]):
         raise ValueError(f"an entry has path {entry['path']!r} and manifest {entry['manifest']!r}")
     pinned = {name: entry[name] for name in ("url", "path", "manifest", "signed")}
-    return Locked(model=entry["model"], asked=entry["asked"], origin=Origin(**pinned))
+    return Locked(model=entry["model"], options=entry["asked"], origin=Origin(**pinned))
 
 
 def lock(
     models: Sequence[str],
-    wishes: Mapping[str, Any] | None = None,
+    requirements: Mapping[str, Any] | None = None,
     *,
     revision: str | None = None,
     remote: str | None = None,
@@ -125,7 +126,7 @@ def lock(
 
     Args:
         models: Each as for `qeff_zoo.hub.pull.pull`.
-        wishes: Requirements of each package.
+        requirements: Requirements of each package.
         revision: Revision of the checkpoint.
         remote: URL or `org/repo` of the only remote to ask.
         store: Local store; None for the one that `QEFF_HOME` names.
@@ -134,15 +135,17 @@ def lock(
         ResolutionError: There is no such package of a model, or it is published nowhere.
     """
     store = store or Store()
-    wishes = wishes or {}
-    asked = {name: value for name, value in wishes.items() if value is not None}
-    asked |= {"revision": revision} if revision else {}
+    requirements = requirements or {}
+    options = {name: value for name, value in requirements.items() if value is not None}
+    options |= {"revision": revision} if revision else {}
 
     def pinned(model: str) -> Locked:
-        found = resolve.resolve(model, wishes, revision=revision, remote=remote, store=store)
+        found = resolve.resolve(model, requirements, revision=revision, remote=remote, store=store)
         index = found.snapshot.index.warnings if found.snapshot else ()
         known = (*found.warnings, *index)
-        return Locked(model=model, asked=asked, origin=_origin(found, model, store), warnings=known)
+        return Locked(
+            model=model, options=options, origin=_origin(found, model, store), warnings=known
+        )
 
     return [pinned(model) for model in models]
 
@@ -196,8 +199,8 @@ def _known(origin: Origin, package: Package) -> tuple[str, ...]:
     with suppress(RemoteError):
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
         if snapshot and (notice := snapshot.index.leaf_of(model).notices.get(origin.path)):
-            return (f"It is {said(notice)}.",)
-    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin, model)] if notice)
+            return (f"It is {notice_text(notice)}.",)
+    return tuple(f"It is {notice_text(notice)}." for notice in [notice_of(origin, model)] if notice)
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:

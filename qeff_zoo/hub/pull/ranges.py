@@ -55,8 +55,8 @@ class Ranges:
             self.counts = [min(max(length - start, 0), end - start) for start, end in spans]
             os.pwrite(self._file, b"".join(map(_COUNT.pack, self.counts)), note)
             return
-        said = os.pread(self._file, _PAGE, note)
-        self.counts = [count for (count,) in _COUNT.iter_unpack(said[: len(said) // 8 * 8])]
+        page = os.pread(self._file, _PAGE, note)
+        self.counts = [count for (count,) in _COUNT.iter_unpack(page[: len(page) // 8 * 8])]
         spans = [self.span(number) for number in range(len(self.counts))]
         lengths = [end - start for start, end in spans]
         if not self.counts or any(map(int.__gt__, self.counts, lengths)):  # nobody wrote that

@@ -77,7 +77,7 @@ class Transfer:
     source: Source
     progress: Progress
     received: int = 0
-    _knows_ranges: bool = True
+    _supports_ranges: bool = True
     _slots: threading.Semaphore = field(default_factory=threading.Semaphore)
     _more_slots: int = _PARALLEL_RANGES - 1
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -112,7 +112,7 @@ class Transfer:
     def _complete(self, file: Wanted, target: Path, pool: ThreadPoolExecutor) -> None:
         _own(target, file.size)
         for is_first in (True, False):
-            if is_first and self._knows_ranges and in_ranges(target, file.size):
+            if is_first and self._supports_ranges and in_ranges(target, file.size):
                 wrong, count = self._in_ranges(file, target, pool)
             else:
                 wrong, count = self._in_order(file, target)
@@ -165,7 +165,7 @@ class Transfer:
                         break
                     ranges.read(number, state.update)
             except RangesIgnored:
-                ignored, self._knows_ranges = True, False
+                ignored, self._supports_ranges = True, False
             finally:
                 halted.set()
                 wait(futures)  # nobody writes to what is not claimed any more

@@ -31,7 +31,7 @@ from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, 
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
-from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import FOLDER_NAME, INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import read_all
 from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
@@ -115,11 +115,13 @@ class FolderRemote:
         snapshot = FolderSnapshot(self.url, found.index, self.folder)
         return replace(snapshot, index=reading(self.url, snapshot))
 
-    def _fetch(self, before: Seen | None) -> Seen | None:
+    def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:
         content = self.present(INDEX_NAME, limit=INDEX_LIMIT)
         if content is None:
             return None
-        return before if before and before.content == content else Seen(content, decode(content))
+        if before and before.content == content:
+            return before
+        return FetchedIndex(content, decode(content))
 
     def present(self, path: str, *, limit: int) -> bytes | None:
         if not (self.folder / path).exists():

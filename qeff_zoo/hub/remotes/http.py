@@ -22,7 +22,7 @@ from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_NAME, Index
-from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import INDEX_LIMIT, decode
 from qeff_zoo.hub.remotes.protocol import require_safe
 from qeff_zoo.settings import offline as is_offline
@@ -95,11 +95,11 @@ def retry_after(headers: Mapping[str, str]) -> float:
     Args:
         headers: Headers of the response, lower-case names.
     """
-    said = headers.get("retry-after", "").strip()
-    if said.isdecimal() and said.isascii():
-        return float(said)
+    value = headers.get("retry-after", "").strip()
+    if value.isdecimal() and value.isascii():
+        return float(value)
     try:
-        moment = parsedate_to_datetime(said)
+        moment = parsedate_to_datetime(value)
         return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):  # no date, or one without its zone
         return 0.0
@@ -288,8 +288,8 @@ def _checked(answer: Answer) -> Answer:
         status == 401 and code in ABSENT
     ):
         return Answer(answer.url, NOT_FOUND, answer.headers, answer.pieces)
-    said = answer.headers.get("x-error-message") or code
-    message = f"{answer.url!r} was refused with status {status}{f' ({said})' if said else ''}."
+    reason = answer.headers.get("x-error-message") or code
+    message = f"{answer.url!r} was refused with status {status}{f' ({reason})' if reason else ''}."
     if status in (401, 403):
         advice = "Expected a token with access. Run `hf auth login` or set HF_TOKEN; accept the terms of a gated one."
     elif status in LATER:
@@ -415,7 +415,7 @@ class WebRemote:
 
     def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
         if offline := offline or is_offline():
-            found: Seen | None = index_cache.offline_index(self.url)
+            found: FetchedIndex | None = index_cache.offline_index(self.url)
         else:
             found = index_cache.newest(self.url, self._fetch)
         if found is None:
@@ -423,15 +423,15 @@ class WebRemote:
         snapshot = WebSnapshot(self.url, found.index, self.base)
         return replace(snapshot, index=reading(self.url, snapshot, offline=offline))
 
-    def _fetch(self, before: Seen | None) -> Seen | None:
-        return retried(lambda: self._ask(before))
+    def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:
+        return retried(lambda: self._request_index(before))
 
-    def _ask(self, before: Seen | None) -> Seen | None:
+    def _request_index(self, before: FetchedIndex | None) -> FetchedIndex | None:
         with get(f"{self.base}/{INDEX_NAME}", etag=before.etag if before else "") as answer:
             return read_index(answer, before, self.url)
 
 
-def read_index(answer: Answer, before: Seen | None, url: str) -> Seen | None:
+def read_index(answer: Answer, before: FetchedIndex | None, url: str) -> FetchedIndex | None:
     """Parse a server's response to the request for the root of an index.
 
     Args:
@@ -443,6 +443,8 @@ def read_index(answer: Answer, before: Seen | None, url: str) -> Seen | None:
         return None
     if before and answer.status == NOT_MODIFIED:
         # The index of the commit seen then is the index now, whether or not the answer names a commit.
-        return Seen(before.content, before.index, before.etag, answer.commit or before.commit)
+        return FetchedIndex(
+            before.content, before.index, before.etag, answer.commit or before.commit
+        )
     content = read_all(answer.pieces, INDEX_LIMIT, f"The index of {url!r}")
-    return Seen(content, decode(content), answer.etag, answer.commit)
+    return FetchedIndex(content, decode(content), answer.etag, answer.commit)

@@ -19,7 +19,7 @@ from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import index_cache, trust
 from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
-from qeff_zoo.hub.index_cache import Seen, reading
+from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import (
     WebSnapshot,
@@ -98,7 +98,7 @@ class HubRemote:
         offline = offline or is_offline()
         pinned = index_cache.recall(self.url) if self.is_pinned else None
         if pinned:
-            found: Seen | None = pinned
+            found: FetchedIndex | None = pinned
         elif offline:
             found = index_cache.offline_index(self.url)
         else:
@@ -136,10 +136,10 @@ class HubRemote:
                 return None
             raise
 
-    def _fetch(self, before: Seen | None) -> Seen | None:
-        return retried(lambda: self._ask(before))
+    def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:
+        return retried(lambda: self._request_index(before))
 
-    def _ask(self, before: Seen | None) -> Seen | None:
+    def _request_index(self, before: FetchedIndex | None) -> FetchedIndex | None:
         url = f"{resolve_url(self.repo, self.revision or 'main')}/{INDEX_NAME}"
         with http.get(url, etag=before.etag if before else "", credentials=credentials) as answer:
             found = read_index(answer, before, self.url)
@@ -164,7 +164,7 @@ class HubRemote:
         """List the repository's files, then read its index."""
         from huggingface_hub import errors
 
-        def ask() -> Holdings | None:
+        def list_files() -> Holdings | None:
             try:
                 info = self._info(revision=self.revision, files_metadata=True)
             except errors.RevisionNotFoundError as error:
@@ -179,7 +179,7 @@ class HubRemote:
             }
             return Holdings(visibility=PRIVATE if info.private else PUBLIC, files=files)
 
-        found = hub_call(f"look at {self.repo!r}", ask)
+        found = hub_call(f"look at {self.repo!r}", list_files)
         if found is None:
             return Holdings(visibility=None)
         snapshot = self.snapshot()
@@ -283,7 +283,7 @@ class _Repository:
                 content = http.read_all(
                     answer.pieces, INDEX_LIMIT, f"The index of {self._remote.url!r}"
                 )
-            found, url = Seen(content, decode(content)), self._remote.url
+            found, url = FetchedIndex(content, decode(content)), self._remote.url
             trust.check_index(url, content, found.index)
             index_cache.refuse_older(url, found, index_cache.recall(url))
             return self._remote.at(commit, found.index).index
@@ -342,8 +342,8 @@ class _Repository:
             advice = "Others committed each time. Expected a quiet moment. Publish again."
         else:
             advice = "Expected the commit to succeed. What was uploaded is kept: publish again to go on from there."
-        said = ". ".join(line.rstrip(".") for line in str(error).splitlines()[:3] if line)
-        return PublishError(f"Cannot commit to {url!r}: {said}. {advice}")
+        reason = ". ".join(line.rstrip(".") for line in str(error).splitlines()[:3] if line)
+        return PublishError(f"Cannot commit to {url!r}: {reason}. {advice}")
 
 
 # --- calls of the Hub's API --------------------------------------------------------------------
@@ -400,10 +400,10 @@ def is_passing(error: Exception) -> bool:
 
 
 def _passing(error: Exception) -> RemoteError:
-    return RemoteError(str(error), retryable=True, retry_after=_asked_to_wait(error))
+    return RemoteError(str(error), retryable=True, retry_after=_retry_after(error))
 
 
-def _asked_to_wait(error: Exception) -> float:
+def _retry_after(error: Exception) -> float:
     answer = _answer(error)
     return retry_after(answer.headers) if answer is not None else 0.0
 
@@ -422,9 +422,9 @@ def _refused(what: str, error: Exception) -> RemoteError:
         advice = "Expected an answer. Check the connection, then run the command again; what has arrived stays."
     else:
         advice = "Expected the Hub to accept it. Do what it says."
-    said = "" if status is None else f" (status {status})"
+    with_status = "" if status is None else f" (status {status})"
     return RemoteError(
-        f"{failed}{said}. {advice}",
+        f"{failed}{with_status}. {advice}",
         retryable=is_passing(error),
-        retry_after=_asked_to_wait(error),
+        retry_after=_retry_after(error),
     )

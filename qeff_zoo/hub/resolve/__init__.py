@@ -109,7 +109,7 @@ class Resolution:
 
 def resolve(
     reference: str,
-    wishes: Mapping[str, Any] | None = None,
+    requirements: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,
     remote: str | None = None,
@@ -122,7 +122,7 @@ def resolve(
     Args:
         reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), URL of a remote, folder of
             a checkpoint, or GGUF file.
-        wishes: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; None for what is left to us.
+        requirements: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; those of None are free.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Local store; None for the one that `QEFF_HOME` names.
@@ -139,9 +139,9 @@ def resolve(
         >>> resolve("org/model", {"ctx_len": 4096}).verdict  # doctest: +SKIP
         'USE'
     """
-    asked = {name: value for name, value in (wishes or {}).items() if value is not None}
+    requested = {name: value for name, value in (requirements or {}).items() if value is not None}
     if adapters and remote is None and (one := _adapter_of(reference, store or Store())):
-        given = resolve(one.model, {**one.wishes, **asked}, key=key, store=store, **place)
+        given = resolve(one.model, {**one.requirements, **requested}, key=key, store=store, **place)
         note = f"{reference} is an adapter of {one.model}: load it into this package."
         return replace(given, notes=(note, *given.notes))
     found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
@@ -149,13 +149,13 @@ def resolve(
     _require_one(key, found.candidates)
     commit = lookup.commit_of(found.model, revision) if revision else None
     model_type = found.candidates[0].entry.model_type if found.candidates else None
-    wanted = _wanted(asked, model_type, commit, key)
+    wanted = _wanted(requested, model_type, commit, key)
     if file := place.get("gguf_file"):
         there = (str(one.entry.axes.get("gguf_file")) for one in found.candidates)
         file = next((one for one in there if names_gguf(file, one)), file)
         wanted = replace(wanted, axes={**wanted.axes, "gguf_file": file})
     candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
-    verdict, problems = _verdict(found, candidates, asked, wanted, place)
+    verdict, problems = _verdict(found, candidates, requested, wanted, place)
     return Resolution(
         verdict=verdict,
         model=found.model,
@@ -186,7 +186,7 @@ def _require_one(key: str | None, candidates: tuple[Candidate, ...]) -> None:
 def _verdict(
     found: lookup.Found,
     candidates: tuple[Candidate, ...],
-    asked: Mapping[str, Any],
+    requested: Mapping[str, Any],
     wanted: Wanted,
     place: Place,
 ) -> tuple[str, list[str]]:
@@ -198,15 +198,15 @@ def _verdict(
         return FAIL, [found.absent]
     if wanted.key is not None:
         return FAIL, [_unkeyed(wanted.key, candidates)]
-    problems = _obstacles(found.checkpoint, asked, {**place, "revision": wanted.revision})
+    problems = _obstacles(found.checkpoint, requested, {**place, "revision": wanted.revision})
     return (FAIL if problems else BUILD), problems
 
 
 def _wanted(
-    asked: Mapping[str, Any], model_type: str | None, revision: str | None, key: str | None
+    requested: Mapping[str, Any], model_type: str | None, revision: str | None, key: str | None
 ) -> Wanted:
     """Part what must be so from what we would choose."""
-    must = dict(asked)
+    must = dict(requested)
     profile = must.pop("profile", None)
     preferred = _defaults(model_type, must.get("task"), profile)
     if "batch_size" in must and "full_batch_size" not in must:
@@ -289,12 +289,12 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     return {"task": recipe.task, **chosen, **asdict(recipe.shapes[profile])}
 
 
-def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) -> list[str]:
+def _obstacles(checkpoint: str | None, requirements: Mapping[str, Any], place: Place) -> list[str]:
     """Explain why no package can be built of a model; empty if one can.
 
     Args:
         checkpoint: Model id or folder; None if it is not known.
-        wishes: Requirements of the package.
+        requirements: Requirements of the package.
         place: Which checkpoint of that name is meant.
     """
     if checkpoint is None:
@@ -302,10 +302,10 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     from qeff_zoo.checkpoint.sources import open_sources
     from qeff_zoo.plan.resolve import check
 
-    if unknown := sorted(wishes.keys() - OPTIONS.keys()):
+    if unknown := sorted(requirements.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        request = Request(**wishes)
+        request = Request(**requirements)
         opened = open_sources(
             checkpoint, request.adapter, request.draft_heads, need_weights=False, **place
         )

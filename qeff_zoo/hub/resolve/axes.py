@@ -53,41 +53,41 @@ def rule_of(axis: str) -> Rule:
     return RULES.get(axis, _OTHER)
 
 
-def refusal(axis: str, asked: Any, found: Any) -> str | None:
+def refusal(axis: str, requested: Any, found: Any) -> str | None:
     """Explain why a package does not match; None if it does.
 
     Args:
         axis: Its name.
-        asked: Requested value.
+        requested: Requested value.
         found: Value of the package; None for none.
     """
     kind = rule_of(axis).kind
-    if kind == "any" or (kind == "exact" and _same(asked, found)):
+    if kind == "any" or (kind == "exact" and _same(requested, found)):
         return None
-    if kind == "at least" and found is not None and _most(found) >= _most(asked):
+    if kind == "at least" and found is not None and _most(found) >= _most(requested):
         return None
-    if kind == "covering" and set(asked or ()) <= set(found or asked or ()):
+    if kind == "covering" and set(requested or ()) <= set(found or requested or ()):
         return None
-    wanted = f"at least {_most(asked)}" if kind == "at least" else _text(asked)
+    wanted = f"at least {_most(requested)}" if kind == "at least" else _text(requested)
     if found is None:
         return f"{axis} does not apply to it, asked for {wanted}"
     has = _most(found) if kind == "at least" else _text(found)
     return f"{axis} is {has}, asked for {wanted}"
 
 
-def excess(axis: str, asked: Any, found: Any) -> int:
+def excess(axis: str, requested: Any, found: Any) -> int:
     """Return by how much a package's size exceeds the requested one; 1 for another accepted value."""
     kind = rule_of(axis).kind
     if kind == "at least" and found is not None:
-        return max(0, _most(found) - _most(asked))
-    return int(kind == "any" and not _same(asked, found))
+        return max(0, _most(found) - _most(requested))
+    return int(kind == "any" and not _same(requested, found))
 
 
-def lack(axis: str, asked: Any, found: Any) -> float:
+def lack(axis: str, requested: Any, found: Any) -> float:
     """Return the share of a requested size that a package lacks."""
     if rule_of(axis).kind != "at least" or found is None:
         return 0.0
-    return max(0, _most(asked) - _most(found)) / max(1, _most(asked))
+    return max(0, _most(requested) - _most(found)) / max(1, _most(requested))
 
 
 def apart(preferred: Any, found: Any) -> tuple[bool, int]:
@@ -98,10 +98,10 @@ def apart(preferred: Any, found: Any) -> tuple[bool, int]:
     return True, abs(_most(preferred) - _most(found)) if sizes else 0
 
 
-def _same(asked: Any, found: Any) -> bool:
-    if isinstance(asked, bool) or isinstance(found, bool):
-        return bool(asked) is bool(found)  # what is not said is not so
-    return bool(_listed(asked) == _listed(found))
+def _same(requested: Any, found: Any) -> bool:
+    if isinstance(requested, bool) or isinstance(found, bool):
+        return bool(requested) is bool(found)  # what is not said is not so
+    return bool(_listed(requested) == _listed(found))
 
 
 def _listed(value: Any) -> Any:

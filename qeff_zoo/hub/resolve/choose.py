@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.hub.entries import Entry, Notice
-from qeff_zoo.hub.naming import is_named, said
+from qeff_zoo.hub.naming import is_named, notice_text
 from qeff_zoo.package.manifest import VALIDATED
 
 from . import axes
@@ -139,7 +139,7 @@ class _Judge:
     def __init__(self, wanted: Wanted, notices: Mapping[str, Notice], here: Installed) -> None:
         self._wanted, self._notices, self._here = wanted, notices, cache(here)
         self._verdicts: dict[str, _Verdict] = {}
-        self._asked = _in_order(wanted.axes.items())
+        self._requested = _in_order(wanted.axes.items())
         ours = [
             (axis, value) for axis, value in wanted.preferred.items() if axis not in wanted.axes
         ]
@@ -173,7 +173,8 @@ class _Judge:
     def _verdict(self, entry: Entry) -> _Verdict:
         found = entry.axes
         reasons = (
-            (axis, axes.refusal(axis, asked, found.get(axis))) for axis, asked in self._asked
+            (axis, axes.refusal(axis, requested, found.get(axis)))
+            for axis, requested in self._requested
         )
         refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
         refused += [Refusal(*each) for each in obstacles(entry.needs, self._here)]
@@ -181,10 +182,15 @@ class _Judge:
             refused=tuple(refused),
             warnings=tuple(doubts(entry.needs, entry.tested, self._here)),
             far=_distance(refused),
-            lack=sum(axes.lack(axis, asked, found.get(axis)) for axis, asked in self._asked),
+            lack=sum(
+                axes.lack(axis, requested, found.get(axis)) for axis, requested in self._requested
+            ),
             foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
             surplus=[
-                [axes.excess(axis, asked, found.get(axis)) for axis, asked in self._asked],
+                [
+                    axes.excess(axis, requested, found.get(axis))
+                    for axis, requested in self._requested
+                ],
                 [axes.apart(value, found.get(axis)) for axis, value in self._sizes],
             ],
         )
@@ -199,7 +205,7 @@ class _Judge:
             reason = f"revision is {entry.revision or 'not known'}, asked for {wanted.revision}"
             refused.append(Refusal(_REVISION, reason))
         if notice:
-            text = said(notice)
+            text = notice_text(notice)
             if notice.state == "known_bad" or (notice.state == "yanked" and not pinned):
                 refused.append(Refusal(_NOTICE, text))
             else:
@@ -213,10 +219,10 @@ def _distance(refused: Iterable[Refusal]) -> int:
     return sum(axes.rule_of(refusal.axis).distance for refusal in refused)
 
 
-def _in_order(asked: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _in_order(requested: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Sizes as the table has them, so that the most important excess is compared first."""
     order = [*axes.RULES]
-    return sorted(asked, key=lambda item: order.index(item[0]) if item[0] in order else -1)
+    return sorted(requested, key=lambda item: order.index(item[0]) if item[0] in order else -1)
 
 
 # --- whether what is installed here runs it ----------------------------------------------------

@@ -214,17 +214,17 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
         notes = (*snapshot.index.warnings, *(() if entries else (_has(snapshot),)))
         return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=notes)
     if is_url(reference):
-        claim = _ask([], open_remote(reference), reference, key)
+        claim = _query_remotes([], open_remote(reference), reference, key)
         if claim.unanswered:
             raise claim.unanswered
         return claim
     if is_here(reference):  # nobody else's folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
-    return _ask(configured_remotes(reference), implied, reference, key)
+    return _query_remotes(configured_remotes(reference), implied, reference, key)
 
 
-def _ask(
+def _query_remotes(
     configured: Iterable[Remote], named: Remote | None, reference: str, key: str | None
 ) -> _Claim:
     """Search remotes in order until one has the model; then the named one, whatever model it has."""

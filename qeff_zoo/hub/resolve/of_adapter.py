@@ -20,11 +20,11 @@ class AdapterRequest:
 
     Args:
         model: Hub id of its base.
-        wishes: Requirements of a package that can run it.
+        requirements: Requirements of a package that can run it.
     """
 
     model: str
-    wishes: dict[str, Any] = field(default_factory=dict)
+    requirements: dict[str, Any] = field(default_factory=dict)
 
 
 def of_adapter(reference: str) -> AdapterRequest | None:
@@ -57,7 +57,7 @@ def of_adapter(reference: str) -> AdapterRequest | None:
             "base_model_name_or_path in adapter_config.json to be a Hub id. Name the model instead."
         )
     ends = {module.rpartition(".")[2] for module in adapter.modules}
-    wishes = {"max_loras": 1, "max_lora_rank": max(adapter.modules.values())}
+    requirements = {"max_loras": 1, "max_lora_rank": max(adapter.modules.values())}
     return AdapterRequest(
-        model=adapter.base, wishes={**wishes, "lora_targets": tuple(sorted(ends))}
+        model=adapter.base, requirements={**requirements, "lora_targets": tuple(sorted(ends))}
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
+    from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
-    from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
     from qeff_zoo.tasks import Tracing
     from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 if TYPE_CHECKING:
+    from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
-    from qeff_zoo.media.sound import Samples
     from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Array of the processor that selects finer image tokens; field of the vision config that enables them; and the
 #: argument of the module that computes them.
-_ASKS, _HAS, _ARGUMENT = "tile_fine_mask", "use_fine_route", "fine"
+_FINE_MASK, _HAS, _ARGUMENT = "tile_fine_mask", "use_fine_route", "fine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class GraniteDocling(Idefics3):
         """See `Images`."""
         from qeff_zoo.tasks.multimodal.vision_encoder import FINER
 
-        wanted = _ASKS in prepared
+        wanted = _FINE_MASK in prepared
         finer = {name for name in features if name.startswith(FINER)}
         if wanted and not finer:
             raise MediaError(
-                f"An image was prepared with {_ASKS}, for more rows of each tile; expected none, "
+                f"An image was prepared with {_FINE_MASK}, for more rows of each tile; expected none, "
                 "since this model has no weights for that. Leave it out of what the processor is asked for."
             )
         names = finer if wanted else features.keys() - finer
@@ -59,7 +59,7 @@ class GraniteDocling(Idefics3):
     @property
     def arrays(self) -> tuple[str, ...]:
         """See `Images`."""
-        return (*super().arrays, _ASKS)
+        return (*super().arrays, _FINE_MASK)
 
 
 def _write(grid: "Grid", rows: int) -> "Written":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.families.audio_stream import AudioStream
 
 if TYPE_CHECKING:
+    from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
-    from qeff_zoo.media.sound import Samples
 
 #: Frames of silence after a recording: those whose transforms overlap it, and those reflected at its end.
 _SILENCE = 4

@@ -35,12 +35,12 @@ def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
 
 
 def _execute(arguments: argparse.Namespace) -> None:
-    flags.say_where(arguments)
+    flags.configure_hub(arguments)
 
     from qeff_zoo.qefficient.execution import prompts_of
 
     prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
-    answer(_package(arguments), prompts, arguments, flags.picture_of(arguments))
+    answer(_package(arguments), prompts, arguments, flags.image_of(arguments))
 
 
 def _package(arguments: argparse.Namespace) -> str:
@@ -53,7 +53,7 @@ def _package(arguments: argparse.Namespace) -> str:
 
     batch = "full_batch_size" if sizes["continuous"] else "batch_size"
     package = find_built(
-        flags.say_where(arguments),
+        flags.configure_hub(arguments),
         prefill_seq_len=int(sizes["prompt_len"]),
         ctx_len=int(sizes["ctx_len"]),
         **{batch: int(sizes["batch"])},
@@ -65,7 +65,7 @@ def _package(arguments: argparse.Namespace) -> str:
 
 
 def answer(
-    path: str, prompts: Sequence[str], arguments: argparse.Namespace, picture: Any = None
+    path: str, prompts: Sequence[str], arguments: argparse.Namespace, image: Any = None
 ) -> None:
     """Answer prompts with a package, and print them.
 
@@ -73,7 +73,7 @@ def answer(
         path: Path of the package.
         prompts: Any number.
         arguments: Arguments of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
-        picture: Image of every prompt, for a vision-language package.
+        image: Image of every prompt, for a vision-language package.
 
     Raises:
         GenerationError: The package has another number of slots, or a prompt cannot be answered.
@@ -99,7 +99,7 @@ def answer(
             device_id=arguments.device_group if package.target in targets.on_cards() else None,
             generation_len=arguments.generation_len,
             stream=not arguments.json,
-            image=picture,
+            image=image,
         )
     if arguments.json:
         print_json({"package": str(package.path), **asdict(info)})
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(parser, "qpc_path", required=True, metavar="DIR", help=text)
     flags.add_devices(parser)
     flags.add_prompts(parser)
-    flags.add_picture(parser)
+    flags.add_image(parser)
     flags.add(parser, "full_batch_size", type=int, metavar="N", help="slots that it must have")
     return parser
 

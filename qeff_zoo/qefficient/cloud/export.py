@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    model_name = flags.say_where(arguments)
+    model_name = flags.configure_hub(arguments)
 
     from qeff_zoo import qefficient
 

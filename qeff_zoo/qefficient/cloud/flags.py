@@ -97,16 +97,16 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
     add(parser, "generation_len", type=int, metavar="N", help=text)
 
 
-def add_picture(parser: argparse.ArgumentParser) -> None:
+def add_image(parser: argparse.ArgumentParser) -> None:
     """Add the flags of an image for all prompts."""
     one = parser.add_mutually_exclusive_group()
-    text = "picture that every prompt is about, for a model that sees"
+    text = "image of every prompt, for a vision-language model"
     add(one, "image_path", metavar="FILE", help=text)
     add(one, "image_url", metavar="URL", help=f"{text}: fetched from there")
 
 
-def picture_of(arguments: argparse.Namespace) -> Any:
-    """Return the pixels of the image of `add_picture`, (height, width, 3); None without one.
+def image_of(arguments: argparse.Namespace) -> Any:
+    """Return the pixels of the image of `add_image`, (height, width, 3); None without one.
 
     Raises:
         MediaError: The image cannot be fetched or read.
@@ -251,11 +251,11 @@ def _value(text: str) -> Any:
     return switches.get(text.lower(), text)
 
 
-def say_where(arguments: argparse.Namespace) -> str:
+def configure_hub(arguments: argparse.Namespace) -> str:
     """Configure huggingface_hub by the flags of `add_model`, before its import; return the model."""
-    told: Mapping[str, str | None] = {
+    variables: Mapping[str, str | None] = {
         "HF_HUB_CACHE": arguments.cache_dir,
         "HF_TOKEN": arguments.hf_token,
     }
-    os.environ.update({name: value for name, value in told.items() if value})
+    os.environ.update({name: value for name, value in variables.items() if value})
     return str(arguments.local_model_dir or arguments.model_name)

@@ -31,13 +31,13 @@ def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
 
 
 def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
-    model_name = flags.say_where(arguments)
+    model_name = flags.configure_hub(arguments)
 
     from qeff_zoo.qefficient.execution import prompts_of
 
     prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
     chosen = _class_of(model_name, arguments)
-    picture = flags.picture_of(arguments)
+    image = flags.image_of(arguments)
     with saying_warnings():
         model = chosen.from_pretrained(
             model_name,
@@ -67,7 +67,7 @@ def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
         print(path)
         return
     print(f"Run it again: qeff-cloud-execute --qpc_path {path} --prompt TEXT", file=sys.stderr)
-    answer(path, prompts, arguments, picture)
+    answer(path, prompts, arguments, image)
 
 
 def _class_of(model_name: str, arguments: argparse.Namespace) -> "type[QEFFAutoModelForCausalLM]":
@@ -82,8 +82,8 @@ def _class_of(model_name: str, arguments: argparse.Namespace) -> "type[QEFFAutoM
         return QEFFAutoModelForImageTextToText
     if given := arguments.image_path or arguments.image_url:
         raise GenerationError(
-            f"`infer`: a picture is given, {given!r}, and {model_name!r} is a model for {task!r}, which reads none; "
-            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the picture out, or choose another model."
+            f"`infer`: an image is given, {given!r}, and {model_name!r} is a model for {task!r}, which reads none; "
+            f"expected one for {IMAGE_TEXT_TO_TEXT!r}. Leave the image out, or choose another model."
         )
     return QEFFAutoModelForCausalLM
 
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(parser, "use_onnx_subfunctions", **on, help="compile repeated functions once")
     flags.add(parser, "dynamo", **on, help="as always here")
     flags.add_prompts(parser)
-    flags.add_picture(parser)
+    flags.add_image(parser)
     flags.add(parser, "verbose", "v", **on, help="say how long each stage took")
     return parser
 

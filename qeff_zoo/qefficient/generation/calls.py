@@ -14,7 +14,7 @@ from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.speculation.heads import Heads
 
-_SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
+_COMP_CTX, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _LOGITS, _HIDDEN = "logits", "hidden_states"
 _TOKENS, _POSITIONS, _SLOTS = "input_ids", "position_ids", "batch_index"
 
@@ -33,7 +33,7 @@ class Calls:
     """
 
     #: Names of inputs that a program may lack; they are then ignored.
-    accepts: ClassVar[set[str]] = {_SLOTS, _KEPT, _SEEN, _POSITIONS}
+    accepts: ClassVar[set[str]] = {_SLOTS, _KEPT, _COMP_CTX, _POSITIONS}
 
     def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
         self.package, self.program = package, program
@@ -162,8 +162,8 @@ class Calls:
             )
         if _KEPT in known:
             inputs[_KEPT] = np.zeros(min(kept, inputs[_TOKENS].shape[1]), np.int64)
-        if _SEEN in known:
-            inputs[_SEEN] = np.zeros(self._seen(given, inputs[_POSITIONS]), np.int64)
+        if _COMP_CTX in known:
+            inputs[_COMP_CTX] = np.zeros(self._context_length(given, inputs[_POSITIONS]), np.int64)
         for name in known.keys() - inputs.keys():
             value = self._required(given, name)
             inputs[name] = np.ascontiguousarray(
@@ -171,15 +171,15 @@ class Calls:
             )
         return self.program.run({name: inputs[name] for name in known}, rows)
 
-    def _seen(self, given: Mapping[str, Array], positions: Array) -> int:
+    def _context_length(self, given: Mapping[str, Array], positions: Array) -> int:
         """Return the compute context of a call: that of the caller, or the shortest that has room."""
-        if _SEEN in given:
-            return int(given[_SEEN].size)
+        if _COMP_CTX in given:
+            return int(given[_COMP_CTX].size)
         held = int(positions.max()) + 1
         every = {
-            int(one["symbols"][_SEEN])
+            int(one["symbols"][_COMP_CTX])
             for one in self.program.specializations
-            if _SEEN in one["symbols"]
+            if _COMP_CTX in one["symbols"]
         }
         return min(length for length in every if length >= held)
 

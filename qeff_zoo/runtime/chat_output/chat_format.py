@@ -58,7 +58,7 @@ class ChatFormat:
         return cls(
             calls=CALL_FORMATS.get(calls or NONE),
             reasoning=_reasoning_named(reasoning or NONE),
-            takes_tools=source.names("tools"),
+            takes_tools=source.takes_tools,
         )
 
     def parser(

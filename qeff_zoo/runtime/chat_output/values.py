@@ -43,12 +43,12 @@ def types_of(schema: Any, root: Any = None) -> frozenset[str]:
         root: Schema that its references are in.
     """
     root = schema if root is None else root
-    waiting, seen, found = [schema], set[int](), set[str]()
+    waiting, visited, found = [schema], set[int](), set[str]()
     while waiting:
         one = resolved(waiting.pop(), root)
-        if id(one) in seen:  # each is visited once, however many references lead to it
+        if id(one) in visited:  # each is visited once, however many references lead to it
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         alternatives = [*(one.get("anyOf") or ()), *(one.get("oneOf") or ())]
         values = one.get("enum", [one["const"]] if "const" in one else None)
         if named := one.get("type"):

@@ -55,7 +55,7 @@ class Reader(Protocol):
 class Sharing(Protocol):
     """A drafter that reads the model's states of its request."""
 
-    def sees(self, row: int) -> None:
+    def set_slot(self, row: int) -> None:
         """Receive the current batch slot; called before each draft."""
 
 

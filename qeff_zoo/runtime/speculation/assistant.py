@@ -73,7 +73,7 @@ class AssistantDrafter(Guessing):
         """Store the draft inputs."""
         self._start, self._hidden = start, hidden
 
-    def sees(self, row: int) -> None:
+    def set_slot(self, row: int) -> None:
         """Set the batch slot whose states are read."""
         self._row = row
 
@@ -84,9 +84,11 @@ class AssistantDrafter(Guessing):
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Return a draft of the next tokens."""
-        return [int(one.argmax()) for one in self.say(tokens, count)]
+        return [int(one.argmax()) for one in self.draft_logits(tokens, count)]
 
-    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
+    def draft_logits(
+        self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()
+    ) -> list[Array]:
         """Draft one token after the other.
 
         Args:

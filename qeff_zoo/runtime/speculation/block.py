@@ -74,7 +74,9 @@ class BlockDrafter(LayerDrafter):
         """Return a draft of the next tokens, at most one block."""
         return super().draft(tokens, min(most, self._block.count), rows)
 
-    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
+    def draft_logits(
+        self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()
+    ) -> list[Array]:
         """Run the hidden states that have not run, and a block.
 
         Args:
@@ -88,7 +90,7 @@ class BlockDrafter(LayerDrafter):
         row, is_own = self._block.rows.of(self)
         if not is_own:
             self._first = self._at
-        known, stop = np.concatenate(self._told), len(tokens) - 1 - self._at
+        known, stop = np.concatenate(self._received), len(tokens) - 1 - self._at
         logits = self._block.run_block(row, known[:stop], self._at - self._first, tokens[-1])
-        self._at, self._told = self._at + stop, [known[stop:]]
+        self._at, self._received = self._at + stop, [known[stop:]]
         return [*logits[:count]]

@@ -41,9 +41,11 @@ class Heads:
         """
         inputs = {"hidden_states": hidden}
         if self._reads_tokens:
-            told = inputs["input_ids"] = np.full((len(hidden), self.count), _LIKELIEST, np.int64)
+            input_ids = inputs["input_ids"] = np.full(
+                (len(hidden), self.count), _LIKELIEST, np.int64
+            )
             for row, known in enumerate(tokens):
-                told[row, : len(known)] = known[: self.count]
+                input_ids[row, : len(known)] = known[: self.count]
         found: Array = self._program.run(inputs)["logits"]
         return found
 

@@ -62,7 +62,7 @@ class LayerDrafter(Guessing):
         self._layer = layer
         self._first = 0  # token of the first hidden state in the layer
         self._at = 0  # token of the next hidden state to run
-        self._told: list[Array] = []  # hidden states from that token on, up to `_end`
+        self._received: list[Array] = []  # hidden states from that token on, up to `_end`
         self._end = 0
         self._held: Mapping[str, Array] = {}  # sliding window before the last draft tokens
 
@@ -71,14 +71,14 @@ class LayerDrafter(Guessing):
         hidden, start = hidden[max(0, self._at - start) :], max(self._at, start)
         if start > self._end:  # no inputs in between, as after a cached prefix
             self._first = self._at = self._end = start
-            self._told = []
+            self._received = []
         while self._end > start:
-            last = self._told.pop()
+            last = self._received.pop()
             self._end -= len(last)
             if self._end < start:
-                self._told.append(last[: start - self._end])
+                self._received.append(last[: start - self._end])
                 self._end = start
-        self._told.append(hidden)
+        self._received.append(hidden)
         self._end += len(hidden)
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
@@ -88,9 +88,11 @@ class LayerDrafter(Guessing):
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Return a draft of the next tokens."""
-        return [int(one.argmax()) for one in self.say(tokens, count)]
+        return [int(one.argmax()) for one in self.draft_logits(tokens, count)]
 
-    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
+    def draft_logits(
+        self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()
+    ) -> list[Array]:
         """Run the tokens that have not run, then draft one token after the other.
 
         Args:
@@ -107,11 +109,11 @@ class LayerDrafter(Guessing):
             self._first = self._at
         elif self._held:
             decoder.restore(row, self._at - self._first, self._held, latest=True)
-        known, stop = np.concatenate(self._told), len(tokens) - 1 - self._at
+        known, stop = np.concatenate(self._received), len(tokens) - 1 - self._at
         logits, state = self._layer.run(
             row, tokens[self._at + 1 :], self._at - self._first, known[:stop]
         )
-        self._at, self._told = self._at + stop, [known[stop:]]
+        self._at, self._received = self._at + stop, [known[stop:]]
         at, found = self._at - self._first, [logits]
         self._held = {} if count == 1 or decoder.only_grows else decoder.save(row, at, at)
         while len(found) < count:

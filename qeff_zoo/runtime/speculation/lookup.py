@@ -65,9 +65,9 @@ class PromptLookup:
         """Return a draft of the next tokens."""
         known = len(self._tokens)
         if self._guess and known < len(tokens):
-            told = min(len(self._guess), len(tokens) - known)
+            checked = min(len(self._guess), len(tokens) - known)
             right = sum(1 for _ in takewhile(bool, map(eq, self._guess, tokens[known:])))
-            self._note(right, told)
+            self._note(right, checked)
         for token in tokens[known:]:
             self._add(token)
         self._guess = []
@@ -87,8 +87,8 @@ class PromptLookup:
         self._note(count, len(self._guess))
         self._guess = []
 
-    def _note(self, right: int, told: int) -> None:
-        self._records[self._matched].note(right, right + (right < told))
+    def _note(self, right: int, checked: int) -> None:
+        self._records[self._matched].note(right, right + (right < checked))
 
     def _add(self, token: int) -> None:
         """Record the position after the newest tokens."""

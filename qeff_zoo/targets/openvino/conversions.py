@@ -104,8 +104,8 @@ def _mask(start: openvino.Node, length: openvino.Node, group: int) -> openvino.N
     first, count = (ops.reshape(one, scalar, False) for one in (start, length))
     end = ops.add(first, count)
     at = ops.unsqueeze(ops.range(first, end, np.int64(1), "i64"), _LAST)
-    seen = ops.range(np.int64(0), end, np.int64(1), "i64")
-    hidden = ops.select(ops.less_equal(seen, at), np.float32(0), _HIDDEN)
+    keys = ops.range(np.int64(0), end, np.int64(1), "i64")
+    hidden = ops.select(ops.less_equal(keys, at), np.float32(0), _HIDDEN)
     return ops.concat([hidden] * group, 0)
 
 

@@ -119,7 +119,7 @@ class OrtTarget(Target):
         """Describe whether onnxruntime-genai opens a package."""
         from . import genai
 
-        return genai.said(manifest)
+        return genai.describe(manifest)
 
 
 TARGET = OrtTarget()

@@ -13,7 +13,7 @@ rows are cut off before anything is computed, and rows of different lengths have
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of pairs.
+Where every query sees every key, as in images and sounds, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """
@@ -95,7 +95,7 @@ class _Lowering:
     tables: Tables
     ctx_len: int
     slides: bool = False
-    _seen: list[ir.Value] = field(default_factory=list)
+    _key_lengths: list[ir.Value] = field(default_factory=list)
     _last: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
     _none: dict[int, ir.Value] = field(default_factory=dict)
     _places: dict[int, ir.Value] = field(default_factory=dict)
@@ -292,7 +292,7 @@ class _Lowering:
 
     def _lengths(self) -> list[ir.Value]:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
-        if not self._seen:
+        if not self._key_lengths:
             tape, positions = Tape(), self._input("position_ids")
             zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
             first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
@@ -301,9 +301,9 @@ class _Lowering:
             last = tape.op("Squeeze", [tape.op("Sub", [total, one]), one])
             longest = tape.op("ReduceMax", [total], {"keepdims": 0})
             narrow = {"to": ir.DataType.INT32}
-            self._seen = [tape.op("Cast", [value], narrow) for value in (last, longest)]
+            self._key_lengths = [tape.op("Cast", [value], narrow) for value in (last, longest)]
             self.graph.insert_before(self.graph[0], tape.nodes)
-        return self._seen
+        return self._key_lengths
 
     def trim(self) -> None:
         """Cut off the columns of a call that are padding in all rows."""

@@ -40,8 +40,8 @@ class _Lowering:
     def window(self, node: ir.Node) -> None:
         """Join the columns before a call and its own, and keep the newest of each row."""
         before, positions, new = node.inputs
-        seen, newest = node.outputs
-        for conv in [use.node for use in seen.uses()]:
+        window, newest = node.outputs
+        for conv in [use.node for use in window.uses()]:
             read = _read(conv, node)
             if read is not None:
                 _convolve(self.graph, conv, read, [before, new])
@@ -51,7 +51,7 @@ class _Lowering:
         index = tape.op("Expand", [columns, tape.op("Shape", [before])])
         kept = tape.op("GatherElements", [both, index], {"axis": _COLUMNS})
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [seen, newest], [both, kept]
+            self.graph, node, [node], tape.nodes, [window, newest], [both, kept]
         )
 
     def _columns(self, positions: ir.Value | None, kernel: int) -> ir.Value:

@@ -27,7 +27,7 @@ _INPUTS = {
 }
 
 
-def said(manifest: Mapping[str, Any]) -> str:
+def describe(manifest: Mapping[str, Any]) -> str:
     """Describe whether onnxruntime-genai opens a package, and if not, why.
 
     Args:

@@ -185,9 +185,9 @@ class _Cut:
             own = self._op("Exp", self._op("Sub", sink, now))
             total = self._op("Add", self._op("Mul", total, fade), own)
             mixed = self._op("Mul", mixed, self._grouped(fade, key))
-        seen = self._op("Div", mixed, self._grouped(total, key))
+        output = self._op("Div", mixed, self._grouped(total, key))
         size = self._op("Shape", _cache_of(self._value), start=3, end=4)
-        return self._op("Reshape", seen, self._op("Concat", rows, size, axis=0))
+        return self._op("Reshape", output, self._op("Concat", rows, size, axis=0))
 
     def _scores(self, query: ir.Value, key: ir.Value, mask: ir.Value, rows: ir.Value) -> ir.Value:
         """Return scores (B, h, s, c), masked."""

@@ -73,10 +73,10 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
     if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
     crosses = task.role == "decoder" and "encoder" in [part.role for part in task.before]
-    return told(Files(name), options, decodes=program.decodes, crosses=crosses)
+    return compiler_arguments(Files(name), options, decodes=program.decodes, crosses=crosses)
 
 
-def told(
+def compiler_arguments(
     files: Files,
     options: Mapping[str, Any],
     *,

@@ -77,10 +77,10 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
             f"stage. Choose a multiple of {stages} devices."
         )
         return
-    layers = _said(config, _LAYERS)
+    layers = _size(config, _LAYERS)
     if layers and stages > layers:
         yield f"--mdp-num-partitions is {stages}, more than the model's {layers} layers. Choose at most {layers}."
-    heads, each = _said(config, _HEADS), _devices_of_a_stage(options)
+    heads, each = _size(config, _HEADS), _devices_of_a_stage(options)
     if heads and heads % each:
         fitting = [count * stages for count in range(1, heads + 1) if heads % count == 0]
         yield (
@@ -90,10 +90,10 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
 
 
 def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    if not options.get("mxint8_kv_cache") or _said(config, ("kv_lora_rank",)):
+    if not options.get("mxint8_kv_cache") or _size(config, ("kv_lora_rank",)):
         return  # of latents, the graph tells
-    heads, width = _said(config, _HEADS), _said(config, _WIDTH)
-    size = _said(config, _HEAD_SIZES) or (width // heads if width and heads else None)
+    heads, width = _size(config, _HEADS), _size(config, _WIDTH)
+    size = _size(config, _HEAD_SIZES) or (width // heads if width and heads else None)
     if size and size % MX_BLOCK:
         yield (
             f"--mxint8-kv-cache needs heads of a multiple of {MX_BLOCK}, and the model's have {size}. Leave it out."
@@ -136,8 +136,8 @@ def of_blocks(
             "expected at most as many. Choose fewer."
         )
     heads, shared, size = (
-        _said(config, _HEADS),
-        _said(config, (KV_HEADS,)),
+        _size(config, _HEADS),
+        _size(config, (KV_HEADS,)),
         options.get("head_block_size"),
     )
     if heads and shared and size and size % (each := heads // shared) and each % size:
@@ -181,7 +181,7 @@ def of_sampler(
             "--include-sampler is for one program that runs prompts and decodes: which tokens a text has is handed "
             "over by no name that is known. Leave it out, or --prefill-only and --decode-only."
         )
-    vocab, most = _said(config, ("vocab_size",)), options.get("max_top_k_ids", 0)
+    vocab, most = _size(config, ("vocab_size",)), options.get("max_top_k_ids", 0)
     if vocab and most > vocab:
         yield f"--max-top-k-ids is {most}, more than the model's {vocab} tokens. Choose at most {vocab}."
 
@@ -195,7 +195,7 @@ def _of_patterns(patterns: tuple[str, ...]) -> Iterator[str]:
             )
 
 
-def _said(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """Return a size from a config, or from its part for text."""
     for part in (config, config.get("text_config") or {}):
         for name in names:

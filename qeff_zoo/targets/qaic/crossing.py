@@ -15,7 +15,7 @@ from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array
 
 
-class Asking:
+class CrossAttentionProgram:
     """A decoder that attends to an encoder's output, see `qeff_zoo.runtime.program.Program`.
 
     Args:

@@ -5,7 +5,7 @@ A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `a
 more to the states of some layers, `deepstack_features` (layers, 1, rows, hidden). The language program retains them: a
 call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and is told for each
 row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one. A program that reads
-pictures itself retains `pixel_values` in the place of features.
+images itself retains `pixel_values` in the place of features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ import numpy as np
 from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Program, Tensor
-from qeff_zoo.targets.qaic.crossing import Asking
+from qeff_zoo.targets.qaic.crossing import CrossAttentionProgram
 from qeff_zoo.tasks.multimodal.vision_encoder import PIXELS
 
-#: The one picture or window of a call, as a size for the compiler, which expects one.
+#: The one image or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"
 #: What QEfficient calls features.
 NAMES: Mapping[str, str] = {"image_embeds": "vision_embeds", "audio_embeds": "audio_embeds"}
@@ -29,7 +29,7 @@ _OURS = {name: ours for ours, name in NAMES.items()}
 LAYERS, OF_LAYER = "deepstack_features", "deepstack."
 #: Inputs that say where the features of a row's tokens begin.
 FIRST: Mapping[str, str] = {"image_index": "image_idx", "audio_index": "audio_idx"}
-#: Where they begin of a row that has none: a token that a model made itself stands for no picture.
+#: Where they begin of a row that has none: a token that a model made itself stands for no image.
 NOWHERE = -(1 << 24)
 
 
@@ -42,7 +42,7 @@ def adapted(program: Any) -> Program:
     if program.features:
         return Merging(program, program.features)
     if read := [state for state in program.states if not state.written]:
-        return Asking(program, read)
+        return CrossAttentionProgram(program, read)
     if any(name in _OURS for name in program.outputs):
         return EncoderProgram(program)
     return program  # type: ignore[no-any-return]
@@ -132,7 +132,7 @@ class Merging:
             },
         }
         self._ours = {self._index, *given}
-        #: Whether it reads pictures itself: in calls of several tokens, see `qeff_zoo.graph.passes.joining`.
+        #: Whether it reads images itself: in calls of several tokens, see `qeff_zoo.graph.passes.joining`.
         self._reads = any(name.endswith(PIXELS) for name in given)
 
     def __getattr__(self, name: str) -> Any:

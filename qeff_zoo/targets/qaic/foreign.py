@@ -18,7 +18,7 @@ from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.states import State, StateKind
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
 from qeff_zoo.package.prepared import NOTE, PROGRAM, SCRIPT, SUMS
-from qeff_zoo.targets.qaic.command import COMPILER, Files, told
+from qeff_zoo.targets.qaic.command import COMPILER, Files, compiler_arguments
 from qeff_zoo.targets.qaic.preparing import chosen_configs, write_script
 
 from . import configs, driver, sdk
@@ -57,7 +57,9 @@ def compile_foreign(
             f"Cannot read {str(graph)!r}: {error}. Expected an ONNX graph. Export it again."
         ) from error
     content = dict(_configs(model, graph, sizes, options))
-    arguments = told(Files("graph"), options, decodes=True, model=str(graph.resolve()))
+    arguments = compiler_arguments(
+        Files("graph"), options, decodes=True, model=str(graph.resolve())
+    )
     commands = [["compile", _QPC, *arguments]]
     content[SCRIPT] = driver.script(COMPILER, [_QPC], commands, after=_AFTER)
     sums = [(hashlib.sha256(text.encode()).hexdigest(), name) for name, text in content.items()]

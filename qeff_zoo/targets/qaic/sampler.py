@@ -62,7 +62,7 @@ _SLOTS = """
     rows_range = Range (nought, rows_count, one_int)
     batch_index = Unsqueeze (rows_range, columns)"""
 # Both buffers (F, V): empty where a row begins (B, 1), then with the tokens of this call.
-_SEEN = """
+_OCCURRENCES = """
     is_token = GreaterOrEqual (position_ids, nought)
     places = Where (is_token, position_ids, skip)
     first = ReduceMin <keepdims = 1> (places, columns)
@@ -226,7 +226,7 @@ def _function(read: Sequence[str], returned: Sequence[str], count: int) -> ir.Fu
     """
     ranks = [*range(count)]
     parts = [
-        *(_CONSTANTS, "" if "batch_index" in read else _SLOTS, _SEEN, _PENALTIES),
+        *(_CONSTANTS, "" if "batch_index" in read else _SLOTS, _OCCURRENCES, _PENALTIES),
         *(_ALLOWED if BITMASKS in read else _ALL, _LIMITS, _DRAW),
         _PROBS if "probs" in returned else "",
     ]

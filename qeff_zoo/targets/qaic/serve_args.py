@@ -110,8 +110,8 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
     if any(program.flags.get("single_program") for program in package.programs):
         raise refused(
             package,
-            "reads pictures in its one program, of which nothing public says how vllm-qaic is told; expected a program "
-            f"for pictures beside it. Run `qeff-zoo serve {shlex.quote(str(package.path))}`, or build it without "
+            "reads images in its one program, of which nothing public says how vllm-qaic is told; expected a program "
+            f"for images beside it. Run `qeff-zoo serve {shlex.quote(str(package.path))}`, or build it without "
             "--single-program.",
         )
     arrange = _ARRANGEMENTS.get(frozenset(folders))
@@ -140,8 +140,8 @@ def _serve_pair(prefill: Package, decode: Package | None) -> ServeArgs:
     if len(prefill.programs) > 1:
         raise refused(
             prefill,
-            "reads pictures beside its prompts; expected text alone, since nothing public says how vllm-qaic hands "
-            "over prompts with pictures. Run `qeff-zoo serve` with --role prefill, and with --role decode.",
+            "reads images beside its prompts; expected text alone, since nothing public says how vllm-qaic hands "
+            "over prompts with images. Run `qeff-zoo serve` with --role prefill, and with --role decode.",
         )
     halves = {"prefill": prefill, "decode": decode}
     folders = {half: _folders_of(package)["decoder"] for half, package in halves.items()}

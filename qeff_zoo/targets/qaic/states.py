@@ -342,9 +342,9 @@ class _Lowering:
 
     def _length(self) -> ir.Value:
         """Return how many rows a call reads of a growing state."""
-        seen = self.inputs.get("comp_ctx_lengths")
-        if seen is not None:
-            shape = self._op("Shape", seen)
+        lengths = self.inputs.get("comp_ctx_lengths")
+        if lengths is not None:
+            shape = self._op("Shape", lengths)
         else:
             first = next(v for v in self.graph.inputs if (s := state_of(v)) is not None and s.grows)
             shape = self._op("Shape", first, start=2, end=3)

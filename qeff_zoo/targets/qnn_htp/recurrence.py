@@ -89,8 +89,8 @@ class _Blocks:
             known = self.op("MatMul", self.op("Mul", key, begun), state)
             wanted = self.op("Mul", self.op("Sub", value, known), rate)
             strict = self._constant(np.tri(tokens, k=-1)[None])
-            seen = self.op("Mul", self._alike(key, key, between, tokens), strict)
-            value = self._solve(self.op("Mul", seen, rate), wanted, tokens)
+            similarity = self.op("Mul", self._alike(key, key, between, tokens), strict)
+            value = self._solve(self.op("Mul", similarity, rate), wanted, tokens)
         y = self.op("MatMul", self._alike(query, key, between, tokens), value)
         # of what each token leaves, and of what was there, at the end of the block
         left = self.op("Mul", key, self._decay(1 - np.tri(tokens), log_decay))

@@ -10,7 +10,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
+from qeff_zoo.media.audio import LIMITS, AudioLimits, AudioSource, read_audio
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.program import Array, Program, require
@@ -78,15 +78,15 @@ class AudioClassificationSession:
 
     def classify(
         self,
-        audio: Sound | Sequence[Sound],
+        audio: AudioSource | Sequence[AudioSource],
         *,
         rate: int | None = None,
-        limits: SoundLimits = LIMITS,
+        limits: AudioLimits = LIMITS,
     ) -> list[tuple[labels.Score, ...]]:
         """Return the score of every label for each recording, the best first.
 
         Args:
-            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None if they have the model's.
             limits: Bounds of each recording.
 
@@ -97,7 +97,7 @@ class AudioClassificationSession:
         alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
         given: Any = [audio] if alone else audio
         rows = [
-            self._features(read_sound(one, self.rate, given_rate=rate, limits=limits), number)
+            self._features(read_audio(one, self.rate, given_rate=rate, limits=limits), number)
             for number, one in enumerate(given, 1)
         ]
         found: list[tuple[labels.Score, ...]] = []

@@ -4,7 +4,7 @@
 import numpy as np
 
 from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
-from qeff_zoo.validation import sample_sounds
+from qeff_zoo.validation import sample_audio
 from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
 from qeff_zoo.validation.parity import Array
 
@@ -21,13 +21,13 @@ class AudioTrial:
 
     def call_once(self) -> None:
         """Run the shortest audio of the package."""
-        self.session.run(sample_sounds.draw([self.session.sizes.seq_lens[0]], self.session))
+        self.session.run(sample_audio.draw([self.session.sizes.seq_lens[0]], self.session))
 
     def run(self, context: TrialContext) -> Trial:
         """Run every stage."""
         session = self.session
         stages, lengths = context.task.stages()(session.sizes)
-        sounds = sample_sounds.draw(lengths, session)
+        sounds = sample_audio.draw(lengths, session)
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:

@@ -23,7 +23,7 @@ from qeff_zoo.tasks.text_generation import task
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-_READ_FROM = "what is written of a picture is short"
+_READ_FROM = "what is written of an image is short"
 
 
 def _variant(
@@ -65,7 +65,7 @@ def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     found = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
     if not recipe.image_prompt:
-        found += task.of_one_length(checkpoint, request, "pictures as sequences")
+        found += task.of_one_length(checkpoint, request, "images as sequences")
     strange = [*_strange(checkpoint, recipe)]
     return [*found, *(strange or _misfits(checkpoint, recipe))]
 
@@ -102,7 +102,7 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
     if decoder.get("add_cross_attention") is False:
         yield (
             f"The decoder of {checkpoint.name!r} has no cross-attention (`add_cross_attention` is false), so that it "
-            "never sees the picture. Expected true; correct config.json, if the weights are there."
+            "never sees the image. Expected true; correct config.json, if the weights are there."
         )
 
 
@@ -120,7 +120,7 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     if made == taken:
         return []
     return [
-        f"The processor of {checkpoint.name!r} makes pictures of {made[0]} x {made[1]} pixels (height, width), and its "
+        f"The processor of {checkpoint.name!r} makes images of {made[0]} x {made[1]} pixels (height, width), and its "
         f"encoder takes {taken[0]} x {taken[1]}. Expected one size; correct `size` in preprocessor_config.json, or "
         "`image_size` of the encoder in config.json."
     ]

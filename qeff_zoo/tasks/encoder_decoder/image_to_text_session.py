@@ -11,9 +11,9 @@ import numpy as np
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.answers import Request, require_no_choices
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
@@ -44,7 +44,7 @@ class ImageToTextSession(WritingSession):
 
     task = IMAGE_TO_TEXT
     describes_images = True
-    reads = "picture"
+    reads = "image"
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class ImageToTextSession(WritingSession):
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
         if delimiters := chosen.get("answer_delimiters"):
-            self.rules = WritingRules(start=delimiters[0], ends=frozenset(delimiters[1:]))
+            self.rules = LogitsProcessorSettings(
+                start=delimiters[0], ends=frozenset(delimiters[1:])
+            )
         #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
@@ -78,7 +80,7 @@ class ImageToTextSession(WritingSession):
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
         return {"images": self._pictures, "encoded_images": self.sources.count}
 
-    def prepare(self, image: Picture, limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, image: ImageSource, limits: ImageLimits = LIMITS) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.
 
         Args:
@@ -102,7 +104,7 @@ class ImageToTextSession(WritingSession):
 
     def generate(  # type: ignore[override]
         self,
-        images: Picture | Sequence[Picture | Request],
+        images: ImageSource | Sequence[ImageSource | Request],
         *,
         prompt: Prompt | None = None,
         stream: Stream | None = None,
@@ -130,7 +132,7 @@ class ImageToTextSession(WritingSession):
 
     def request(  # type: ignore[override]
         self,
-        image: Picture,
+        image: ImageSource,
         *,
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,
@@ -156,7 +158,7 @@ class ImageToTextSession(WritingSession):
         """
         if choices.pop("chat", False):
             raise GenerationError(
-                f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected a picture. Leave it out."
+                f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected an image. Leave it out."
             )
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check(source)
@@ -171,7 +173,7 @@ class ImageToTextSession(WritingSession):
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._pictures += 1
-        return replace(made, picture=read, source=tuple(source), text=text)
+        return replace(made, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []
@@ -182,12 +184,12 @@ class ImageToTextSession(WritingSession):
             return
         if source.count(self.prompts.placeholder) > self.prompts.rows:
             raise GenerationError(
-                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of a picture; "
-                "expected none: there is one picture, before the prompt. Leave it out."
+                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of an image; "
+                "expected none: there is one image, before the prompt. Leave it out."
             )
         if len(source) > self.sources.longest:
             raise ContextLengthError(
-                f"A picture and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
+                f"An image and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
                 "largest of the package's seq_lens. Shorten the prompt, or build the package with a larger --seq-lens."
             )
         vocab_size = self.decoder.vocab_size

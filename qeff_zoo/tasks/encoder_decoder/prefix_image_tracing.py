@@ -84,8 +84,12 @@ def write(
     """
     inner = model.base_model
     if "pixel_values" in given:
-        seen = inner.visual_projection(inner.image_encoder(given["pixel_values"]).last_hidden_state)
-        inner.encoder(seen, attention_mask=None, past_key_values=_Read(cache.cross_attention_cache))
+        features = inner.visual_projection(
+            inner.image_encoder(given["pixel_values"]).last_hidden_state
+        )
+        inner.encoder(
+            features, attention_mask=None, past_key_values=_Read(cache.cross_attention_cache)
+        )
     rows = cache.cross_attention_cache.pair(0)[0].shape[2]
     before = torch.zeros(*mask.shape[:3], rows, dtype=mask.dtype)
     return model(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.encoder_inputs import Sources
-from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.sampling import Sampling
@@ -38,12 +38,12 @@ class WritingSession(TextGenerationSession):
             folder, program, prefixes=PrefixCacheOptions(bytes=0)
         )  # prompts of one token
         self.sources = Sources(encoder, program.memory)
-        self.rules = WritingRules.read(folder)
+        self.rules = LogitsProcessorSettings.read(folder)
 
     def _begun(
         self,
         begun: Sequence[int],
-        rules: WritingRules,
+        rules: LogitsProcessorSettings,
         *,
         generation_len: int | None,
         sampling: Sampling | None,
@@ -61,7 +61,7 @@ class WritingSession(TextGenerationSession):
         for name in ("grammar", "documents"):
             if choices.get(name):
                 raise GenerationError(
-                    f"{name!r} does not apply to {self.task}: a {self.reads} is read whole, and its package says "
+                    f"{name!r} does not apply to {self.task}: the {self.reads} is read whole, and its package says "
                     "how an answer begins and ends. Expected none. Leave it out."
                 )
         sampling = self.default_sampling if sampling is None else sampling

@@ -155,14 +155,14 @@ class Read(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.asking = model, asking(model)
+        self.model, self.cross_attentions = model, cross_attentions(model)
 
     def forward(self, source: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values of every layer of the decoder."""
         cross = CrossCache()
         positions = torch.zeros(source[0].shape[0], 1, dtype=torch.long)
         given = dict(zip(_source(self.model), source, strict=True))
-        if _asks(self.model):
+        if _has_prompt(self.model):
             given = _embedded(self.model, given)
         lengths = []
         if _has_end(self.model):
@@ -170,9 +170,9 @@ class Read(nn.Module):
             given[name] = ctc_tracing.silenced(given[name], mask)
             lengths = [ctc_tracing.frames_of(_counter(self.model), mask.sum(1))]
         cache = EncDecCache(Probe(positions, {}, {}), cross)
-        if self.asking:
+        if self.cross_attentions:
             read = reader_of(self.model)(**given)[0]
-            for module, width in self.asking:
+            for module, width in self.cross_attentions:
                 query = torch.zeros(*positions.shape, width)
                 module(query, key_value_states=read, past_key_values=cache)
         else:  # the whole forward on one token, mostly unused
@@ -180,7 +180,7 @@ class Read(nn.Module):
         return (*(value for _, _, value in cross.named()), *lengths)
 
 
-def asking(model: Any) -> list[tuple[Any, int]]:
+def cross_attentions(model: Any) -> list[tuple[Any, int]]:
     """Return the decoder's cross-attention modules over the encoder's output, and the width of their queries.
 
     Returns:
@@ -190,9 +190,9 @@ def asking(model: Any) -> list[tuple[Any, int]]:
     noted: dict[Any, tuple[int, Any]] = {}
 
     def note(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (asked := kwargs.get("key_value_states")) is not None:
+        if (states := kwargs.get("key_value_states")) is not None:
             query = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-            noted[module] = int(query.shape[-1]), asked
+            noted[module] = int(query.shape[-1]), states
 
     hooks = [
         reader_of(model).register_forward_hook(lambda *given: read.append(given[-1][0])),
@@ -205,7 +205,7 @@ def asking(model: Any) -> list[tuple[Any, int]]:
     for hook in hooks:
         hook.remove()
     inner = {one: kept for one, kept in noted.items() if len(set(one.modules()) & {*noted}) == 1}
-    same = all(asked is read[0] for _, asked in inner.values())
+    same = all(states is read[0] for _, states in inner.values())
     return [(module, width) for module, (width, _) in inner.items()] if same else []
 
 
@@ -256,7 +256,7 @@ def _call(
     cache: EncDecCache,
     given: Mapping[str, Any],
 ) -> Any:
-    if _asks(model) and "pixel_values" in given:
+    if _has_prompt(model) and "pixel_values" in given:
         given = _embedded(model, given)
     with Unsqueezed():  # positions; some models expect those of a single row
         if not model.config.is_encoder_decoder:
@@ -311,7 +311,7 @@ def _write(
     )
 
 
-def _asks(model: Any) -> bool:
+def _has_prompt(model: Any) -> bool:
     """Return whether the encoder reads a prompt besides an image."""
     return bool(model.config.is_encoder_decoder and hasattr(model.config, "vision_config"))
 
@@ -319,10 +319,11 @@ def _asks(model: Any) -> bool:
 def _embedded(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace the embeddings of placeholder tokens, with which a text begins, by the features of the image."""
     tokens = given["input_ids"]
-    seen = model.get_image_features(given["pixel_values"]).pooler_output  # (batch, rows, hidden)
-    rows = torch.arange(tokens.shape[1]).clamp(max=seen.shape[1] - 1)
+    # (batch, rows, hidden)
+    features = model.get_image_features(given["pixel_values"]).pooler_output
+    rows = torch.arange(tokens.shape[1]).clamp(max=features.shape[1] - 1)
     there = (tokens == model.config.image_token_id)[..., None]
-    embedded = torch.where(there, seen[:, rows], model.get_input_embeddings()(tokens))
+    embedded = torch.where(there, features[:, rows], model.get_input_embeddings()(tokens))
     return {"inputs_embeds": embedded, "attention_mask": given["attention_mask"]}
 
 
@@ -360,20 +361,20 @@ def _source(
         axes = {0: batch, 1: seq}
         return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
     if model.main_input_name == "pixel_values" or prefix_image_tracing.precedes(model):
-        return {"pixel_values": (_picture(reader_of(model).config), {0: batch})}
+        return {"pixel_values": (_example_image(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
-    text = model.config.text_config if _asks(model) else model.config
+    text = model.config.text_config if _has_prompt(model) else model.config
     longest = positions_of(vars(text)) or _ENDLESS
     axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
     tokens = torch.ones(_BATCH, decoder_tracing.SOURCE, dtype=torch.long)
     found = {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
-    if _asks(model):
-        found["pixel_values"] = _picture(model.config.vision_config, size), {0: batch}
+    if _has_prompt(model):
+        found["pixel_values"] = _example_image(model.config.vision_config, size), {0: batch}
     return found
 
 
-def _picture(config: Any, size: Any = None) -> Tensor:
+def _example_image(config: Any, size: Any = None) -> Tensor:
     """Return an example image: of the encoder's one size, or for any size one row of features."""
     size = size or getattr(config, "image_size", None) or math.prod(config.patch_stride)
     height, width = (size, size) if isinstance(size, int) else size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.encoder_inputs import Seen
+from qeff_zoo.runtime.encoder_inputs import ImagePrompt
 from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
 from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
@@ -66,7 +66,7 @@ class ImageToTextTrial(DecoderTrial):
         self.sequences = sample_texts.without_padding(self.sequences, session)
         self._sources = sample_images.choose(len(self.sequences))
         if session.prompts:
-            self._sources = sample_texts.behind_pictures(self._sources, session)
+            self._sources = sample_texts.behind_images(self._sources, session)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
         """Encode the images of sequences that begin."""
@@ -77,7 +77,7 @@ class ImageToTextTrial(DecoderTrial):
         session = self.session
         image = session.prepare(np.zeros((2, 2, 3), np.uint8))
         tokens = session.prompts.tokens([0], lambda _: []) if session.prompts else []
-        session.sources.read({0: Seen(tokens, image) if tokens else image})
+        session.sources.read({0: ImagePrompt(tokens, image) if tokens else image})
 
     def source_length(self, row: int) -> int:
         """Return how many encoder outputs a row attends to."""
@@ -86,9 +86,9 @@ class ImageToTextTrial(DecoderTrial):
     def request(self, prompt: list[int], length: int) -> Request:
         """Return a request with the image of the first sequence."""
         request, source = super().request(prompt, length), self._read(0)
-        if isinstance(source, Seen):
-            return replace(request, picture=source.picture, source=tuple(source.tokens))
-        return replace(request, picture=source)
+        if isinstance(source, ImagePrompt):
+            return replace(request, image=source.image, source=tuple(source.tokens))
+        return replace(request, image=source)
 
     def about(self) -> Mapping[str, Any]:
         """Return the images as in `sample_images.draw`, and the tokens of the encoder prompts."""
@@ -99,4 +99,4 @@ class ImageToTextTrial(DecoderTrial):
         source = self._sources[number]
         shown, tokens = source[: sample_images.NUMBERS], source[sample_images.NUMBERS :]
         image = self.session.prepare(sample_images.draw(*shown))
-        return Seen(tokens, image) if tokens else image
+        return ImagePrompt(tokens, image) if tokens else image

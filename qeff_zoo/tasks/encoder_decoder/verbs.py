@@ -37,8 +37,8 @@ class DescribeImages:
         self.prompts, self.arguments = prompts, arguments
         if not arguments.image or len(prompts) > 1:
             raise GenerationError(
-                f"There are {len(arguments.image)} pictures and {len(prompts)} prompts; expected pictures, and at most "
-                "one prompt, with which each answer begins. Give --image FILE once for each picture, and --prompt once "
+                f"There are {len(arguments.image)} images and {len(prompts)} prompts; expected images, and at most "
+                "one prompt, with which each answer begins. Give --image FILE once for each image, and --prompt once "
                 "or not at all."
             )
 

@@ -42,7 +42,7 @@ class Embed(nn.Module):
         names = [name.rpartition(".")[2] for name, _ in model.named_parameters()]
         if pooling == "cls" and not {"cls_token", "class_embedding"} & {*names}:
             raise ExportError(
-                f"{type(model).__name__} has no state of the whole picture for --pooling cls. Expected mean or max; "
+                f"{type(model).__name__} has no state of the whole image for --pooling cls. Expected mean or max; "
                 "choose one, or leave it out for what the model itself makes."
             )
         self.model, self.pooling, self.normalize = model, pooling, normalize

@@ -35,7 +35,7 @@ class ImageReference(Answers):
         halves += [model.text_model] if self._texts else []
         super().__init__([*request["sequences"], *self._texts], *halves)
         self._count = len(request["sequences"])
-        self._model, self._told = model, request["told"]
+        self._model, self._settings = model, request["told"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._process = processor_of(request)
 
@@ -81,6 +81,6 @@ class ImageReference(Answers):
             "max": lambda: states.max(1).values,
             "mean": lambda: states.sum(1) / states.shape[1],
         }
-        pooled = by_mode[self._told.get("pooling")]()
+        pooled = by_mode[self._settings.get("pooling")]()
         length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
-        return pooled / length if self._texts or self._told.get("normalize") else pooled
+        return pooled / length if self._texts or self._settings.get("normalize") else pooled

@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
@@ -48,7 +48,7 @@ class ImageSession:
         self.size = program.inputs["pixel_values"].shape[2:]
         self.config = read_json(folder / "config.json")
 
-    def prepare(self, images: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def prepare(self, images: Sequence[ImageSource], limits: ImageLimits = LIMITS) -> Array:
         """Decode images and compute the input of the graph. Thread-safe.
 
         Args:
@@ -56,7 +56,7 @@ class ImageSession:
             limits: Limits of each image.
 
         Returns:
-            float32, (pictures, 3, height, width).
+            float32, (images, 3, height, width).
 
         Raises:
             MediaError: An image cannot be read, or exceeds a limit.
@@ -64,7 +64,7 @@ class ImageSession:
         pixels: Array = self.processor(images, limits)["pixel_values"]
         if pixels.shape[2:] != self.size:
             raise GenerationError(
-                f"The processor of {str(self.folder)!r} makes pictures of {pixels.shape[2:]}, but its graph takes "
+                f"The processor of {str(self.folder)!r} makes images of {pixels.shape[2:]}, but its graph takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."
             )
         return pixels.astype(np.float32, copy=False)
@@ -73,10 +73,10 @@ class ImageSession:
         """Run as many calls as needed, without unused rows.
 
         Args:
-            pixels: float32, (pictures, 3, height, width).
+            pixels: float32, (images, 3, height, width).
 
         Returns:
-            float32, (pictures, …): the graph's output for each image.
+            float32, (images, …): the graph's output for each image.
         """
         answers = []
         for start, stop in self.calls(len(pixels)):
@@ -92,11 +92,11 @@ class ImageSession:
             yield start, start + rows
             start += rows
 
-    def _answer(self, images: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
+    def _answer(self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits) -> Array:
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         if not several:
             raise GenerationError(
-                "There is nothing to look at in []; expected at least one picture. Give one."
+                "There is nothing to look at in []; expected at least one image. Give one."
             )
         parts = (several[start : start + _TOGETHER] for start in range(0, len(several), _TOGETHER))
         return np.concatenate([self.run(self.prepare(part, limits)) for part in parts])
@@ -113,11 +113,13 @@ class ImageEmbeddingSession(ImageSession):
     task = IMAGE_FEATURE_EXTRACTION
     output = "output"
 
-    def embed(self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+    def embed(
+        self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits = LIMITS
+    ) -> Array:
         """Return one embedding per image; see `prepare`.
 
         Returns:
-            float32, (pictures, hidden).
+            float32, (images, hidden).
         """
         return self._answer(images, limits)
 
@@ -144,7 +146,7 @@ class ImageClassificationSession(ImageSession):
         self._activate = labels.activation_of(self.config, len(self.labels))
 
     def classify(
-        self, images: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
+        self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits = LIMITS
     ) -> list[tuple[Score, ...]]:
         """Return the score of every label for each image, the best first; see `prepare`."""
         return [

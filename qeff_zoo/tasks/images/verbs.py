@@ -90,7 +90,7 @@ def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> 
     print(table(rows, [kind, "label", "score"]))
 
 
-def fetch_each(paths: list[str], noun: str = "picture") -> list[str | bytes]:
+def fetch_each(paths: list[str], noun: str = "image") -> list[str | bytes]:
     """Return the contents of URLs, and other paths unchanged.
 
     Args:

@@ -61,7 +61,7 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
         _run(model, height, width)
     except (ValueError, RuntimeError) as error:
         raise ExportError(
-            f"{type(model).__name__} takes no pictures of {width} x {height} pixels, which its processor makes: "
+            f"{type(model).__name__} takes no images of {width} x {height} pixels, which its processor makes: "
             f"{str(error).splitlines()[0]} Expected a processor that belongs to the model; correct "
             "preprocessor_config.json."
         ) from error
@@ -98,7 +98,7 @@ def image_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
     (shape, *others) = sizes
     if others or len(shape) != 4:
         raise CheckpointError(
-            f"The processor {processor.name!r} makes arrays of the shapes {sorted(sizes)} of two pictures. Expected "
+            f"The processor {processor.name!r} makes arrays of the shapes {sorted(sizes)} of two images. Expected "
             "one shape for all. Set `crop_size`, or height and width as its `size`, in preprocessor_config.json."
         )
     return int(shape[2]), int(shape[3])

@@ -52,7 +52,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     found = whole_images.problems(checkpoint, recipe, request)
     if request.pooling is not None:
         found.append(
-            f"--pooling {request.pooling} does not apply: pictures and texts meet in the space that the model was "
+            f"--pooling {request.pooling} does not apply: images and texts meet in the space that the model was "
             "trained for. Leave it out, or build for --task image-feature-extraction."
         )
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.labels import Score, best_first, sigmoid, softmax
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Text, TextReader
@@ -59,7 +59,7 @@ class ZeroShotSession(ImageEmbeddingSession):
 
     def classify(
         self,
-        images: Picture | Sequence[Picture],
+        images: ImageSource | Sequence[ImageSource],
         labels: Sequence[str],
         *,
         template: str = TEMPLATE,

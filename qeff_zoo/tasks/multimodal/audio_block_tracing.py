@@ -47,12 +47,12 @@ class _Hidden(FeatureRecorder):
             scores = kwargs.get("attn_mask")
             if scores is not None:  # of distances, which attention after the encoder lacks
                 least = torch.finfo(scores.dtype).min
-                seen = torch.where(self.real[:, None, None, :], scores, least)
-                kwargs = {**kwargs, "attn_mask": seen}
+                masked = torch.where(self.real[:, None, None, :], scores, least)
+                kwargs = {**kwargs, "attn_mask": masked}
         return super().__torch_function__(func, types, args, kwargs)
 
 
-class Sound(nn.Module):
+class AudioForward(nn.Module):
     """The forward of audio in blocks, up to the merge.
 
     Args:
@@ -131,7 +131,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
     ]
     sizes = [Dim(name, min=2, max=MOST) for name in ("blocks", "blocks", "windows")]
     return Tracing(
-        module=Sound(model, audio).eval(),
+        module=AudioForward(model, audio).eval(),
         inputs={"given": given},
         dynamic_shapes={"given": [{0: size} for size in sizes]},
         input_names=[FEATURES, REAL, WINDOWS],

@@ -62,7 +62,7 @@ def _is_empty(values: Tensor) -> bool:
     return any(isinstance(size, int) and size == 0 for size in values.shape)
 
 
-class Sound(nn.Module):
+class AudioForward(nn.Module):
     """The forward of audio in chunks, up to the merge.
 
     Args:
@@ -170,8 +170,8 @@ class Sound(nn.Module):
         rows = around[:, None] - self.before
         own = around[:, : self.chunk, None]
         there = functional.pad(real[:, ::_MERGED].flatten(), (self.before, self.behind))
-        seen: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
-        return (~seen)[None, None]
+        visible: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
+        return (~visible)[None, None]
 
 
 def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
@@ -187,7 +187,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
         model: Model from `loader.load_meta`.
         audio: Audio input of the recipe.
     """
-    module = Sound(model, audio).eval()
+    module = AudioForward(model, audio).eval()
     merged = module.tower.subsample_conv_projection
     *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
     bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.audio import decoding, open_audio
+from qeff_zoo.media.audio_processor import AudioProcessor
 from qeff_zoo.media.features import load_features
-from qeff_zoo.media.sound import decoding, open_sound
-from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.recipe_media import AudioEncoder
 from qeff_zoo.runtime.feature_cache import Reader
@@ -190,7 +190,7 @@ class SoundPreparer:
 
     def __init__(self, reader: AudioReader) -> None:
         self._reader = reader
-        self._processor: SoundProcessor | None = None
+        self._processor: AudioProcessor | None = None
 
     def __call__(self, given: Any, folder: Path) -> Any:
         """Return the encoder inputs of an audio input.
@@ -218,6 +218,6 @@ class SoundPreparer:
             return given
         if self._processor is None:
             features = load_features(folder)
-            self._processor = SoundProcessor(features, self._reader.shape, self._reader.audio)
+            self._processor = AudioProcessor(features, self._reader.shape, self._reader.audio)
         rate = self._processor.rate
-        return self._processor((yield from decoding(open_sound(given, rate), rate)))
+        return self._processor((yield from decoding(open_audio(given, rate), rate)))

@@ -38,7 +38,7 @@ _MOST = 1 << 16  # of the first two
 _PROJECTION = {"audio_projection_mode": "vision"}
 
 
-class Sound(nn.Module):
+class AudioForward(nn.Module):
     """The embedding module of audio, up to the merge with tokens.
 
     Args:
@@ -128,7 +128,7 @@ def tracing(model: Any, audio: Any, images: ImageEncoder | None) -> Tracing:
     groups, spans = (Dim(name, min=2, max=_MOST) for name in ("groups", "spans"))
     width = Dim("width", min=2, max=audio.span)
     return Tracing(
-        module=Sound(model, [*projections.values()]).eval(),
+        module=AudioForward(model, [*projections.values()]).eval(),
         inputs={"given": given},
         dynamic_shapes={"given": [{0: groups}, {0: groups}, {0: spans, 1: width}]},
         input_names=[FEATURES, REAL, WINDOWS],

@@ -72,7 +72,7 @@ class Read(nn.Module):
     def __init__(self, model: Any, images: CrossAttentionEncoder) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
-        self.asking = [
+        self.cross_attentions = [
             (layer, _cross_attention(module)) for layer, module in _crossing(model, images)
         ]
 
@@ -88,7 +88,7 @@ class Read(nn.Module):
             arguments = dict(zip(self.names, given, strict=True))
             self.model(input_ids=torch.zeros(1, 1, dtype=torch.long), **arguments)
         cross, query = CrossCache(), torch.zeros(1, 1, decoder.config.hidden_size)
-        for _, module in self.asking:
+        for _, module in self.cross_attentions:
             module(query, **{_STATES: found[0]}, past_key_values=cross)
         return tuple(value for _, _, value in cross.named())
 
@@ -128,7 +128,9 @@ def encoder_tracing(model: Any, images: CrossAttentionEncoder) -> Tracing:
     """
     module = Read(model, images).eval()
     names = [
-        f"{name}.{layer}" for layer, _ in module.asking for name in ("cross_key", "cross_value")
+        f"{name}.{layer}"
+        for layer, _ in module.cross_attentions
+        for name in ("cross_key", "cross_value")
     ]
     return Tracing(
         module=module,

@@ -83,7 +83,7 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
             for prompt, parts in zip(every, shown, strict=True)
         ]
         with self.exclusively() as scheduler:
-            return np.stack([scheduler.run_prompt(one.prompt, one.insets) for one in requests])
+            return np.stack([scheduler.run_prompt(one.prompt, one.spans) for one in requests])
 
     def _request(
         self,

@@ -312,9 +312,9 @@ class ImageTextToTextSession(MediaTextSession):
 
     def _check_time(self, made: Request) -> None:
         """Check that rotary positions fit the context: time may count faster than tokens."""
-        if made.insets is None or made.insets.axes is None:
+        if made.spans is None or made.spans.axes is None:
             return
-        reached, room = int(made.insets.axes.max()) + 1, self.decoder.sizes.ctx_len
+        reached, room = int(made.spans.axes.max()) + 1, self.decoder.sizes.ctx_len
         if reached > room:
             raise GenerationError(
                 f"The videos of the prompt last up to rotary position {reached:,}; expected at "

@@ -294,7 +294,7 @@ class MediaTextSession(TextGenerationSession):
             return self.request_of_parts(tokens, parts, **choices)  # as some chat templates do
         whole = self._written_out(tokens, parts)
         return replace(
-            super().request(whole, **choices), insets=self._arranged(whole, parts, len(whole))
+            super().request(whole, **choices), spans=self._arranged(whole, parts, len(whole))
         )
 
     def request_written_out(
@@ -316,7 +316,7 @@ class MediaTextSession(TextGenerationSession):
             )
         made = super().request(tokens, **choices)
         made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
-        return replace(made, insets=self._arranged(tokens, parts, len(tokens))) if parts else made
+        return replace(made, spans=self._arranged(tokens, parts, len(tokens))) if parts else made
 
     def generate(
         self,
@@ -498,7 +498,7 @@ class MediaTextSession(TextGenerationSession):
             )
         return self._special[name]
 
-    def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> MultimodalSpans | None:
+    def spans(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> MultimodalSpans | None:
         """Return the encoded images or audio of a prompt with their positions.
 
         Args:

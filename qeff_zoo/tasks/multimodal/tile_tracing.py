@@ -22,7 +22,7 @@ from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import swapped
 from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
-from qeff_zoo.tasks.multimodal.vision_tracing import Picture
+from qeff_zoo.tasks.multimodal.vision_tracing import ImageForward
 
 #: Method that computes features of tiles, before they are ordered.
 _TOWER = "get_img_features"
@@ -52,7 +52,7 @@ class _Sides:
         return [self.sides]
 
 
-class Tile(Picture):
+class Tile(ImageForward):
     """The forward of a tile, up to the merge.
 
     Args:

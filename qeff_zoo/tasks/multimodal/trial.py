@@ -39,7 +39,7 @@ class MediaTrial(DecoderTrial):
         self._spans: list[MultimodalSpans | None]
         self.sequences, self._media = samples.insert(session, self.sequences, self.inputs())
         pairs = zip(self.sequences, self._media, strict=True)
-        self._spans = [session.insets(*pair) for pair in pairs]
+        self._spans = [session.spans(*pair) for pair in pairs]
         if session.media.whole:
             stretches = [one.stretches if one else () for one in self._spans]
             self.stages = cases.uncut(self.stages, stretches)
@@ -61,7 +61,7 @@ class MediaTrial(DecoderTrial):
         request = super().request(prompt, length)
         if self._spans[0] is None:
             return request
-        return replace(request, insets=self.session.insets(prompt, self._media[0]))
+        return replace(request, spans=self.session.spans(prompt, self._media[0]))
 
     def about(self) -> Mapping[str, Any]:
         """Return the multimodal inputs, and their declaration in the recipe."""

@@ -44,7 +44,7 @@ from . import patch_tracing as patches
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
 
 
-class Picture(nn.Module):
+class ImageForward(nn.Module):
     """The forward of an image or a tile, up to the merge.
 
     Args:
@@ -101,7 +101,7 @@ class Picture(nn.Module):
         return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
 
 
-class Frame(Picture):
+class Frame(ImageForward):
     """The forward of a single frame of a video, for a model whose images go through other operators."""
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -116,7 +116,7 @@ def _takes(module: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(module.forward).parameters
 
 
-class Column(Picture):
+class Column(ImageForward):
     """The forward of an image whose merged squares of patches form one column: their positions are an input.
 
     Args:
@@ -218,7 +218,7 @@ def tracing(
     images: ImageEncoder,
     *,
     side: int | None = None,
-    module: type[Picture] = Picture,
+    module: type[ImageForward] = ImageForward,
     more: Mapping[str, Tensor] = MappingProxyType({}),
     finer: str = "",
 ) -> Tracing:
@@ -230,7 +230,7 @@ def tracing(
         side: Pixels on a side of an image; None for the config's value.
         module: Class of the traced module.
         more: Examples of the program's other inputs, by name.
-        finer: Argument of the module for more rows of a tile, see `Picture`.
+        finer: Argument of the module for more rows of a tile, see `ImageForward`.
     """
     vision = model.config.vision_config
     given = {images.pixels: image_of(vision, side or vision.image_size), **more}
@@ -250,12 +250,12 @@ def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tr
     most = (side or vision.image_size) // unit
     rows, columns = (Dim(name, min=2, max=most) for name in ("rows", "columns"))
     given = {images.pixels: image_of(vision, (2 * unit, 3 * unit))}
-    made = _traced(Picture(model, images), given, [{2: unit * rows, 3: unit * columns}])
+    made = _traced(ImageForward(model, images), given, [{2: unit * rows, 3: unit * columns}])
     return replace(made, then=_name_sides)
 
 
 def _traced(
-    module: Picture, given: Mapping[str, Tensor], axes: Sequence[Mapping[int, Any]]
+    module: ImageForward, given: Mapping[str, Tensor], axes: Sequence[Mapping[int, Any]]
 ) -> Tracing:
     images, config = module.images, module.model.config
     added = len(layers_of(images, config)[1:])

@@ -40,9 +40,9 @@ class Align(encoder_decoder_tracing.Step):
     def __init__(self, model: Any, heads: Sequence[tuple[int, int]]) -> None:
         states = [state for state in encoder_decoder_tracing.probe(model) if not state.written]
         super().__init__(model, states)
-        self.heads, self.asking = (
+        self.heads, self.cross_attentions = (
             heads,
-            [module for module, _ in encoder_decoder_tracing.asking(model)],
+            [module for module, _ in encoder_decoder_tracing.cross_attentions(model)],
         )
         model.config._attn_implementation = _IMPLEMENTATION
 
@@ -58,7 +58,7 @@ class Align(encoder_decoder_tracing.Step):
 
         hooks = [
             module.register_forward_hook(partial(note, layer))
-            for layer, module in enumerate(self.asking)
+            for layer, module in enumerate(self.cross_attentions)
         ]
         try:
             self.call(input_ids, positions, state, ())

@@ -17,14 +17,14 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import (
+from qeff_zoo.media.audio import (
     LIMITS,
-    OpenedSound,
+    AudioLimits,
+    AudioSource,
+    OpenedAudio,
     Samples,
-    Sound,
-    SoundLimits,
     decoding,
-    open_sound,
+    open_audio,
 )
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.package.files import read_json
@@ -88,7 +88,7 @@ class CtcSession:
 
     task = SPEECH_RECOGNITION
     #: Whether it transcribes token by token, and which parts of a transcription have times.
-    generates, tells_words, tells_segments = False, True, False
+    generates, has_word_timestamps, has_segment_timestamps = False, True, False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"attention_mask"}, {"logits", "lengths"})
@@ -139,15 +139,15 @@ class CtcSession:
 
     def transcribe(
         self,
-        audio: Sound | Sequence[Sound],
+        audio: AudioSource | Sequence[AudioSource],
         *,
         rate: int | None = None,
-        limits: SoundLimits = LIMITS,
+        limits: AudioLimits = LIMITS,
     ) -> list[Transcription]:
         """Transcribe recordings.
 
         Args:
-            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None where they have the model's.
             limits: How long each may be.
 
@@ -158,7 +158,7 @@ class CtcSession:
         self._check_labels()
         alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
         given: Any = [audio] if alone else audio
-        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        opened = (open_audio(one, self.rate, given_rate=rate, limits=limits) for one in given)
         recordings = [finished(self.begin(one)) for one in opened]
         for _ in self.windows(InOrder(recordings)):
             pass
@@ -171,7 +171,7 @@ class CtcSession:
                 "Build it from a checkpoint with its tokenizer."
             )
 
-    def begin(self, sound: OpenedSound) -> Steps[LabelledRecording]:
+    def begin(self, sound: OpenedAudio) -> Steps[LabelledRecording]:
         """Decode a recording, in steps. Thread-safe.
 
         Raises:

@@ -15,7 +15,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import LIMITS, OpenedSound, Sound, SoundLimits, open_sound
+from qeff_zoo.media.audio import LIMITS, AudioLimits, AudioSource, OpenedAudio, open_audio
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import Decoder, Piece
@@ -112,12 +112,12 @@ class SpeechSeq2SeqSession:
         return self.sources.longest
 
     @property
-    def tells_segments(self) -> bool:
+    def has_segment_timestamps(self) -> bool:
         """Whether segments can have times."""
         return self.tokens.first_time is not None
 
     @property
-    def tells_words(self) -> bool:
+    def has_word_timestamps(self) -> bool:
         """Whether words can have times."""
         return self._open_alignment is not None
 
@@ -132,8 +132,8 @@ class SpeechSeq2SeqSession:
         Args:
             sounds: Arrays by slot, (samples,) or (frames, bins); a whole window for models of windows.
         """
-        told = {row: self.as_given(one) for row, one in sounds.items()}
-        self.sources.read(told)
+        inputs = {row: self.as_given(one) for row, one in sounds.items()}
+        self.sources.read(inputs)
 
     def as_given(self, sound: Array) -> Array:
         """Return audio as the encoder takes it, which for windows is (bins, frames)."""
@@ -161,10 +161,10 @@ class SpeechSeq2SeqSession:
 
     def transcribe(
         self,
-        audio: Sound | Sequence[Sound],
+        audio: AudioSource | Sequence[AudioSource],
         *,
         rate: int | None = None,
-        limits: SoundLimits = LIMITS,
+        limits: AudioLimits = LIMITS,
         choices: TranscriptionOptions = _USUAL,
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
@@ -172,7 +172,7 @@ class SpeechSeq2SeqSession:
         """Transcribe recordings.
 
         Args:
-            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None where they have the model's.
             limits: How long each may be.
             choices: Language, task, times and more.
@@ -187,11 +187,11 @@ class SpeechSeq2SeqSession:
         prompt = self._prepared(chosen)
         alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
         given: Any = [audio] if alone else audio
-        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        opened = (open_audio(one, self.rate, given_rate=rate, limits=limits) for one in given)
         recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
         return self._all(recordings, listen)
 
-    def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
+    def begin(self, sound: OpenedAudio, **choices: Any) -> Steps[Recording]:
         """Decode a recording and compute its features, in steps. Thread-safe.
 
         Args:
@@ -205,7 +205,7 @@ class SpeechSeq2SeqSession:
         chosen = TranscriptionOptions(**choices)
         return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
 
-    def write_down(
+    def transcribe_features(
         self,
         features: Sequence[Array],
         *,
@@ -250,7 +250,7 @@ class SpeechSeq2SeqSession:
         return [found[number] for number in sorted(found)]
 
     def stream(
-        self, audio: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
+        self, audio: AudioSource, *, choices: TranscriptionOptions = _USUAL, **more: Any
     ) -> Iterator[Segment]:
         """Transcribe one recording, and yield each segment at its end. Closing the generator stops the transcription.
 
@@ -262,7 +262,7 @@ class SpeechSeq2SeqSession:
         known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
-        opened = open_sound(
+        opened = open_audio(
             audio, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
         )
         recording = finished(recording_of(self, opened, chosen, prompt))
@@ -284,7 +284,7 @@ class SpeechSeq2SeqSession:
     def _prepared(self, choices: TranscriptionOptions) -> list[int]:
         """Refuse unsupported options before any encoding; return the tokens of the prompt."""
         choices.check()
-        if choices.word_timestamps and not self.tells_words:
+        if choices.word_timestamps and not self.has_word_timestamps:
             raise GenerationError(
                 f"Package {str(self.folder)!r} tells no times of words; expected one with a program 'alignment', as "
                 "those have whose checkpoint's generation_config.json has `alignment_heads`. Build it again, or ask "
@@ -296,7 +296,7 @@ class SpeechSeq2SeqSession:
                 "expected one of Whisper's kind. Leave it out."
             )
         self.tokens.beginning(
-            self.told(choices.language),
+            self.language_token(choices.language),
             choices.task,
             times=bool(choices.timestamps),
             target=choices.target_language,
@@ -314,7 +314,7 @@ class SpeechSeq2SeqSession:
             )
         return self.tokenizer.encode(f" {choices.prompt.strip()}", special_tokens=False)
 
-    def told(self, language: str | None) -> int | None:
+    def language_token(self, language: str | None) -> int | None:
         """Return the token of a requested language; a model of one language accepts English."""
         if language is None or (not self.tokens.languages and code_of(language) == "en"):
             return None
@@ -405,9 +405,9 @@ class SpeechSeq2SeqSession:
 
     def _times(self, row: int, one: _Row) -> list[float]:
         """Return the start of each token of a window but the last; empty without word-level timestamps."""
-        window, heard = (
+        window, frames = (
             one.window,
-            one.recording.heard // round(TICK * self.rate / self.features.step),
+            one.recording.real_frames // round(TICK * self.rate / self.features.step),
         )
         if not one.recording.choices.word_timestamps or self._alignment is None:
             return []
@@ -420,7 +420,7 @@ class SpeechSeq2SeqSession:
             if name != _TOKENS
         }
         found = self._alignment.run({_TOKENS: np.array([tokens], np.int64), **given})["weights"][0]
-        return times_of(found[:, len(window.begun) :, : max(1, heard)], self._smoothing)
+        return times_of(found[:, len(window.begun) :, : max(1, frames)], self._smoothing)
 
     def _prefill(
         self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
@@ -450,7 +450,7 @@ class SpeechSeq2SeqSession:
         assert self.tokenizer is not None
         language, text = (
             self.tokens.code_of(recording.language),
-            self.tokenizer.decode(recording.said).strip(),
+            self.tokenizer.decode(recording.transcript).strip(),
         )
         if recording.in_pieces:
             spoken = [one.text for one in recording.segments if one.text]

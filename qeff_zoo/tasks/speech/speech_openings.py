@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.audio import OpenedAudio, decoding
 from qeff_zoo.media.features import Features
-from qeff_zoo.media.sound import OpenedSound, decoding
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.program import Array
@@ -40,13 +40,13 @@ class Transcriber(Protocol):
     def seconds(self) -> float:
         """Duration of a window."""
 
-    def told(self, language: str | None) -> int | None:
+    def language_token(self, language: str | None) -> int | None:
         """Return the token of a language."""
 
 
 def recording_of(
     session: Transcriber,
-    sound: OpenedSound,
+    sound: OpenedAudio,
     choices: TranscriptionOptions,
     prompt: Sequence[int],
 ) -> Steps[Recording]:
@@ -93,8 +93,8 @@ def begun(
         step=session.features.step / session.rate,
         ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
     )
-    recording.language = session.told(choices.language)
-    if recording.tells_times:
+    recording.language = session.language_token(choices.language)
+    if recording.has_timestamps:
         session.tokens.beginning(
             recording.language, choices.task, times=True, target=choices.target_language
         )

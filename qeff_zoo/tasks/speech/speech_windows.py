@@ -90,14 +90,14 @@ class Recording:
         self._ends = ends
         self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
         is_long = len(features) > frames or choices.word_timestamps
-        self.tells_times = is_long if choices.timestamps is None else choices.timestamps
+        self.has_timestamps = is_long if choices.timestamps is None else choices.timestamps
         #: Token of the language, after its detection.
         self.language: int | None = None
         self.segments: list[Segment] = []
         #: Words with their times, on request.
         self.words: list[TimedText] = []
         #: Tokens of the transcript, without timestamps.
-        self.said: list[int] = []
+        self.transcript: list[int] = []
         self._prompt = tuple(prompt)
         self._earlier = [*prompt]  # tokens that a window may begin with
         self._at = 0  # frames
@@ -147,7 +147,7 @@ class Recording:
         """
         tokens, choices = self._tokens, self.choices
         begun = tokens.beginning(
-            self.language, choices.task, times=self.tells_times, target=choices.target_language
+            self.language, choices.task, times=self.has_timestamps, target=choices.target_language
         )
         most = min(tokens.positions, ctx_len) // 2 - 1
         earlier = self._earlier if self._conditions else self._prompt
@@ -172,7 +172,7 @@ class Recording:
         """
         if not window.answer and window.no_speech_prob is None:
             window.no_speech_prob = self._tokens.silence(logits)
-        scores = self._tokens.allowed(logits, window.answer, times=self.tells_times)
+        scores = self._tokens.allowed(logits, window.answer, times=self.has_timestamps)
         token = self._samplers[window.attempt].next(scores)
         scores -= scores.max()
         chosen = scores[token]
@@ -206,7 +206,7 @@ class Recording:
         )
 
     @property
-    def heard(self) -> int:
+    def real_frames(self) -> int:
         """Number of the window's frames that belong to the recording, and not to added silence."""
         frames = min(math.ceil(round(self.seconds / self._step, 6)), len(self._features))
         return min(frames - self._at, self._frames)
@@ -244,7 +244,7 @@ class Recording:
             if times:
                 self.words += self._words(tokens, place, times, offset)
             place += len(tokens)
-            self.said += self._texts(tokens)
+            self.transcript += self._texts(tokens)
             self._earlier += _unpaired(tokens, self._tokens.first_time)
             segment = Segment(
                 text=self._decode(self._texts(tokens)).strip(),
@@ -274,10 +274,12 @@ class Recording:
         """
         begins = [round(offset + one, _DIGITS) for one in (*times, times[-1])]
         first = self._tokens.first_time
-        said = [(at, one) for at, one in enumerate(tokens, place) if first is None or one < first]
-        spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in said]
+        text_tokens = [
+            (at, one) for at, one in enumerate(tokens, place) if first is None or one < first
+        ]
+        spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in text_tokens]
         language = None if self.choices.translates else self._tokens.code_of(self.language)
-        return words_of([one for _, one in said], spans, self._decode, language)
+        return words_of([one for _, one in text_tokens], spans, self._decode, language)
 
     def _texts(self, tokens: Sequence[int]) -> list[int]:
         first = self._tokens.first_time
@@ -305,10 +307,10 @@ def cut(
     base = first or 0
     if not ends:
         # Without pairs, the latest timestamp counts.
-        told = [token - base for token, is_time in zip(answer, times, strict=True) if is_time]
-        return [(0, told[-1] if told and told[-1] else ticks, answer)], frames
-    said_last = times[-2:] == [False, True]  # no text after it
-    if said_last:
+        timestamps = [token - base for token, is_time in zip(answer, times, strict=True) if is_time]
+        return [(0, timestamps[-1] if timestamps and timestamps[-1] else ticks, answer)], frames
+    single_timestamp_ending = times[-2:] == [False, True]  # no text after it
+    if single_timestamp_ending:
         ends.append(len(answer))
     else:
         ends[-1] += 1  # start of the next segment, which is incomplete
@@ -316,10 +318,10 @@ def cut(
     begun = 0
     for place, end in enumerate(ends):
         part = answer[begun:end]
-        closes = -1 if place < len(ends) - 1 or said_last else -2
+        closes = -1 if place < len(ends) - 1 or single_timestamp_ending else -2
         pieces.append((part[0] - base, part[closes] - base, part))
         begun = end
-    forward = frames if said_last else (answer[begun - 2] - base) * stride
+    forward = frames if single_timestamp_ending else (answer[begun - 2] - base) * stride
     return pieces, forward
 
 

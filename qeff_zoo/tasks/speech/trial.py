@@ -9,7 +9,7 @@ import numpy as np
 from qeff_zoo.tasks.speech.ctc_session import CtcSession
 from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
-from qeff_zoo.validation import cases, sample_sounds
+from qeff_zoo.validation import cases, sample_audio
 from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
 from qeff_zoo.validation.parity import Array
 
@@ -26,13 +26,13 @@ class CtcTrial:
 
     def call_once(self) -> None:
         """Run the shortest audio of the package."""
-        self.session.run(sample_sounds.draw([self.session.sizes.seq_lens[0]], self.session))
+        self.session.run(sample_audio.draw([self.session.sizes.seq_lens[0]], self.session))
 
     def run(self, context: TrialContext) -> Trial:
         """Run every stage."""
         session = self.session
         stages, lengths = context.task.stages()(session.sizes)
-        sounds = sample_sounds.draw(lengths, session)
+        sounds = sample_audio.draw(lengths, session)
         positions: list[list[int]] = [[] for _ in sounds]
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
@@ -75,7 +75,7 @@ class SpeechSeq2SeqTrial(DecoderTrial):
         """Set the stages, the tokens of each sequence, and its audio."""
         super().draw(stages)
         lengths = _lengths(self.session, len(self.sequences))
-        self._windows = sample_sounds.draw(lengths, self.session)
+        self._windows = sample_audio.draw(lengths, self.session)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
         """Encode the audio of sequences that begin."""

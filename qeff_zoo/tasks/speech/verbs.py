@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.audio import read_audio
 from qeff_zoo.tasks.commands import TIMES
 from qeff_zoo.terminal.printing import print_generated, print_json, table
 
@@ -38,7 +38,7 @@ class TranscribeByLabels:
         arguments = self.arguments
         # One that cannot be read is told before hours of another are written down.
         for path in arguments.audio[1:]:
-            read_sound(path, session.rate)
+            read_audio(path, session.rate)
         for path in arguments.audio:
             (found,) = session.transcribe(path, **self.options)
             if arguments.json:

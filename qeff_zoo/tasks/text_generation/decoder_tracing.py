@@ -235,8 +235,8 @@ def tracing(
     sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
     _add_others(states, sizes, symbols)
     position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
-    seen, kept = comp_ctx_lengths * _COMP_CTX, num_logits_to_keep * _KEPT
-    last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
+    context, kept = comp_ctx_lengths * _COMP_CTX, num_logits_to_keep * _KEPT
+    last = _behind_states(batch, {"comp_ctx_lengths": context, "num_logits_to_keep": kept}, longest)
     given = more(batch, seq, ctx, position_ids) if more else {}
     returned = {"hidden_states": hidden_states is True, "drafts": bool(heads)}
     return Tracing(

@@ -37,12 +37,12 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         ValueError: An adapter has something that nothing here knows.
     """
-    for told in adapters:
-        folder = Path(told["folder"])
+    for adapter in adapters:
+        folder = Path(adapter["folder"])
         config = json.loads((folder / "adapter_config.json").read_bytes())
         stored = load_file(folder / "adapter_model.safetensors")
         saved = {_NAME.sub("", name): tensor for name, tensor in stored.items()}
-        _merge_stacks(model, config, saved, told["weight"])
+        _merge_stacks(model, config, saved, adapter["weight"])
         tensors = {_OF_PEFT.sub("", name): tensor.float() for name, tensor in saved.items()}
         for name, tensor in tensors.items():
             if ".lora_" not in name:
@@ -56,7 +56,7 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
             own = {name[len(mark) :]: one for name, one in tensors.items() if name.startswith(mark)}
             layer = _find(model, module)
             _untie(model, layer, "weight")
-            _merge_layer(layer, own, told["weight"] * _scaling(config, module), module)
+            _merge_layer(layer, own, adapter["weight"] * _scaling(config, module), module)
 
 
 def _untie(model: Any, layer: Any, name: str) -> None:

@@ -99,7 +99,7 @@ class Reference:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def ask(
+    def run(
         self,
         request: Mapping[str, Any],
         step: Progress,
@@ -109,7 +109,7 @@ class Reference:
 
         Args:
             request: Request for the module.
-            step: Told of every call.
+            step: Callback after every call.
             arrays: Arrays of the request.
 
         Raises:
@@ -119,8 +119,8 @@ class Reference:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError), process.stdin as asked:
-            asked.write(json.dumps(request).encode())
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps(request).encode())
         for _ in process.stdout:
             step(1)
         if code := process.wait():
@@ -141,13 +141,13 @@ def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityErro
         code: Its exit code; below 0 the signal that ended it.
     """
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        said = "its process was killed, as the kernel does where memory runs out."
+        reason = "its process was killed, as the kernel does where memory runs out."
     elif code < 0:
-        said = f"its process ended with {signal.Signals(-code).name}."
+        reason = f"its process ended with {signal.Signals(-code).name}."
     else:
-        said = (log.strip().splitlines() or [f"its process ended with {code}."])[-1]
+        reason = (log.strip().splitlines() or [f"its process ended with {code}."])[-1]
     return ParityError(
-        f"The reference for {request['checkpoint']!r} does not run: {said} Expected transformers to load the "
+        f"The reference for {request['checkpoint']!r} does not run: {reason} Expected transformers to load the "
         "checkpoint in float32, 4 bytes for each parameter, and run it. Free memory if it was killed, or build "
         "with --no-validate and validate on a larger machine."
     )

@@ -144,7 +144,9 @@ class Layerwise:
             if variant in used or not (variant in canaries or variant.startswith("fault."))
             for number, array in every.items()
         }
-        return Found(arrays=arrays | losses | self._told(), noticed=noticed, greedy=greedy)
+        return Found(
+            arrays=arrays | losses | self._follow_package(), noticed=noticed, greedy=greedy
+        )
 
     def _passes(self) -> dict[str, list[Pass]]:
         """Return the passes of each variant; those with the checkpoint's weights first."""
@@ -202,8 +204,8 @@ class Layerwise:
         noticing = Noticing(self._request, kind, expected, others)
         words = {}
         for number in _CANARIES:
-            with damaged(self._answers.halves, HEADS[number]) as told:
-                words[number] = told
+            with damaged(self._answers.halves, HEADS[number]) as mutation:
+                words[number] = mutation
         _, noticed = noticing.run(
             lambda number, _: (words[number], found[f"canary.{number}"]),
             lambda number: _whole(self._faults[number], found.get(f"fault.{number}", {})),
@@ -211,7 +213,7 @@ class Layerwise:
         )
         return noticed
 
-    def _told(self) -> dict[str, Array]:
+    def _follow_package(self) -> dict[str, Array]:
         """Run a sequence again for each run of the package that chose otherwise, as `reference` does."""
         choices, runs = self._choices, [*self._choices.differing()]
         if not runs:
@@ -220,7 +222,7 @@ class Layerwise:
         return {
             f"{self._judged}.{choices.runs[run]}.{run}": array
             for run, array in zip(runs, answers, strict=True)
-            if any(choices.told[run]) and choices.excused
+            if any(choices.followed[run]) and choices.excused
         }
 
 
@@ -251,7 +253,7 @@ def _with_fault(fault: Fault) -> Pass:
         return Pass(run=lambda answers: answers.faulty(fault))
     ((number, stop),) = fault.stops.items()
     return Pass(
-        run=lambda answers: {number: answers.told(number, stop)},
+        run=lambda answers: {number: answers.run_prefix(number, stop)},
         around=lambda answers: narrow_window(answers.halves[0]),
     )
 
@@ -280,7 +282,7 @@ def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> d
 
 def _again(choices: Choices, run: int) -> Pass:
     number, length = choices.runs[run], choices.length(run)
-    return Pass(run=lambda answers: answers.told(number, length, choices.tell(run)))
+    return Pass(run=lambda answers: answers.run_prefix(number, length, choices.following(run)))
 
 
 def _damaging(change: HeadDamage) -> Around:

@@ -174,8 +174,8 @@ def decoded_weights(folder: Path) -> Weights | None:
     Args:
         folder: Folder of the checkpoint.
     """
-    told = _quantization(folder)
-    return open_weights(folder, told) if told else None
+    quantization = _quantization(folder)
+    return open_weights(folder, quantization) if quantization else None
 
 
 def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
@@ -196,10 +196,10 @@ def about_quantization(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     if request.get("gguf"):
         return {"quantization": "gguf", "left_out": []}
-    told = _quantization(Path(request["checkpoint"]))
-    if not told:
+    quantization = _quantization(Path(request["checkpoint"]))
+    if not quantization:
         return {}
-    return {"quantization": told["quant_method"], "left_out": left_out(told)}
+    return {"quantization": quantization["quant_method"], "left_out": left_out(quantization)}
 
 
 def _fix_factors(config: Any, chosen: str) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from qeff_zoo.multimodal.manifest import audio_of, images_of
 
-_SEEN = "cross_attention_mask"
-#: Of models with experts of pictures: which tokens are a picture's, or begin or end one.
+_TILE_MASK = "cross_attention_mask"
+#: Of models with experts of images: which tokens are an image's, or begin or end one.
 _ROUTES = "moe_mm_token_type_ids"
 
 
@@ -39,10 +39,10 @@ class Media:
         self._module = type(model).__module__
         self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
-        told = request.get("of_media") or {}
-        self._placeholder = told.get("placeholder")
-        self._images = images_of(told["images"]) if "images" in told else None
-        self._audio = audio_of(told["audio"]) if "audio" in told else None
+        settings = request.get("of_media") or {}
+        self._placeholder = settings.get("placeholder")
+        self._images = images_of(settings["images"]) if "images" in settings else None
+        self._audio = audio_of(settings["audio"]) if "audio" in settings else None
         self._media = [one for one in (self._images, self._audio) if one]
         self._around = [
             value
@@ -86,7 +86,7 @@ class Media:
             for name, parts in found.items()
         }
         if images and crossing and shown:
-            shown[_SEEN] = self._seen(input_ids, shown[images.mask])
+            shown[_TILE_MASK] = self._tile_mask(input_ids, shown[images.mask])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         media = next(iter(self._media), None)
         if media and (types := media.types) and shown:
@@ -114,9 +114,9 @@ class Media:
         Args:
             given: Result of `of` for the prompt.
         """
-        return {_SEEN: given[_SEEN][:, -1:]} if _SEEN in given else {}
+        return {_TILE_MASK: given[_TILE_MASK][:, -1:]} if _TILE_MASK in given else {}
 
-    def _seen(self, input_ids: Tensor, there: Tensor) -> Tensor:
+    def _tile_mask(self, input_ids: Tensor, there: Tensor) -> Tensor:
         """Return the tiles that each token attends to, by the rule of transformers' own processor."""
         rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
         (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
@@ -126,11 +126,11 @@ class Media:
         )
         return torch.from_numpy(dense)
 
-    def _types(self, of_pictures: Tensor) -> Tensor:
+    def _types(self, placeholders: Tensor) -> Tensor:
         """Mark image tokens by 1; or prompt tokens, which end with the last image, by 0."""
         if not any(one.whole == "prompt" for one in self._media[:1]):
-            return of_pictures.long()
-        before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
+            return placeholders.long()
+        before = placeholders.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()
 
 
@@ -141,8 +141,8 @@ def of_tokens(model: Any) -> Any:
         model: Hugging Face's.
     """
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
-    asks = pixels is not None and pixels.default is inspect.Parameter.empty
-    return model.get_decoder() if asks else model
+    requires_pixels = pixels is not None and pixels.default is inspect.Parameter.empty
+    return model.get_decoder() if requires_pixels else model
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:

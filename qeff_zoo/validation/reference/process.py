@@ -142,7 +142,7 @@ def _run_variants(
             runs["swapped"] = answers.alone()
     if numerics.activations == "float16" and not request.get("float16_weights"):
         runs["half"] = _in_float16(model, answers, choices)
-    told = _run_told(answers, choices)
+    followed = _follow_package(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]
     kind = tasks.find(request["task"]).answers
 
@@ -164,7 +164,7 @@ def _run_variants(
         for variant, every in (*whole.items(), *damages.items())
         for number, array in every.items()
     }
-    arrays |= {f"{judged}.{name}": array for name, array in told.items()}
+    arrays |= {f"{judged}.{name}": array for name, array in followed.items()}
     return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
 
 
@@ -206,17 +206,19 @@ def _run_device(
     return found
 
 
-def _run_told(answers: Answers, choices: Choices) -> dict[str, Array]:
+def _follow_package(answers: Answers, choices: Choices) -> dict[str, Array]:
     """Run a sequence again for each run of the package that chose otherwise; return `sequence.run` arrays.
 
-    They are none where more was told than noise can explain.
+    They are none if the reference would follow more choices than noise explains.
     """
-    told = {}
+    followed = {}
     for run in choices.differing():
         number = choices.runs[run]
         # A text by itself may also choose another of equal scores than as the beginning of a longer one.
-        told[f"{number}.{run}"] = answers.told(number, choices.length(run), choices.tell(run))
-    return told if choices.excused else {}
+        followed[f"{number}.{run}"] = answers.run_prefix(
+            number, choices.length(run), choices.following(run)
+        )
+    return followed if choices.excused else {}
 
 
 def assert_unpatched() -> None:

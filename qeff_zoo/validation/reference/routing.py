@@ -40,34 +40,34 @@ class Followed:
 
     Args:
         indices: Final routing.
-        told: Members that noise explains, and that would not have been chosen.
+        near: Members that noise explains, and that would not have been chosen.
         equal: Members besides, in place of others with exactly the same scores.
     """
 
     indices: Array
-    told: int
+    near: int
     equal: int
 
 
-def follow(scores: Array, own: Array, told: Array, within: float) -> Followed:
+def follow(scores: Array, own: Array, package: Array, within: float) -> Followed:
     """Apply the package's routing where the scores make it equally right.
 
     Args:
         scores: (…, n).
         own: Routing of the model, (…, k).
-        told: (…, k or another number); indices that are not options say nothing.
+        package: Routing of the package, (…, k or another number); indices that are not options say nothing.
         within: How far apart two scores may be whose order noise can flip.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN
-    theirs = members(told, scores.shape[-1])
-    lost, gained = mine & ~theirs & visible, theirs & ~mine & visible
+    packaged = members(package, scores.shape[-1])
+    lost, gained = mine & ~packaged & visible, packaged & ~mine & visible
     count = lost.sum(-1)
     with np.errstate(invalid="ignore"):
         best_lost = np.where(lost, scores, -np.inf).max(-1)
         gap = best_lost - np.where(gained, scores, np.inf).min(-1)
     excused = (count > 0) & (count == gained.sum(-1)) & (gap <= within)
     if not excused.any():
-        return Followed(indices=own, told=0, equal=0)
+        return Followed(indices=own, near=0, equal=0)
     rows = scores[excused]
     chosen = (mine & ~lost | gained)[excused]
     order = np.lexsort((-rows, ~chosen), axis=-1)[..., : own.shape[-1]]
@@ -75,13 +75,13 @@ def follow(scores: Array, own: Array, told: Array, within: float) -> Followed:
     indices[excused] = order
     return Followed(
         indices=indices,
-        told=int(count[excused & (gap > 0)].sum()),
+        near=int(count[excused & (gap > 0)].sum()),
         equal=int(count[excused & (gap <= 0)].sum()),
     )
 
 
 @dataclass(kw_only=True)
-class _Seen:
+class _SequenceChoices:
     """What one sequence chose by itself.
 
     Args:
@@ -177,16 +177,16 @@ class Choices:
             run, _, name = key.partition(".")
             self._chosen[int(run)][name] = indices
         self._expected = Counter(_kind(name) for name in (self._chosen[0] if runs else ()))
-        self._seen: dict[int, _Seen] = {}
+        self._sequences: dict[int, _SequenceChoices] = {}
         self._noise: dict[str, float] = {}
         self._spread: dict[str, float] = {}
         self._turned = [0, 0]  # members that noise would have chosen otherwise, and all
         #: By run, what `follow` counted.
-        self.told: dict[int, list[int]] = {}
+        self.followed: dict[int, list[int]] = {}
 
     def note(self, numbers: Sequence[int], lengths: Sequence[int]) -> AbstractContextManager[Any]:
         """Watch one sequence choose by itself."""
-        seen = self._seen[numbers[0]] = _Seen()
+        sequence = self._sequences[numbers[0]] = _SequenceChoices()
 
         def choose(name: str, scores: Array, own: Array) -> None:
             visible = scores[_noisy(scores)]
@@ -194,25 +194,25 @@ class Choices:
             self._spread[name] = max(self._spread.get(name, 0.0), spread)
             rest = np.where(members(own, scores.shape[-1]), -np.inf, scores)
             places = np.concatenate([own, rest.argmax(-1)[..., None]], -1)
-            seen.indices[name], seen.places[name] = own[0], places[0]
-            seen.scores[name] = np.take_along_axis(scores, places, -1)[0]
+            sequence.indices[name], sequence.places[name] = own[0], places[0]
+            sequence.scores[name] = np.take_along_axis(scores, places, -1)[0]
 
-        return self._watch(lengths, choose, seen.calls)
+        return self._watch(lengths, choose, sequence.calls)
 
     def repeat(self, numbers: Sequence[int], lengths: Sequence[int]) -> AbstractContextManager[Any]:
         """Let sequences in a batch choose as each did by itself, and measure how far their scores lie from those."""
-        every = [self._seen[number] for number in numbers]
+        every = [self._sequences[number] for number in numbers]
 
         def choose(name: str, scores: Array, own: Array) -> Array | None:
-            if any(name not in seen.indices for seen in every):
+            if any(name not in sequence.indices for sequence in every):
                 return None
-            told = np.full_like(own, -1)
-            for row, (seen, length) in enumerate(zip(every, lengths, strict=True)):
-                told[row, :length, :, : seen.indices[name].shape[-1]] = seen.indices[name]
-                self._compare(name, seen, scores[row, :length])
-            found = follow(scores, own, told, np.inf)
-            self._turned[0] += found.told
-            self._turned[1] += int((told >= 0).sum())
+            wanted = np.full_like(own, -1)
+            for row, (sequence, length) in enumerate(zip(every, lengths, strict=True)):
+                wanted[row, :length, :, : sequence.indices[name].shape[-1]] = sequence.indices[name]
+                self._compare(name, sequence, scores[row, :length])
+            found = follow(scores, own, wanted, np.inf)
+            self._turned[0] += found.near
+            self._turned[1] += int((wanted >= 0).sum())
             return found.indices
 
         return self._watch(lengths, choose, Counter())
@@ -220,22 +220,22 @@ class Choices:
     def differing(self) -> Iterator[int]:
         """Yield the runs in which the package chose otherwise than the sequence by itself."""
         for run, number in enumerate(self.runs):
-            seen = self._seen[number]
-            if any(_differs(seen, name, told) for name, told in self._of(run).items()):
+            sequence = self._sequences[number]
+            if any(_differs(sequence, name, package) for name, package in self._of(run).items()):
                 yield run
 
-    def tell(self, run: int) -> ChoiceRecorder:
+    def following(self, run: int) -> ChoiceRecorder:
         """Let a sequence choose, as far as a run goes, as the package did wherever that is as right."""
-        every, counts = self._of(run), self.told.setdefault(run, [0, 0])
+        every, counts = self._of(run), self.followed.setdefault(run, [0, 0])
 
         def choose(name: str, scores: Array, own: Array) -> Array | None:
             ours = every.get(name)
             if ours is None or len(ours) > scores.shape[1] or ours.shape[1] != scores.shape[2]:
                 return None
-            told = np.full((1, scores.shape[1], *ours.shape[1:]), -1)
-            told[0, : len(ours)] = ours
-            found = follow(scores, own, told, self.within(name))
-            counts[0] += found.told
+            package = np.full((1, scores.shape[1], *ours.shape[1:]), -1)
+            package[0, : len(ours)] = ours
+            found = follow(scores, own, package, self.within(name))
+            counts[0] += found.near
             counts[1] += found.equal
             return found.indices
 
@@ -261,25 +261,25 @@ class Choices:
         made = sum(indices.size for every in self._chosen for indices in every.values())
         turned, all_ = self._turned
         allowed = max(self._factor * turned / max(1, all_), _LEAST_SHARE)
-        told, equal = (sum(count[at] for count in self.told.values()) for at in (0, 1))
+        near, equal = (sum(count[at] for count in self.followed.values()) for at in (0, 1))
         return {
             "made": made,
-            "told": told,
+            "told": near,
             "equal": equal,
-            "share": told / max(1, made),
+            "share": near / max(1, made),
             "allowed_share": min(allowed, _MOST_SHARE),
-            "runs": {str(run): count for run, count in self.told.items() if any(count)},
+            "runs": {str(run): count for run, count in self.followed.items() if any(count)},
         }
 
-    def _compare(self, name: str, seen: _Seen, scores: Array) -> None:
-        expected, got = seen.scores[name], np.take_along_axis(scores, seen.places[name], -1)
+    def _compare(self, name: str, sequence: _SequenceChoices, scores: Array) -> None:
+        expected, got = sequence.scores[name], np.take_along_axis(scores, sequence.places[name], -1)
         visible = _noisy(expected) & _noisy(got)
         apart = np.abs(expected[visible].astype(np.float64) - got[visible])
         self._noise[name] = max(self._noise.get(name, 0.0), float(apart.max(initial=0)))
 
     def _of(self, run: int) -> dict[str, Array]:
         """Return what a run chose, of kinds of which its sequence makes as many choices."""
-        calls = self._seen[self.runs[run]].calls
+        calls = self._sequences[self.runs[run]].calls
         return {
             name: indices
             for name, indices in self._chosen[run].items()
@@ -303,13 +303,16 @@ def _kind(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _differs(seen: _Seen, name: str, told: Array) -> bool:
+def _differs(sequence: _SequenceChoices, name: str, package: Array) -> bool:
     """Whether a package left out a visible option that a sequence chose."""
-    if name not in seen.indices:
+    if name not in sequence.indices:
         return False
-    own, scores = seen.indices[name][: len(told)], seen.scores[name][: len(told), ..., :-1]
-    if own.shape[:2] != told.shape[:2]:
+    own, scores = (
+        sequence.indices[name][: len(package)],
+        sequence.scores[name][: len(package), ..., :-1],
+    )
+    if own.shape[:2] != package.shape[:2]:
         return False
-    chosen = members(told, int(max(own.max(), told.max())) + 1)
+    chosen = members(package, int(max(own.max(), package.max())) + 1)
     missing = ~np.take_along_axis(chosen, own, -1) & (scores > _HIDDEN)
     return bool(missing.any())

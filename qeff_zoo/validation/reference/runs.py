@@ -29,7 +29,7 @@ class Answers:
 
     Args:
         sequences: Token ids, or what else is read.
-        *halves: The model that answers; of one of pictures and texts, the half that does, or both.
+        *halves: The model that answers; of one of images and texts, the half that does, or both.
     """
 
     def __init__(self, sequences: Sequence[Any], *halves: Any) -> None:
@@ -78,7 +78,7 @@ class Answers:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
         raise NotImplementedError
 
-    def told(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
+    def run_prefix(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
         return self._watched([number], watching, length)[0]
 

@@ -66,13 +66,13 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
         request: `checkpoint`, its folder; of `text`, `model_id`, `parts`, whether messages are lists of parts, and
             `writes`, whether the model writes text, so that tokens are decoded.
     """
-    asked = request.get("text")
-    if asked is None:
+    corpus = request.get("text")
+    if corpus is None:
         return None
     folder = Path(request["checkpoint"])
-    tokenizer = text.load(folder, folder.name, asked["model_id"])
+    tokenizer = text.load(folder, folder.name, corpus["model_id"])
     special = _special_tokens(tokenizer)
-    chats = _chats(tokenizer, folder, special, parts=asked["parts"])
+    chats = _chats(tokenizer, folder, special, parts=corpus["parts"])
     texts = [
         *_TEXTS,
         *_with_tokens(tokenizer, special),
@@ -83,7 +83,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
         for one in texts
     ]
     written = [one["ids"] or [] for one in read] + _drawn(tokenizer, special)
-    if not asked["writes"]:
+    if not corpus["writes"]:
         written = []
     return {
         "class": type(tokenizer).__name__,
@@ -181,20 +181,20 @@ def _chats(
     marked = (("user", f"{''.join(special[:2])}Hello {''.join(special[-1:])}!"),)
     found = []
     for chat in (*_CHATS, marked):
-        plain = [{"role": role, "content": said} for role, said in chat]
+        plain = [{"role": role, "content": content} for role, content in chat]
         in_parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in plain]
         written = _rendered(tokenizer, template, in_parts if parts else plain)
-        if not parts and written is not None and not _tells(written, chat):
+        if not parts and written is not None and not _has_message(written, chat):
             # A template that reads lists of parts alone writes nothing of a text.
             other = _rendered(tokenizer, template, in_parts)
-            written = other if other and _tells(other, chat) else written
+            written = other if other and _has_message(other, chat) else written
         found.append({"messages": in_parts if parts else plain, "rendered": written})
     return found if any(one["rendered"] for one in found) else []
 
 
-def _tells(written: str, chat: Sequence[tuple[str, str]]) -> bool:
+def _has_message(written: str, chat: Sequence[tuple[str, str]]) -> bool:
     """Return whether a prompt has a message of the conversation."""
-    return any(said.strip() in written for _, said in chat)
+    return any(content.strip() in written for _, content in chat)
 
 
 def _rendered(tokenizer: Any, template: str, messages: Sequence[Mapping[str, Any]]) -> str | None:

@@ -113,8 +113,8 @@ def left_out(config: Mapping[str, Any]) -> list[str]:
     groups = (config.get("config_groups") or {}).values()
     always = (small_floats.fp8, small_floats.mxfp8, small_floats.fbgemm_fp8, integers.bitnet)
     rounded = _finder(config) in always or any(group.get("input_activations") for group in groups)
-    said = {"activations": rounded, "keys and values": bool(config.get("kv_cache_scheme"))}
-    return [name for name, is_said in said.items() if is_said]
+    roundings = {"activations": rounded, "keys and values": bool(config.get("kv_cache_scheme"))}
+    return [name for name, is_set in roundings.items() if is_set]
 
 
 def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:

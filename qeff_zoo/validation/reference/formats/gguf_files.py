@@ -66,8 +66,8 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         ValueError: The architecture is not known here, or tensors are left over.
     """
     tensors = _Tensors(paths)
-    told = tensors.readers[0].get_field("general.architecture")
-    architecture = str(told.contents()) if told else ""
+    field = tensors.readers[0].get_field("general.architecture")
+    architecture = str(field.contents()) if field else ""
     done = {one: what for what, names_ in _DONE.items() for one in names_.split()}
     if architecture not in done:
         raise ValueError(

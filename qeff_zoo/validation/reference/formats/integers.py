@@ -34,36 +34,38 @@ def fields(words: Tensor, bits: int) -> Tensor:
     return pairs[..., starts // _WORD] >> starts % _WORD & (1 << bits) - 1
 
 
-def group_size(told: Sequence[int | None], columns: int, groups: int) -> int:
+def group_size(sizes: Sequence[int | None], columns: int, groups: int) -> int:
     """Return how many columns share a scale.
 
     Args:
-        told: Group size of the config; if it has several, the one with the same number of groups.
+        sizes: Group size of the config; if it has several, the one with the same number of groups.
         columns: Number of columns of the matrix.
         groups: Number of its scales.
     """
-    fitting = [size for size in told if size and size > 0 and -(-columns // size) == groups]
+    fitting = [size for size in sizes if size and size > 0 and -(-columns // size) == groups]
     if not fitting and columns % groups:
-        raise ValueError(f"{groups} scales are not those of {columns} columns in groups of {told}.")
+        raise ValueError(
+            f"{groups} scales are not those of {columns} columns in groups of {sizes}."
+        )
     return fitting[0] if fitting else columns // groups
 
 
 def awq(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     """Find the matrices of AWQ (gemm)."""
-    told = [config.get("group_size", config.get("q_group_size"))]
+    sizes = [config.get("group_size", config.get("q_group_size"))]
     return {
         f"{path}.weight": Decoded(
-            files, files.parts(path, "qweight", "qzeros", "scales"), partial(_awq, told)
+            files, files.parts(path, "qweight", "qzeros", "scales"), partial(_awq, sizes)
         )
         for path in files.modules("qweight")
     }
 
 
-def _awq(told: Sequence[int | None], qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
+def _awq(sizes: Sequence[int | None], qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
     shifts = torch.tensor(_AWQ_SHIFTS, dtype=torch.int32)
     integers, zeros = ((words[..., None] >> shifts & 15).flatten(-2) for words in (qweight, qzeros))
     columns, groups = len(qweight), len(scales)
-    index = torch.arange(columns) // group_size(told, columns, groups)
+    index = torch.arange(columns) // group_size(sizes, columns, groups)
     return ((integers - zeros[index]).float() * scales.float()[index]).T.contiguous()
 
 
@@ -87,8 +89,8 @@ def _gptq_matrices(
 ) -> dict[str, Decoded]:
     names = ("qweight", "qzeros", "scales", "g_idx")
     layers = (config.get("extra_config") or {}).values()  # of AutoRound, what single layers have
-    told = [one.get("group_size") for one in (config, *layers)]
-    decode = partial(_gptq, told, adds_one)
+    sizes = [one.get("group_size") for one in (config, *layers)]
+    decode = partial(_gptq, sizes, adds_one)
     return {
         f"{path}.weight": Decoded(files, files.parts(path, *names), decode)
         for path in files.modules("qweight")
@@ -96,7 +98,7 @@ def _gptq_matrices(
 
 
 def _gptq(
-    told: Sequence[int | None],
+    sizes: Sequence[int | None],
     adds_one: bool,
     qweight: Tensor,
     qzeros: Tensor,
@@ -113,7 +115,7 @@ def _gptq(
         zeros = zeros + 1 & (1 << bits) - 1
     integers = fields(qweight.T, bits)  # (rows, columns)
     columns = integers.shape[1]
-    group = group_size(told, columns, groups)
+    group = group_size(sizes, columns, groups)
     zero = spread(zeros.T, columns, group, g_idx)
     return (integers - zero).float() * spread(scales.T.float(), columns, group, g_idx)
 
@@ -196,25 +198,25 @@ def _bnb_four(
     nested_absmax: Tensor | None = None,
     nested_quant_map: Tensor | None = None,
 ) -> Tensor:
-    told = json.loads(bytes(state.tolist()))
+    settings = json.loads(bytes(state.tolist()))
     if nested_absmax is not None and nested_quant_map is not None:
-        index = torch.arange(absmax.numel()) // told["nested_blocksize"]
-        absmax = nested_quant_map[absmax.long()] * nested_absmax[index] + told["nested_offset"]
+        index = torch.arange(absmax.numel()) // settings["nested_blocksize"]
+        absmax = nested_quant_map[absmax.long()] * nested_absmax[index] + settings["nested_offset"]
     octets = weight.view(torch.uint8).flatten()
     codes = torch.stack([octets >> 4, octets & 15], -1).flatten()  # the high one first
     values = quant_map[codes.long()]
-    index = torch.arange(values.numel()) // told["blocksize"]
+    index = torch.arange(values.numel()) // settings["blocksize"]
     values = values * absmax.float()[index]
-    count = torch.Size(told["shape"]).numel()
-    return values[:count].reshape(told["shape"])
+    count = torch.Size(settings["shape"]).numel()
+    return values[:count].reshape(settings["shape"])
 
 
 def torchao(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     """Find the tensors that torchao wrote as parts, with the kinds in the files' metadata."""
     decoded = {}
     for name, text in files.metadata.items():
-        told = json.loads(text) if text.startswith("{") else {}
-        kind = told.get("_type", "Tensor")
+        header = json.loads(text) if text.startswith("{") else {}
+        kind = header.get("_type", "Tensor")
         if kind == "Tensor":
             continue
         if kind not in ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor"):
@@ -225,7 +227,7 @@ def torchao(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
             for part in ("qdata", "scale", "zero_point")
             if f"{path}._{parameter}_{part}" in files
         }
-        decoded[name] = Decoded(files, parts, partial(_torchao, told["_data"]["block_size"]))
+        decoded[name] = Decoded(files, parts, partial(_torchao, header["_data"]["block_size"]))
     return decoded
 
 

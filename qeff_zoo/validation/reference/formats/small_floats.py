@@ -122,7 +122,7 @@ def compressed_tensors(files: Files, config: Mapping[str, Any]) -> dict[str, Dec
         raise ValueError("The reference does not apply the transforms of compressed-tensors.")
     schemes = [group.get("weights") or {} for group in config.get("config_groups", {}).values()]
     blocks = next((one["block_structure"] for one in schemes if one.get("block_structure")), None)
-    told = [one.get("group_size") for one in schemes]
+    sizes = [one.get("group_size") for one in schemes]
     decoded = {}
     names = ("weight_scale", "weight_zero_point", "weight_g_idx")
     for path in files.modules("weight_packed"):
@@ -132,7 +132,7 @@ def compressed_tensors(files: Files, config: Mapping[str, Any]) -> dict[str, Dec
         else:
             sources = files.parts(path, "weight_packed", "weight_shape", *names)
             name, stacked, major = path.rpartition("_by_")  # experts of one tensor
-            decode = partial(_turned if major == "columns" else _packed, told)
+            decode = partial(_turned if major == "columns" else _packed, sizes)
             decoded[name if stacked else f"{path}.weight"] = Decoded(files, sources, decode)
     for path in files.modules("weight_scale"):
         dtype = files.dtype(f"{path}.weight") if f"{path}.weight" in files else ""
@@ -141,12 +141,12 @@ def compressed_tensors(files: Files, config: Mapping[str, Any]) -> dict[str, Dec
             decoded[f"{path}.weight"] = Decoded(files, sources, partial(_in_blocks, blocks))
         elif dtype == "I8":
             sources = files.parts(path, "weight", *names)
-            decoded[f"{path}.weight"] = Decoded(files, sources, partial(_integers, told))
+            decoded[f"{path}.weight"] = Decoded(files, sources, partial(_integers, sizes))
     return decoded
 
 
 def _packed(
-    told: Sequence[int | None],
+    sizes: Sequence[int | None],
     weight_packed: Tensor,
     weight_shape: Tensor,
     weight_scale: Tensor,
@@ -160,15 +160,15 @@ def _packed(
     zeros = None
     if weight_zero_point is not None:  # packed along the rows
         zeros = fields(weight_zero_point.mT, bits)[..., :rows].mT - middle
-    return _integers(told, integers, weight_scale, zeros, weight_g_idx)
+    return _integers(sizes, integers, weight_scale, zeros, weight_g_idx)
 
 
-def _turned(told: Sequence[int | None], **stored: Tensor) -> Tensor:
-    return _packed(told, **stored).mT
+def _turned(sizes: Sequence[int | None], **stored: Tensor) -> Tensor:
+    return _packed(sizes, **stored).mT
 
 
 def _integers(
-    told: Sequence[int | None],
+    sizes: Sequence[int | None],
     weight: Tensor,
     weight_scale: Tensor,
     weight_zero_point: Tensor | None = None,
@@ -177,7 +177,7 @@ def _integers(
     if weight_scale.numel() == 1:
         weight_scale = weight_scale.reshape(1, 1)
     columns = weight.shape[-1]
-    group = group_size(told, columns, weight_scale.shape[-1])
+    group = group_size(sizes, columns, weight_scale.shape[-1])
     values = weight.float()
     if weight_zero_point is not None:
         zeros = weight_zero_point.float().reshape(weight_scale.shape)

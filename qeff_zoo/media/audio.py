@@ -22,7 +22,7 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.steps import Steps, finished
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,), -1 to 1
-Sound: TypeAlias = Union[str, "os.PathLike[str]", bytes, NDArray[Any]]
+AudioSource: TypeAlias = Union[str, "os.PathLike[str]", bytes, NDArray[Any]]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in a file that was written to a pipe
@@ -32,11 +32,16 @@ _LOUDEST = 256.0  # larger samples are not scaled to -1 to 1, and transcripts of
 _BLOCK = 1 << 21  # samples in all channels decoded at a time
 _PIECE = 60  # seconds resampled at a time
 _SPARE = 64  # samples that resampling may add
+# Of the formats of libsndfile that people have; with others, it may write to the standard output for each block.
+_BEGINNINGS = (
+    b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b".snd", b"dns.", b"caff", b"fLaC", b"OggS", b"ID3", b"NIST_1A",
+    *(bytes((0xFF, second)) for second in range(0xE0, 0x100)),  # a frame of MP3
+)  # fmt: skip
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
 @dataclass(frozen=True)
-class SoundLimits:
+class AudioLimits:
     """Maximum length of a recording, checked before anything is decoded.
 
     Attributes:
@@ -50,11 +55,11 @@ class SoundLimits:
     file_bytes: int = 4_000_000_000
 
 
-LIMITS = SoundLimits()
+LIMITS = AudioLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedSound:
+class OpenedAudio:
     """Recording whose header has been read.
 
     Attributes:
@@ -77,10 +82,10 @@ class OpenedSound:
         return self.samples / self.rate
 
 
-def open_sound(
-    source: Sound, rate: int, *, given_rate: int | None = None, limits: SoundLimits = LIMITS
-) -> OpenedSound:
-    """Read the header of a recording; arguments and errors are those of `read_sound`."""
+def open_audio(
+    source: AudioSource, rate: int, *, given_rate: int | None = None, limits: AudioLimits = LIMITS
+) -> OpenedAudio:
+    """Read the header of a recording; arguments and errors are those of `read_audio`."""
     if isinstance(source, np.ndarray):
         found = _open_array(source, rate if given_rate is None else given_rate)
     else:
@@ -92,8 +97,8 @@ def open_sound(
     return found
 
 
-def read_sound(
-    source: Sound, rate: int, *, given_rate: int | None = None, limits: SoundLimits = LIMITS
+def read_audio(
+    source: AudioSource, rate: int, *, given_rate: int | None = None, limits: AudioLimits = LIMITS
 ) -> Samples:
     """Read one recording.
 
@@ -111,10 +116,10 @@ def read_sound(
         MediaError: If it is no recording, empty, damaged or too long, or if the library that reads it is not
             installed.
     """
-    return finished(decoding(open_sound(source, rate, given_rate=given_rate, limits=limits), rate))
+    return finished(decoding(open_audio(source, rate, given_rate=given_rate, limits=limits), rate))
 
 
-def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
+def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
     """Decode a recording block by block, to one channel at one rate, with pauses for other work.
 
     Args:
@@ -125,7 +130,7 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
         float32, (samples,).
 
     Raises:
-        MediaError: On the same conditions as `read_sound`.
+        MediaError: On the same conditions as `read_audio`.
     """
     resample = _resampler(opened, rate)
     # Untouched memory is not allocated before samples arrive: a header may promise more than the file has.
@@ -157,7 +162,7 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
     return mono[:made]
 
 
-def _pieces(opened: OpenedSound) -> Iterator[Samples]:
+def _pieces(opened: OpenedAudio) -> Iterator[Samples]:
     """Yield the samples of a recording, at most a minute at a time, which is short at any rate of a model."""
     length = _PIECE * opened.rate
     for block in opened.blocks():
@@ -165,7 +170,7 @@ def _pieces(opened: OpenedSound) -> Iterator[Samples]:
             yield block[start : start + length]
 
 
-def _resampler(opened: OpenedSound, rate: int) -> Callable[[Samples, bool], Samples]:
+def _resampler(opened: OpenedAudio, rate: int) -> Callable[[Samples, bool], Samples]:
     """Return a function of the next samples, and whether they are the last, that returns them resampled."""
     if opened.rate == rate:
         return lambda samples, _: samples
@@ -180,7 +185,7 @@ def _resampler(opened: OpenedSound, rate: int) -> Callable[[Samples, bool], Samp
     return lambda samples, last: stream.resample_chunk(samples, last=last)
 
 
-def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
+def _bytes_of(source: Any, limits: AudioLimits) -> tuple[bytes, str]:
     if isinstance(source, bytes):
         size, name = len(source), "The recording"
     elif not isinstance(source, str | os.PathLike):
@@ -213,7 +218,7 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
         ) from error
 
 
-def _open_array(source: NDArray[Any], rate: int) -> OpenedSound:
+def _open_array(source: NDArray[Any], rate: int) -> OpenedAudio:
     if source.ndim not in (1, 2) or source.dtype.kind not in "fiu":
         raise MediaError(
             f"The array has shape {source.shape} and type {source.dtype}; expected (samples,) or (samples, channels) "
@@ -231,7 +236,7 @@ def _open_array(source: NDArray[Any], rate: int) -> OpenedSound:
         for start, stop in _spans(samples, channels):
             yield _floats(columns[start:stop])
 
-    return OpenedSound(
+    return OpenedAudio(
         name="The array", samples=samples, channels=channels, rate=rate, blocks=blocks
     )
 
@@ -255,7 +260,7 @@ def _spans(samples: int, channels: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + length, samples)
 
 
-def _check(sound: OpenedSound, limits: SoundLimits) -> None:
+def _check(sound: OpenedAudio, limits: AudioLimits) -> None:
     """Reject a recording that is empty or too long, or has an invalid header."""
     name, samples, channels, rate = sound.name, sound.samples, sound.channels, sound.rate
     if rate not in _RATES:
@@ -284,7 +289,7 @@ def _check(sound: OpenedSound, limits: SoundLimits) -> None:
 # --- WAV ---------------------------------------------------------------------------------------
 
 
-def _open_wav(data: bytes, name: str) -> OpenedSound | None:
+def _open_wav(data: bytes, name: str) -> OpenedAudio | None:
     """Open a WAV file of integers or floats; None for another encoding."""
     form: tuple[int, ...] | None = None
     for kind, start, size in _chunks(data):
@@ -313,7 +318,7 @@ def _open_wav(data: bytes, name: str) -> OpenedSound | None:
             )
         samples = size // frame if frame else 0
         sound = memoryview(data)[start : start + samples * frame]
-        return OpenedSound(
+        return OpenedAudio(
             name=name,
             samples=samples,
             channels=channels,
@@ -361,7 +366,23 @@ def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
 # --- everything else ---------------------------------------------------------------------------
 
 
-def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
+class _Content(BytesIO):
+    """Encoded recording for libsndfile, which may seek before its start: that fails without an exception."""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position, if it exists."""
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -1
+
+
+def _open_by_soundfile(data: bytes, name: str) -> OpenedAudio:
+    if not data.startswith(_BEGINNINGS):
+        raise MediaError(
+            f"{name} cannot be read: it does not begin as a recording. Expected WAV, W64, AIFF, AU, CAF, FLAC, Ogg, "
+            "MP3 or NIST SPHERE. Convert it to WAV."
+        )
     try:
         import soundfile
     except ImportError as error:
@@ -375,7 +396,7 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
         return found
 
     def blocks() -> Iterator[NDArray[np.float32]]:
-        with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
+        with _whole(name), soundfile.SoundFile(_Content(data)) as opened:
             promised = opened.frames
             for start, stop in _spans(promised, opened.channels):
                 block = read(opened, stop - start)
@@ -386,8 +407,8 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
                     )
                 yield block
 
-    with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
-        return OpenedSound(
+    with _whole(name), soundfile.SoundFile(_Content(data)) as opened:
+        return OpenedAudio(
             name=name,
             samples=opened.frames,
             channels=opened.channels,
@@ -405,6 +426,6 @@ def _whole(name: str) -> Iterator[None]:
         yield
     except soundfile.LibsndfileError as error:
         raise MediaError(
-            f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of "
-            "libsndfile, whole. Convert it to WAV."
+            f"{name} cannot be read: {error.error_string} Expected the whole recording. "
+            "Convert it to WAV."
         ) from error

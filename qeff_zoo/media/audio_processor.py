@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.media.audio import Samples
 from qeff_zoo.media.features import Features
-from qeff_zoo.media.sound import Samples
 
 if TYPE_CHECKING:
     from qeff_zoo.recipe_media import AudioEncoder
 
 
 @dataclass(frozen=True)
-class SoundProcessor:
+class AudioProcessor:
     """Audio processor of a package.
 
     Args:

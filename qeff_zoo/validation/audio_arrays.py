@@ -11,7 +11,7 @@ from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.media.features import Array, Features, find
 from qeff_zoo.package.files import read_json
-from qeff_zoo.validation.sample_sounds import voice
+from qeff_zoo.validation.sample_audio import voice
 
 #: Samples of sounds: beyond whole frames, and so few that most is filled up.
 AWKWARD = 16_161, 5_003
@@ -41,12 +41,12 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         ours = find(settings)
     except PackageError as error:
         return {"audio": f"not compared: {error}"}
-    theirs = processors.extractor_of(processor)
-    if theirs is None:
+    reference = processors.extractor_of(processor)
+    if reference is None:
         return {"audio": "not compared: transformers loads no feature extractor of the checkpoint"}
-    name = type(theirs).__name__
+    name = type(reference).__name__
     for samples in AWKWARD:
-        if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
+        if found := difference(ours, reference, voice(samples, ours.rate, samples)):
             raise ParityError(
                 f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
                 f"Expected the same. Compare the settings in {PROCESSOR_SETTINGS} with those of the checkpoint."
@@ -54,17 +54,17 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     return {"audio": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
 
 
-def difference(ours: Features, theirs: Any, sound: Array) -> str | None:
+def difference(ours: Features, reference: Any, sound: Array) -> str | None:
     """Return in words what differs between the features of a sound; None for nothing.
 
     Args:
         ours: A package's.
-        theirs: Feature extractor of transformers.
+        reference: Feature extractor of transformers.
         sound: Samples.
     """
     sound = sound[: ours.most or None]
     try:
-        made = theirs(
+        made = reference(
             [sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
         )
         right, found = np.asarray(made[ours.name][0]), ours.compute(sound)

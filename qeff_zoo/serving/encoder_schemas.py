@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request bodies of encoders: the parameters of OpenAI's, vLLM's, Cohere's and Text Embeddings Inference's APIs."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from qeff_zoo.serving.schemas import (
+    MAX_TOKENS,
+    ChatMessage,
+    RequestBody,
+    TextPart,
+    Texts,
+    Truncation,
+)
+
+
+class EncoderRequest(RequestBody):
+    """Fields of all requests to a text encoder; OpenAI's API has none of them."""
+
+    truncate: Literal["START", "END", "NONE"] | None = None  # as at Cohere and NVIDIA
+    truncate_prompt_tokens: Truncation = None
+    truncation_side: Literal["left", "right"] | None = None  # as in vLLM
+
+    @property
+    def cut_on(self) -> Literal["left", "right"] | None:
+        """Side on which long texts are truncated; None for the tokenizer's."""
+        by_name: dict[str, Literal["left", "right"]] = {"START": "left", "END": "right"}
+        return self.truncation_side or by_name.get(self.truncate or "")
+
+
+class EmbeddingRequest(EncoderRequest):
+    """Body of /v1/embeddings."""
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+
+
+class ScoringRequest(EncoderRequest):
+    """Fields of requests to classifiers and rerankers, as in vLLM's API."""
+
+    use_activation: bool = True  # else scores are logits
+
+
+class ClassifyRequest(ScoringRequest):
+    """Body of /v1/classify, as in vLLM's API."""
+
+    input: Texts
+
+
+class PoolingRequest(ClassifyRequest):
+    """Body of /v1/pooling, as in vLLM's API."""
+
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
+    encoding_format: Literal["float"] = "float"
+
+
+_Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+
+
+class ScoreRequest(ScoringRequest):
+    """Body of /v1/score, as in vLLM's API: one text and several others, or as many of both."""
+
+    queries: _Several
+    documents: _Several
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        """Give `queries` and `documents` for the other names of vLLM's API."""
+        names = {
+            f"{kind}_{number}": name
+            for kind in ("text", "data")
+            for number, name in ((1, "queries"), (2, "documents"))
+        }
+        names["items"] = "documents"
+        if not isinstance(values, dict):
+            return values
+        return {names.get(name, name): value for name, value in values.items()}
+
+    @model_validator(mode="after")
+    def _paired(self) -> "ScoreRequest":
+        if len(self._queries) not in (1, len(self._documents)):
+            raise ValueError(
+                f"there are {len(self._queries):,} queries and {len(self._documents):,} documents; one query, or as "
+                "many as documents are expected"
+            )
+        return self
+
+    @property
+    def _queries(self) -> list[str]:
+        return [self.queries] if isinstance(self.queries, str) else self.queries
+
+    @property
+    def _documents(self) -> list[str]:
+        return [self.documents] if isinstance(self.documents, str) else self.documents
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs to score."""
+        queries = self._queries * (len(self._documents) if len(self._queries) == 1 else 1)
+        return [*zip(queries, self._documents, strict=True)]
+
+
+class RerankDocument(BaseModel):
+    """Document of a rerank request."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str
+
+
+class RerankRequest(ScoringRequest):
+    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs; with `texts`, as in Text Embeddings Inference."""
+
+    query: str
+    documents: list[str | RerankDocument] = Field([], min_length=1, fail_fast=True)
+    texts: list[str] = Field([], min_length=1, fail_fast=True)
+    return_text: bool = False
+    raw_scores: bool = False
+    top_n: int = Field(0, ge=0)  # 0 for all
+    return_documents: bool = True
+    max_tokens_per_doc: int = Field(0, ge=0, le=MAX_TOKENS)  # 0 for whole documents
+
+    @model_validator(mode="after")
+    def _one(self) -> "RerankRequest":
+        if bool(self.documents) == bool(self.texts):
+            raise ValueError("one of documents and texts is expected")
+        self.use_activation = self.use_activation and not self.raw_scores
+        return self
+
+    @property
+    def contents(self) -> list[str]:
+        """Texts of the documents."""
+        given = (one if isinstance(one, str) else one.text for one in self.documents)
+        return self.texts or [*given]
+
+
+class _CohereContent(BaseModel):
+    """Texts of one embedding."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    content: Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
+
+
+class CohereEmbedRequest(EncoderRequest):
+    """Body of /v2/embed, as in Cohere's API."""
+
+    texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
+    inputs: Annotated[list[_CohereContent], Field(min_length=1, fail_fast=True)] | None = None
+    input_type: Annotated[str, Field(max_length=64)] | None = None
+    embedding_types: list[Literal["float", "base64", "binary", "ubinary"]] = Field(
+        ["float"], min_length=1, max_length=4
+    )
+    output_dimension: int | None = Field(None, ge=1)
+    max_tokens: Truncation = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "CohereEmbedRequest":
+        if (self.texts is None) == (self.inputs is None):
+            raise ValueError("one of texts and inputs is expected")
+        if self.truncate_prompt_tokens is None:
+            self.truncate_prompt_tokens = self.max_tokens
+        return self
+
+    @property
+    def given(self) -> list[str]:
+        """Texts to embed."""
+        joined = ["".join(part.text for part in one.content) for one in self.inputs or ()]
+        return self.texts or joined
+
+
+class ImageEmbeddingRequest(RequestBody):
+    """Body of /v1/embeddings for a model that reads images."""
+
+    input: Texts | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1)] | None
+    ) = None
+    encoding_format: Literal["float", "base64"] = "float"
