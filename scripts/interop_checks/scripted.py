@@ -223,8 +223,8 @@ def scripted(
     plain = rendered({"role": "assistant", "content": _MARK})
     tail = re.search(r"[<\[\n].*$|$", _ended_alike(plain, whole), re.DOTALL)
     assert tail
-    begun = _common(_unopened(known, before), whole)
-    output = whole[begun:].removesuffix(tail[0]).lstrip("\n")
+    begun = re.sub(r"[<\[][^<>\[\]]*$", "", whole[: _common(before, whole)])  # whole marks
+    output = whole[len(begun) :].removesuffix(tail[0]).lstrip("\n")
     end = prompt_end(session.tokenizer, prompt)
     mark = (ANALYSIS if _has_channels(known) else known.reasoning or ANALYSIS).end.strip()
     return Output(session.tokenizer, _thoughts(line, known, end), output, mark)
@@ -270,12 +270,6 @@ def _thoughts(line: Line, known: ChatFormat, prompt: str) -> str:
 def _ended_alike(first: str, second: str) -> str:
     """Return the common end of two texts."""
     return first[len(first) - _common(first[::-1], second[::-1]) :]
-
-
-def _unopened(known: ChatFormat, prompt: str) -> str:
-    """Return a prompt without the beginning of its reasoning."""
-    begin = known.reasoning.begin.strip() if known.reasoning else ""
-    return prompt.rstrip().removesuffix(begin) if known.is_open(prompt) else prompt
 
 
 def _has_channels(known: ChatFormat) -> bool:
