@@ -21,6 +21,7 @@ from qeff_zoo.cli.running import _serve_several, _served
 from qeff_zoo.package import Package
 from qeff_zoo.package.memory import needed_memory
 from qeff_zoo.runtime import Stats, open_session
+from qeff_zoo.serving import fleet as fleets
 from qeff_zoo.serving.fleet import Fleet, Loaded, Member
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
@@ -99,6 +100,12 @@ async def ask(
     if not sent:
         return 499, b""
     return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.fixture(autouse=True)
+def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load without collections of garbage, each of which takes about a second among the modules of tests."""
+    monkeypatch.setattr(fleets, "settle", lambda: None)
 
 
 def test_the_lists_of_the_ollama_api_load_no_model() -> None:

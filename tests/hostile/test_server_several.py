@@ -13,17 +13,25 @@ from functools import partial
 from typing import Any
 
 import pytest
+from fixtures_serving import TIMEOUT
 from selection import few
 from test_serving_fleet import Toy, ask
 
 import qeff_zoo
 from qeff_zoo.serving import fleet as fleets
+from qeff_zoo.serving import interpreter
 from qeff_zoo.serving.fleet import Fleet, Loaded
 from qeff_zoo.serving.responses import ResponseStore
 
 FORM = b"multipart/form-data; boundary=x"
 SECONDS = 2.0  # for one body on a machine that does other things, too; they took minutes
 _FIELDS = b"--x\r\n" + b'name="model"\r\n' * 40_000
+
+
+@pytest.fixture(autouse=True)
+def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load without collections of garbage, each of which takes about a second among the modules of tests."""
+    monkeypatch.setattr(fleets, "settle", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +108,9 @@ def test_a_model_in_steady_use_yields_to_one_that_waits(monkeypatch: pytest.Monk
         for client in clients:  # out of step: there is no moment without a request
             await asyncio.sleep(0.02)
             assert not client.done()
-        assert await asyncio.wait_for(ask(fleet, "two"), 5) == (200, b"two")
+        assert await asyncio.wait_for(ask(fleet, "two"), TIMEOUT) == (200, b"two")
         count = len(answers)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             while len(answers) == count:
                 await asyncio.sleep(0.05)
         assert {*answers} == {200}
@@ -151,8 +159,9 @@ def test_a_body_is_read_as_by_a_server_of_one_model(kind: str) -> None:
     assert asyncio.run(ask(Fleet([Toy("one", 1).member]), "", body)) == (200, b"one")
 
 
-def test_models_that_come_and_go_leave_nothing() -> None:
+def test_models_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects are exempt from garbage collection; those of a closed model are in cycles."""
+    monkeypatch.setattr(fleets, "settle", interpreter.settle)
     alive = list[weakref.ref[Any]]()
 
     class Cyclic(Toy):
