@@ -4,6 +4,7 @@
 import os
 import warnings
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from qeff_zoo.quantizer.options import Quantized
     from qeff_zoo.runtime import Session
     from qeff_zoo.runtime.speculation import Acceptance
+
+#: Least similarity of a misspelled name and that of a package.
+_TYPO = 0.8
 
 
 def build(
@@ -233,9 +237,13 @@ def find_package(reference: str) -> Package:
     if found := find_here(reference):
         return found
     made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
+    store = Store()
+    ours = [one.name for one in _packages(store) if store.is_built_here(one.build_key)]
+    near = get_close_matches(reference, {*ours, *(Path(one).name for one in ours)}, 1, _TYPO)
+    advice = f"Did you mean {near[0]!r}? " if near else ""
     raise PackageError(
-        f"No package at {reference!r}: neither a folder nor a key or model name in the store. Run `qeff-zoo cache ls` "
-        f"to see what is there, or {made}`qeff-zoo build MODEL` to have one."
+        f"No package at {reference!r}: neither a folder nor a key or model name in the store. {advice}Run `qeff-zoo "
+        f"cache ls` to see what is there, or {made}`qeff-zoo build MODEL` to have one."
     )
 
 
@@ -297,14 +305,16 @@ def find_here(reference: str) -> Package | None:
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
     store = Store()
-    entries = [
-        entry for entry in store.entries() if (entry.kind, entry.state) == ("package", "complete")
-    ]
-    packages = [Package.open(entry.path) for entry in entries]
-    matching = [found for found in packages if is_called(reference, found.manifest)]
+    matching = [found for found in _packages(store) if is_called(reference, found.manifest)]
     # What others made, under whatever name, never stands in the way of what was built here.
     matching = [one for one in matching if store.is_built_here(one.build_key)] or matching
     if len(matching) > 1:
         names = (full_name(one.name, package_path(one.manifest)) for one in matching)
         raise PackageError(ambiguity(reference, names))
     return matching[0] if matching else None
+
+
+def _packages(store: Store) -> list[Package]:
+    """Return the complete packages of the store."""
+    entries = [one for one in store.entries() if (one.kind, one.state) == ("package", "complete")]
+    return [Package.open(one.path) for one in entries]

@@ -30,12 +30,11 @@ from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
-    ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",),
-    ("farm", "plan"), ("farm", "run"), ("farm", "status"), ("predict",), ("finetune",),
-    ("run",), ("serve",), ("serve-args",), ("chat",), ("bench",),
-    ("validate",), ("inspect",), ("ls",), ("resolve",), ("yank",), ("pull",), ("lock",), ("repair",),
-    ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("site",), ("sign",),
-    ("trust", "add"), ("trust", "ls"), ("trust", "rm"),
+    ("build",), ("plan",), ("export",), ("adopt",), ("run",), ("serve",), ("serve-args",), ("chat",), ("bench",),
+    ("validate",), ("inspect",), ("list",), ("show",), ("quantize",), ("finetune",), ("predict",),
+    ("farm", "plan"), ("farm", "run"), ("farm", "status"), ("pull",), ("lock",), ("repair",),
+    ("bundle", "export"), ("bundle", "import"), ("ls",), ("resolve",), ("yank",), ("publish",), ("copy",), ("site",),
+    ("sign",), ("trust", "add"), ("trust", "ls"), ("trust", "rm"),
     ("cache", "ls"), ("cache", "rm"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip
 KEY = r"qz1-[0-9a-f]{64}"
@@ -142,6 +141,7 @@ TABLE = [
     ("run-without", "run {package}", 1, "", "No prompt was given.*--prompts-file"),
     ("run-no-file", "run {package} --prompts-file {folder}/absent", 1, "", "Cannot read .*absent'"),
     ("run-nothing", "run qz1-0000 --prompt fox", 1, "", "No package at 'qz1-0000'.*cache ls"),
+    ("run-misspelled", "run lama --prompt fox", 1, "", "No package at 'lama'.*Did you mean 'llama'[?] Run"),
     ("run-length", "run {package} --prompt fox --generation-len 0", 1, "", "Cannot generate 0 tokens"),
     ("run-sampling", "run {package} --prompt fox --temperature 9 --top-p 2 --min-p -1", 1, "",
      r"sample with top_p 2\.0; expected 0 to 1\..*sample with min_p -1\.0"),

@@ -289,8 +289,8 @@ def _add_export(commands: Any) -> None:
 
 #: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
-    (_add_plan, {"plan": plan_command}),
     (_add_build, {"build": build_command}),
-    (_add_adopt, {"adopt": adopt_command}),
+    (_add_plan, {"plan": plan_command}),
     (_add_export, {"export": export_command}),
+    (_add_adopt, {"adopt": adopt_command}),
 )

@@ -455,7 +455,12 @@ def _add_allowed(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_serve(commands: Any) -> None:
-    parser = command(commands, "serve", "serve a package over OpenAI's API", applicable=True)
+    parser = command(
+        commands,
+        "serve",
+        "serve packages over OpenAI's, Anthropic's and ollama's APIs",
+        applicable=True,
+    )
     add_package(parser)
     parser.add_argument(
         "--host",
