@@ -106,7 +106,7 @@ class Backends:
 
 def end_outputs() -> None:
     """Make the models of this process follow the script, and end their reasoning and answers where it has none."""
-    budget, extend, plan = ChatFormat.budget, Answer.extend, prompts.output_plan
+    budget, extend, plan = ChatFormat.budget, Answer.extend, vars(prompts)["output_plan"]
     script: dict[tuple[int, ...], Output] = {}
 
     def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
@@ -120,7 +120,7 @@ def end_outputs() -> None:
         formats: ChatFormats,
         options: ChatOptions,
     ) -> OutputPlan:
-        found = plan(session, body, form, prompt, formats, options)
+        found: OutputPlan = plan(session, body, form, prompt, formats, options)
         assert session.chat_template
         known = formats.of(session.chat_template.source(options))
         source = form.source if form else ""
@@ -143,7 +143,7 @@ def end_outputs() -> None:
             logits[[*self.request.eos_token_ids]] += 10 * _SURELY
         extend(self, logits, guess)
 
-    prompts.output_plan = scripting
+    vars(prompts)["output_plan"] = scripting
     ChatFormat.budget = limited  # type: ignore[method-assign]
     Answer.extend = ending  # type: ignore[method-assign]
 
