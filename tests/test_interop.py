@@ -160,18 +160,19 @@ def test_a_scripted_output_has_the_format_of_its_template(
 ) -> None:
     source = {**TEMPLATES, "think": THINKING}[name].replace("{{ tools | tojson }}", "")
     template = ChatTemplate(source, {"bos_token": "<|begin|>", "eos_token": "<|eos|>"})
-    session: Any = SimpleNamespace(tokenizer=alone.tokenizer, chat_template=template)
+    tokenizer: Any = alone.tokenizer
+    session: Any = SimpleNamespace(tokenizer=tokenizer, chat_template=template)
     body = ChatRequest.model_validate({"model": MODEL, "messages": ASKED, "tools": [WEATHER]})
     options = chat_options(body)
     known = ChatFormat.of(template.source(options))
     prompt = template.render(ASKED, options)
-    tokens = alone.tokenizer.encode(prompt, special_tokens=False)
-    output = scripted.scripted(session, body, known, tokens, options)
+    tokens = tokenizer.encode(prompt, special_tokens=False)
+    output: Any = scripted.scripted(session, body, known, tokens, options)
     generated: list[int] = []
     while (following := output.next(generated, [-1])) != [-1]:
         generated += following
     parser = known.parser(prompt, schemas={"get_current_weather": WEATHER["function"]})
-    events = parsed(parser, alone.tokenizer.spelled(generated), ended=True)
+    events = parsed(parser, tokenizer.spelled(generated), ended=True)
     (call,) = Output.of(events).calls
     assert (call.name, json.loads(call.arguments)) == (
         "get_current_weather",

@@ -24,7 +24,7 @@ from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.server import Server, url_of
-from qeff_zoo.serving.tools import ChatFormats, OutputPlan, output_plan
+from qeff_zoo.serving.tools import ChatFormats, OutputPlan
 
 _STARTED = 60.0
 #: Maximum number of generated tokens, whatever a test sets.
@@ -106,7 +106,7 @@ class Backends:
 
 def end_outputs() -> None:
     """Make the models of this process follow the script, and end their reasoning and answers where it has none."""
-    budget, extend, plan = ChatFormat.budget, Answer.extend, output_plan
+    budget, extend, plan = ChatFormat.budget, Answer.extend, vars(prompts)["output_plan"]
     script: dict[tuple[int, ...], Output] = {}
 
     def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
@@ -120,7 +120,7 @@ def end_outputs() -> None:
         formats: ChatFormats,
         options: ChatOptions,
     ) -> OutputPlan:
-        found = plan(session, body, form, prompt, formats, options)
+        found: OutputPlan = plan(session, body, form, prompt, formats, options)
         assert session.chat_template
         known = formats.of(session.chat_template.source(options))
         source = form.source if form else ""
