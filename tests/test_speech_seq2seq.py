@@ -1102,6 +1102,13 @@ def test_every_form_of_a_transcription(
         client.audio.translations.create(
             model=MODEL, file=("a.wav", wave), extra_body={"to_language": "de"}
         )
+    few = {"seed": 3, "max_completion_tokens": 4}
+    (cut,) = session.transcribe(wave, language="en", temperature=1.0, seed=3, generation_len=4)
+    assert cut.text != wanted.text
+    assert ask(client, wave, temperature=1.0, extra_body=few).text == cut.text
+    again = ask(client, wave, extra_body=few).text
+    (cut,) = session.transcribe(wave, language="en", **{**drawn, "seed": 3}, generation_len=4)
+    assert again == cut.text
 
 
 BAD: Mapping[str, tuple[dict[str, Any], str]] = {
