@@ -4,7 +4,6 @@
 import os
 import warnings
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -236,6 +235,8 @@ def find_package(reference: str) -> Package:
     """
     if found := find_here(reference):
         return found
+    from difflib import get_close_matches  # for an error alone
+
     made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     store = Store()
     ours = [one.name for one in _packages(store) if store.is_built_here(one.build_key)]

@@ -49,11 +49,11 @@ class Figures(Case):
     """What was measured: medians over the runs.
 
     Args:
-        ttft_s: Seconds until a request has its first token, on average over the batch; images and sounds are
+        ttft_s: Seconds until a request has its first token, on average over the batch; images and recordings are
             prepared and encoded in that time.
-        encode_s: Seconds to encode the images or sounds of a prompt; None of packages that read none.
+        encode_s: Seconds to encode the images or recordings of a prompt; None of packages that take neither.
         image_tokens: Tokens of a prompt that are of images.
-        audio_tokens: The same of sounds.
+        audio_tokens: The same of recordings.
         prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
         decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
             each request has only one.

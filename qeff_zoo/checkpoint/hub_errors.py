@@ -6,7 +6,6 @@ Input: one of its errors. Output: a `CheckpointError` chained to it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 
 from qeff_zoo.errors import CheckpointError
@@ -65,6 +64,8 @@ def _status(error: Exception) -> int | None:
 
 def _similar(model_id: str) -> str:
     """Return a question for the folder or file with the most similar name; empty without one."""
+    from difflib import get_close_matches
+
     path = Path(model_id)
     with suppress(OSError, ValueError):
         names = [one.name for one in path.parent.iterdir()]

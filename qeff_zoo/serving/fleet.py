@@ -325,10 +325,8 @@ def _model_of(scope: Scope, body: bytes) -> str:
     try:
         content = from_json(body)
     except ValueError:
-        try:
-            content = json.loads(
-                body
-            )  # slower; also reads UTF-16 and a byte-order mark, as the endpoints
+        try:  # slower, but reads UTF-16 and a byte-order mark, as the endpoints do
+            content = json.loads(body)
         except (ValueError, RecursionError):
             return ""
     named = content.get("model") if isinstance(content, dict) else ""
