@@ -389,14 +389,13 @@ def test_an_error_holds_no_memory(blames: bool) -> None:
             await unless_gone(request, pool.prepare(prepare()))
         with pytest.raises(MediaError):
             await pool.run(fail)
-        for _ in range(5):
-            await asyncio.sleep(0)
 
     gc.collect()
     gc.disable()
     try:
         asyncio.run(run())
-        assert [one() for one in alive] == [None, None]
+        assert len(alive) == 2
+        wait_until(lambda: all(content() is None for content in alive))  # a thread ends after its answer
     finally:
         gc.enable()
 
