@@ -169,6 +169,14 @@ def _collect_seldom() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _leave_the_interpreter() -> None:
+    """Spare each server that runs in this process a search through the objects of all tests for garbage."""
+    from qeff_zoo.serving import fleet, server
+
+    fleet.settle = server.settle = server.tune = lambda: None
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _write_no_records_of_traces() -> None:
     """Spare a sixth of each trace: torch writes records of it for any handler, and pytest adds its own."""
     import torch

@@ -8,6 +8,7 @@ files, ends as the program does, and the program ends when it is killed.
 
 import atexit
 import functools
+import gc
 import json
 import os
 import selectors
@@ -193,6 +194,7 @@ if __name__ == "__main__":
         _ask(sys.argv[2], sys.argv[3:])
     for name in _IMPORTS:
         __import__(name)
+    gc.freeze()  # no program looks through what was imported here
     _listening = _Server(sys.argv[2])
     os.write(1, b"ready\n")
     _listening.serve()
