@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+import warm
 from fixtures_builds import Models
 from fixtures_prepared import Prepare, Script
 from fuzzing import asked
@@ -60,7 +60,7 @@ def compiler(folder: Path, name: str = "qaic-compile") -> Path:
     """Write an executable that runs the stub, under one of the compiler's names."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec "{warm.PYTHON.executable}" "{STUB}" "$@"\n')
     path.chmod(0o755)
     return path
 

@@ -2,12 +2,12 @@
 """Target `qnn-aic` without its SDK: what QNN's tools are told and read, prepared folders, and packages made of them."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from fixtures_builds import Models
 from fixtures_prepared import Prepare, Script
@@ -55,7 +55,9 @@ def root(tmp_path: Path) -> Path:
         (root / folder / sdk.HOST).mkdir(parents=True)
     for tool in (sdk.CONVERTER, sdk.GENERATOR):
         path = root / "bin" / sdk.HOST / tool
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB / "qnn-tools"}" {tool} "$@"\n')
+        path.write_text(
+            f'#!/bin/sh\nexec "{warm.PYTHON.executable}" "{STUB / "qnn-tools"}" {tool} "$@"\n'
+        )
         path.chmod(0o755)
     for library in ("libQnnAic.so", "libQnnAicNetRunExtensions.so"):
         (root / "lib" / sdk.HOST / library).touch()

@@ -26,6 +26,8 @@ _IMPORTS = (
     "torch",
     "transformers.models.llama.modeling_llama",
     "qeff_zoo.validation.reference.process",
+    "onnx",
+    "tabulate",
 )
 _LARGEST = 1 << 18  # bytes of arguments and environment
 
