@@ -172,7 +172,7 @@ def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
         task="text-generation",
         shape=Shape(batch_size=1, prefill_seq_len=128, ctx_len=131_072, full_batch_size=4),
         variant={"continuous_batching": True},
-        specializations=(),
+        specializations=({"name": "Decode", "symbols": {"batch_size": 1, "ctx_len": 131_072}},),
         weights=FLOAT32,
     )
     stages.begin("lower", None, "")
