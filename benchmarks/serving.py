@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4, help="of each client in a run, at most")
     parser.add_argument("--minutes", type=float, default=20, help="time limit")
     parser.add_argument("--weights", default="int4")
+    parser.add_argument("--block-size", type=int, help="of int4 and int8 (default: 64)")
     parser.add_argument("--no-peer", action="store_true", help="measure this server alone")
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
@@ -80,7 +81,8 @@ def main() -> None:
     for size in arguments.sizes:
         print(f"# {size}", file=sys.stderr)
         cases[size] = measure(arguments, *packages[size], until)
-    said = {"weights": arguments.weights, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
+    weights = {"weights": arguments.weights, "block_size": arguments.block_size}
+    said = {**weights, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
     print(json.dumps({"machine": facts, **said, "cases": cases}, indent=1))
 
 
@@ -174,6 +176,7 @@ def prepared(arguments: argparse.Namespace, size: str) -> tuple[Path, Path]:
         str(checkpoint),
         validate=False,
         weights=arguments.weights,
+        block_size=arguments.block_size,
         ctx_len=_CONTEXT,
         prefill_seq_len=128,
         full_batch_size=_SLOTS,
