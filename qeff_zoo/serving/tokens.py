@@ -12,10 +12,10 @@ from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.errors import ApiError, blaming, unknown_parameter
+from qeff_zoo.serving.errors import ApiError, blaming, invalid
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
-from qeff_zoo.serving.tools import chat_options
+from qeff_zoo.serving.rendering import rendered, template_input
+from qeff_zoo.serving.schemas import MAX_TEXT, ChatRequest, DetokenizeRequest, TokenizeRequest
 
 _T = TypeVar("_T")
 
@@ -41,17 +41,15 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             text, special = body.text
             with blaming("prompt" if body.content is None else "content"):
                 return tokenizer.encode(text, special_tokens=special)
-        if not isinstance(session, TextGenerationSession):
-            raise unknown_parameter("messages", body.messages)
-        messages, options = (
-            [one.as_template_input() for one in body.messages],
-            chat_options(body.chat),
-        )
+        if body.add_special_tokens is None and isinstance(session, TextGenerationSession):
+            chat = template_input(session, body)
+            with blaming("messages"):
+                return session.encode_chat(*chat)
+        text = rendered(session, body)
+        if len(text) > MAX_TEXT:
+            raise invalid("messages", text, f"at most {MAX_TEXT:,} characters", "Shorten it")
         with blaming("messages"):
-            if body.add_special_tokens is None:
-                return session.encode_chat(messages, options)
-            text = session.render_chat(messages, options)
-            return tokenizer.encode(text, special_tokens=body.add_special_tokens)
+            return tokenizer.encode(text, special_tokens=bool(body.add_special_tokens))
 
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")
@@ -74,15 +72,12 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             )
         return JSONResponse(answer)
 
-    if isinstance(session, TextGenerationSession) and session.chat_template is not None:
+    if getattr(session, "chat_template", None) is not None:
 
         @router.post("/apply-template")
         async def apply_template(body: ChatRequest) -> Response:
             model.admit(body)
-            messages = [message.as_template_input() for message in body.messages]
-            with blaming("messages"):
-                prompt = await in_turn(partial(session.render_chat, messages, chat_options(body)))
-            return JSONResponse({"prompt": prompt})
+            return JSONResponse({"prompt": await in_turn(partial(rendered, session, body))})
 
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
