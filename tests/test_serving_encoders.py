@@ -191,6 +191,28 @@ def test_a_chat_is_one_text_of_the_template(classes: tuple[str, Any, int]) -> No
         assert (status, refused["error"]["param"]) == (400, param), wrong
 
 
+def test_invocations_of_encoders(classes: tuple[str, Any, int], encoder_package: Package) -> None:
+    url, _, count = classes
+    bodies: list[tuple[str, Any]] = [
+        ("classify", {"input": TEXTS}),
+        ("classify", {"messages": CHAT}),
+    ]
+    if count == 1:
+        bodies += [("score", {"queries": "a", "documents": TEXTS})]
+        bodies += [("score", {"text_1": "a", "text_2": TEXTS})]
+        bodies += [("rerank", {"query": "a", "documents": TEXTS})]
+    for path, body in bodies:
+        (status, found), alone = ask(url, "invocations", **body), ask(url, path, **body)[1]
+        assert (status, found.keys()) == (200, alone.keys())
+        names = {"id", "created"}
+        assert all(found[name] == alone[name] for name in found.keys() - names)
+    if count > 1:
+        assert ask(url, "invocations", query="a", documents=["b"])[0] == 400
+    with served(encoder_package) as (url, _):
+        found = ask(url, "invocations", input=TEXTS)[1]["data"]
+        assert found == ask(url, "v1/embeddings", input=TEXTS)[1]["data"]
+
+
 def test_a_chat_needs_a_template(encoder_package: Package) -> None:
     with served(encoder_package) as (url, session):
         for path in ("v1/embeddings", "pooling", "tokenize"):

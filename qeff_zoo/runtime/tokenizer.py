@@ -227,10 +227,18 @@ class Tokenizer:
         return copy
 
     @cached_property
+    def added(self) -> dict[int, dict[str, Any]]:
+        """Added tokens by id, each with its text and its settings."""
+        names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {
+            int(token): {name: getattr(one, name) for name in names} for token, one in found.items()
+        }
+
+    @cached_property
     def special(self) -> dict[int, str]:
         """Texts of special tokens by id."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        return {int(token): str(one.content) for token, one in added.items() if one.special}
+        return {token: one["content"] for token, one in self.added.items() if one["special"]}
 
     def decode(self, token_ids: Sequence[int], shown: Collection[int] = ()) -> str:
         """Return the text of token ids, without special tokens unless `shows_special`.

@@ -27,7 +27,7 @@ from qeff_zoo.tasks import find
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.versions import installed
 
-from . import adapters, errors, ollama, tokens
+from . import adapters, errors, invocations, ollama, tokens
 
 Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | SpeechQueue
 #: Paths that are counted by name.
@@ -43,17 +43,20 @@ PATHS = (
         "/detokenize",
         f"{API}tokenize",
         f"{API}detokenize",
+        "/tokenizer_info",
+        "/invocations",
         "/version",
         "/openapi.json",
     ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     *ollama.PATHS,
     "/health",
+    "/ping",
     "/metrics",
     *PAGE_PATHS,
 )
 #: Paths that require no key.
-OPEN_PATHS = ("/health", "/metrics")
+OPEN_PATHS = ("/health", "/ping", "/metrics")
 MAX_BODY_BYTES = 8 << 20
 #: The limit of OpenAI's API: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
@@ -160,6 +163,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     app.include_router(ollama.catalog(model.listed))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
+    app.include_router(invocations.routes(app, routers))
     app.include_router(operations(offer.metrics.text))
     return app, model
 
@@ -208,6 +212,7 @@ def operations(metrics: Callable[[], bytes]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
+    @router.get("/ping")  # SageMaker's
     @router.head("/health", include_in_schema=False)
     async def health() -> Response:
         return JSONResponse({"status": "ok"})

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.errors import ApiError, blaming, invalid
 from qeff_zoo.serving.model import Model
@@ -18,6 +20,14 @@ from qeff_zoo.serving.rendering import rendered, template_input
 from qeff_zoo.serving.schemas import MAX_TEXT, ChatRequest, DetokenizeRequest, TokenizeRequest
 
 _T = TypeVar("_T")
+#: Settings of tokenizer_config.json for clients; others may be paths.
+_SETTINGS = frozenset(
+    {
+        *("add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces"),
+        *("do_lower_case", "legacy", "model_input_names", "padding_side", "split_special_tokens"),
+        *("tokenizer_class", "truncation_side"),
+    }
+)
 
 
 def routes(api: str, session: Any, model: Model) -> APIRouter:
@@ -79,6 +89,11 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             model.admit(body)
             return JSONResponse({"prompt": await in_turn(partial(rendered, session, body))})
 
+    @router.get("/tokenizer_info")
+    async def info() -> Response:
+        found = await in_turn(partial(_described, session, model))
+        return JSONResponse(found)
+
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Response:
@@ -97,6 +112,31 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         return JSONResponse({"prompt": text, "content": text})  # vLLM's name, and llama-server's
 
     return router
+
+
+def _described(session: Any, model: Model) -> dict[str, Any]:
+    """Return the settings of a tokenizer under their names in tokenizer_config.json, without paths."""
+    tokenizer = _tokenizer(session, model.name)
+    settings = read_json(session.folder / "tokenizer_config.json")
+    named = special_tokens(session.folder)
+    found = {"tokenizer_class": "PreTrainedTokenizerFast"}  # transformers' for any tokenizer.json
+    found |= {name: settings[name] for name in sorted(_SETTINGS & settings.keys())}
+    others = [text for text in tokenizer.special.values() if text not in named.values()]
+    template: ChatTemplate | None = getattr(session, "chat_template", None)
+    sources = template.sources if template else {}
+    several = [{"name": name, "template": source} for name, source in sources.items()]
+    return {
+        **found,
+        **named,
+        "model_max_length": model.max_tokens,
+        "additional_special_tokens": others,
+        "added_tokens_decoder": tokenizer.added,
+        **(
+            {"chat_template": several if len(several) > 1 else several[0]["template"]}
+            if several
+            else {}
+        ),
+    }
 
 
 def _tokenizer(session: Any, model: str) -> Tokenizer:
