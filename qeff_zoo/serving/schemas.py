@@ -44,6 +44,11 @@ _IGNORED = frozenset(
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
 _RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+#: Anthropic's edit of a conversation that keeps all reasoning, as its coding agents send it.
+_KEEPS_ALL = tuple(
+    {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
+    for keep in ("all", {"type": "all"})
+)
 #: Unsupported parameters, and the values that leave them off: samplers of vLLM, llama.cpp and transformers first.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
@@ -79,6 +84,14 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "suffix": ("",),
+        "billing_policy": (
+            {"type": "billing_policy"},
+            {"type": "billing_policy", "bill_to": "self"},
+        ),
+        "context_management": ({}, {"edits": []}, *_KEEPS_ALL),
+        "fallbacks": ([], "default"),
+        "inference_geo": ("global",),
+        "mcp_servers": ([],),
     }
 )
 

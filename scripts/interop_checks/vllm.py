@@ -19,6 +19,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from chat_templates import TEMPLATES
 from fixtures_serving import EXAMPLE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -154,7 +155,7 @@ class RemoteOpenAIServer:
         url = self._stack.enter_context(
             self.backends.running(
                 name,
-                template=_template(model, flags) if name in GENERATORS else None,
+                template=_template(name, model, flags),
                 name=_value(flags, "--served-model-name") or model,
                 aliases=_adapters(flags),
                 fingerprint="interop",
@@ -214,10 +215,13 @@ def _adapters(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(one.partition("=")[0] for one in given if "=" in one)
 
 
-def _template(model: str, flags: Sequence[str]) -> str:
+def _template(package: str, model: str, flags: Sequence[str]) -> str | None:
+    """Return the chat template of a test, or of the model that it loads; None for the package's own."""
     own = _value(flags, "--chat-template") or ""
     if "{" in own:
         return own
+    if package not in GENERATORS:
+        return TEMPLATES["hermes"] if "Qwen" in model else None
     if "gpt-oss" in model:
         return HARMONY
     return REASONING if "--reasoning-parser" in flags else HERMES
