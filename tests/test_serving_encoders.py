@@ -194,7 +194,7 @@ def test_a_chat_is_one_text_of_the_template(classes: tuple[str, Any, int]) -> No
 def test_invocations_of_encoders(classes: tuple[str, Any, int], encoder_package: Package) -> None:
     url, _, count = classes
     bodies: list[tuple[str, Any]] = [
-        ("classify", {"input": TEXTS}),
+        ("classify", {"input": TEXTS, "encoding_format": "float"}),
         ("classify", {"messages": CHAT}),
     ]
     if count == 1:

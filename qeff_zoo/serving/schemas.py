@@ -58,6 +58,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "dry_multiplier": (0,),
         "dynatemp_range": (0,),
         "early_stopping": (False,),
+        "encoding_format": ("float",),
         "epsilon_cutoff": (0,),
         "eta_cutoff": (0,),
         "length_penalty": (1.0,),

@@ -180,9 +180,10 @@ RULES = (
     Rule(
         _V,
         MISSING,
-        "embeddings, scores and pooling of messages and of images in lists",
-        "pooling/.*(chat|conversation|vision|image|messages)",
+        "embeddings, scores and labels of images in messages and lists",
+        "pooling/.*(vision|image)",
     ),
+    Rule(_V, FOREIGN, _TEXT, "pooling/(embed|classify)/test_online.py::test_chat_request"),
     Rule(
         _V,
         MISSING,
@@ -208,7 +209,6 @@ RULES = (
         "embeddings as they are before normalization: as the package was built here",
         "embed/test_online.py::test_use_activation",
     ),
-    Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
     Rule(
         _V,
         MISSING,
@@ -237,8 +237,6 @@ RULES = (
         "speech_to_text",
         "There is no POST /v1/audio",
     ),
-    Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
-    Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
     Rule(
         _V,
         MISSING,

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -61,11 +61,21 @@ class Loose:
         for name, value in values.items():
             setattr(self, name, _loose(value))
 
+    def model_dump(self, exclude: Collection[str] = (), **_: Any) -> dict[str, Any]:
+        """Return the JSON of this object, without some fields."""
+        return {name: _strict(value) for name, value in vars(self).items() if name not in exclude}
+
 
 def _loose(value: Any) -> Any:
     if isinstance(value, dict):
         return Loose(**value)
     return [_loose(one) for one in value] if isinstance(value, list) else value
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Loose):
+        return value.model_dump()
+    return [_strict(one) for one in value] if isinstance(value, list) else value
 
 
 class _Absent(type):
