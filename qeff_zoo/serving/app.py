@@ -18,6 +18,7 @@ from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCoun
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
 from qeff_zoo.serving.page import PAGE_PATHS, Page
+from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.tools import ChatFormats
@@ -29,7 +30,7 @@ from qeff_zoo.versions import installed
 
 from . import adapters, errors, invocations, ollama, tokens
 
-Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | SpeechQueue
+Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | PromptQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),

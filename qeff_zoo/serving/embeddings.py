@@ -15,13 +15,19 @@ from fastapi import APIRouter, Request, Response
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.encoder_schemas import EmbeddingRequest, ImageEmbeddingRequest
+from qeff_zoo.serving.encoder_schemas import (
+    EmbeddingRequest,
+    ImageEmbeddingRequest,
+    PromptEmbeddingRequest,
+)
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.scores import encoded_input
 
 
 def embedding_list(
-    body: EmbeddingRequest | ImageEmbeddingRequest, texts: Sequence[Encoded], vectors: Array
+    body: EmbeddingRequest | ImageEmbeddingRequest | PromptEmbeddingRequest,
+    texts: Sequence[Encoded],
+    vectors: Array,
 ) -> str:
     """Return OpenAI's object of embeddings, as JSON. Each truncated text has `"truncated": true`.
 

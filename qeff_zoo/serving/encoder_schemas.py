@@ -33,14 +33,13 @@ class EncoderRequest(RequestBody):
         return self.truncation_side or by_name.get(self.truncate or "")
 
 
-class InputRequest(EncoderRequest, TemplateRequest):
-    """Fields of requests with texts; or with messages, which are one text of the chat template, as in vLLM's API."""
+class _TextsOrChat(TemplateRequest):
+    """Fields of requests with texts, or with a chat, as in vLLM's API."""
 
     input: Texts | None = None
-    add_generation_prompt: bool = False
 
     @model_validator(mode="after")
-    def _given(self) -> "InputRequest":
+    def _given(self) -> "_TextsOrChat":
         if self.input is not None and self.messages is not None:
             raise ValueError("one of input and messages is expected")
         if self.input is None and self.messages is None:
@@ -51,6 +50,12 @@ class InputRequest(EncoderRequest, TemplateRequest):
                 code="missing_required_parameter",
             )
         return self
+
+
+class InputRequest(EncoderRequest, _TextsOrChat):
+    """Fields of requests to a text encoder, for which the chat template renders a chat as one text."""
+
+    add_generation_prompt: bool = False
 
     @property
     def chat(self) -> ChatRequest:
@@ -212,6 +217,13 @@ class CohereEmbedRequest(EncoderRequest):
     def given(self) -> list[str]:
         """Texts to embed."""
         return self.texts or [one.text for one in self.inputs or ()]
+
+
+class PromptEmbeddingRequest(_TextsOrChat):
+    """Body of /v1/embeddings for a model that embeds chats with images; each text is a user's message."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
 
 
 class ImageEmbeddingRequest(RequestBody):
