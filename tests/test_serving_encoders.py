@@ -227,6 +227,17 @@ def test_a_chat_needs_a_template(encoder_package: Package) -> None:
         np.testing.assert_allclose(found[0]["embedding"], expected, atol=1e-6)
 
 
+def test_a_template_that_repeats_messages_is_bounded(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        session.chat_template = ChatTemplate("{{ messages[0].content * 9_000 }}", {})
+        for length, status in ((100, 200), (120, 400)):
+            messages = [{"role": "user", "content": "a" * length}]
+            body: Any = {"messages": messages, "truncate": "START"}
+            found = ask(url, "v1/embeddings", **body)
+            assert found[0] == status
+            assert status == 200 or found[1]["error"]["code"] == "context_length_exceeded"
+
+
 def test_a_slow_template_delays_no_texts(encoder_package: Package) -> None:
     begun, gate = threading.Event(), threading.Event()
 

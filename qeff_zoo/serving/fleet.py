@@ -168,7 +168,7 @@ class Fleet:
                 await error.response(scope["path"])(scope, receive, send)
 
     def close(self) -> None:
-        """Unload all models, whose running requests are cancelled; those that are being loaded after that."""
+        """Unload all models, also those that are being loaded; their running requests are cancelled."""
         self._closed = True
         self._threads.shutdown()
         for member in self._members.values():

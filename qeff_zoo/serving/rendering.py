@@ -7,7 +7,7 @@ from typing import Any
 from qeff_zoo.runtime import ChatOptions, TextGenerationSession
 from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.serving.errors import ApiError, blaming
-from qeff_zoo.serving.schemas import ChatMessage, ChatRequest, TemplateRequest
+from qeff_zoo.serving.schemas import MAX_TEXT, ChatMessage, ChatRequest, TemplateRequest
 from qeff_zoo.serving.tools import chat_options
 
 #: Nouns of files, and the argument of a session's `request` for them.
@@ -43,11 +43,28 @@ def rendered(session: Any, body: ChatRequest | TemplateRequest) -> str:
         ApiError: The template rejects the messages.
     """
     messages, options = template_input(session, body)
+    generates = isinstance(session, TextGenerationSession)
+    render = session.render_chat if generates else session.chat_template.render
     with blaming("messages"):
-        if isinstance(session, TextGenerationSession):
-            return session.render_chat(messages, options)
-        text: str = session.chat_template.render(messages, options)
+        text: str = render(messages, options)
         return text
+
+
+def text_to_tokenize(session: Any, body: TemplateRequest) -> str:
+    """Return the messages of a request as text; see `rendered`.
+
+    Raises:
+        ApiError: The text is too long, such as that of a template which repeats messages.
+    """
+    text = rendered(session, body)
+    if len(text) > MAX_TEXT:
+        raise ApiError(
+            400,
+            f"The chat has {len(text):,} characters in its template; expected at most {MAX_TEXT:,}. Shorten it.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return text
 
 
 def require_template(session: Any, model: str, expected: str) -> None:

@@ -31,7 +31,7 @@ from qeff_zoo.serving.encoder_schemas import (
     ScoringRequest,
 )
 from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
-from qeff_zoo.serving.rendering import rendered
+from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
@@ -76,7 +76,7 @@ async def encoded_input(
 ) -> tuple[list[Encoded], list[Array]]:
     """Encode the texts of a request, or its chat as one text, while its client is connected."""
     if body.messages is not None:
-        chat = partial(rendered, queue.session, body)
+        chat = partial(text_to_tokenize, queue.session, body)
         return await encoded(
             request, queue, chat, body, "messages", special_tokens=bool(body.add_special_tokens)
         )

@@ -14,10 +14,10 @@ from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.errors import ApiError, blaming, invalid
+from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.rendering import rendered, template_input
-from qeff_zoo.serving.schemas import MAX_TEXT, ChatRequest, DetokenizeRequest, TokenizeRequest
+from qeff_zoo.serving.rendering import rendered, template_input, text_to_tokenize
+from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 
 _T = TypeVar("_T")
 #: Settings of tokenizer_config.json for clients; others may be paths.
@@ -55,9 +55,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             chat = template_input(session, body)
             with blaming("messages"):
                 return session.encode_chat(*chat)
-        text = rendered(session, body)
-        if len(text) > MAX_TEXT:
-            raise invalid("messages", text, f"at most {MAX_TEXT:,} characters", "Shorten it")
+        text = text_to_tokenize(session, body)
         with blaming("messages"):
             return tokenizer.encode(text, special_tokens=bool(body.add_special_tokens))
 
