@@ -82,13 +82,6 @@ RULES = (
     Rule(_L, FOREIGN, _LONG, "test_embedding_error_prompt_too_long"),
     Rule(
         _L,
-        MISSING,
-        "calls in the format of functionary 3.2",
-        "functionary",
-        "tools_not_supported|calls in an unknown format",
-    ),
-    Rule(
-        _L,
         FOREIGN,
         "dates for templates that transformers does not give them",
         "test_date_inside_prompt",
