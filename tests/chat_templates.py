@@ -153,6 +153,7 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {  # before all, each, after all
         "",
     ),
     "functionary": ("", "<function={{ f.name }}>{{ f.arguments | tojson }}</function>", ""),
+    "functionary_v3": ("", ">>>{{ f.name }}\n{{ f.arguments | tojson }}", ""),
     "llama3_json": (
         "",
         '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}{% if not loop.last %}; {% endif %}',
@@ -169,6 +170,14 @@ _HARMONY = (
     "{% if m.role != 'assistant' %}<|message|>{{ m.content }}<|end|>"
     "{% elif m.content %}<|channel|>final<|message|>{{ m.content }}<|return|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+#: A template of a model whose answers have marks, too, with which the prompt ends.
+MARKED = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>\n{% if m.role != 'assistant' %}{{ m.content }}{% elif m.content %}>>>all\n"
+    "{{ m.content }}{% endif %}{% for c in m.tool_calls or [] %}>>>{{ c.function.name }}\n"
+    "{{ c.function.arguments | tojson }}{% endfor %}<|end_of_turn|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n>>>{% endif %}"
 )
 #: Templates by the name of their format.
 TEMPLATES: Mapping[str, str] = MappingProxyType(

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from chat_templates import TEMPLATES, THINKING
+from chat_templates import MARKED, TEMPLATES, THINKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -332,6 +332,51 @@ def test_a_required_call_is_valid_in_the_format_of_the_family(
     assert found
 
 
+def accepts(guides: Guides, grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
+    """Tell whether a grammar allows a text, and its end."""
+    guide = guides.guide(grammar)
+    for token in tokenizer.encode(text, special_tokens=False):
+        if not guide.allowed()[token]:
+            return False
+        guide.take(token)
+    return bool(guide.allowed()[1])
+
+
+def test_answers_with_marks_lose_them(guides: Guides, tokenizer: Tokenizer) -> None:
+    """The prompt begins the mark of the first one, with tools and without."""
+    source = TemplateSource(MARKED, {})
+    known = ChatFormat.of(source)
+    assert known.calls is CALL_FORMATS["functionary_v3"]
+    prompt = source.render([{"role": "user", "content": "Hi"}])
+    call = 'get_weather\n{"city": "Rome"}'
+    for text, said, count in (
+        ("all\nHi >>> there", "Hi >>> there", 0),
+        (f"all\nHi>>>{call}>>>{call}", "Hi", 2),
+        (f"{call}>>>all\nHi", "Hi", 1),
+        (call.replace("get_weather", "all_places"), "", 1),
+        ("Hi there", "Hi there", 0),
+        (" all\nHi", " all\nHi", 0),
+    ):
+        for schemas in (SCHEMAS, None):
+            for places in ([], [1], [2, 5], range(0, len(text), 3)):
+                parser = known.parser(prompt, schemas=schemas)
+                assert parser is not None
+                found = parsed(cut(text, places), parser)
+                assert (found.text, len(found.calls)) == (said, count), text
+    form = Grammar.regex("Hi")
+    schemas = {"now": SCHEMAS["now"]}
+    for end, mark in ((prompt, ""), ("", ">>>")):
+        grammar = output_grammar(known.calls, None, {}, schemas=schemas, otherwise=form, prompt=end)
+        for text, fits in (
+            (f"{mark}now\n{{}}", True),
+            (f"{mark}now\n{{}}>>>now\n{{}}", True),
+            (f"{mark}all\nHi", True),
+            (f"{mark}Hi", False),
+            (f"{mark}allHi", False),
+        ):
+            assert accepts(guides, grammar, tokenizer, text) == fits, (end, text)
+
+
 def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: Tokenizer) -> None:
     known, thinks = CALL_FORMATS["hermes"], REASONING_FORMATS["think"]
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -343,13 +388,7 @@ def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: To
     ):
         grammar = output_grammar(known, thinks, {}, schemas=schemas, thoughts=thoughts)  # type: ignore[arg-type]
         for text, fits in accepted.items():
-            guide, ended = guides.guide(grammar), True
-            for token in tokenizer.encode(text, special_tokens=False):
-                if not guide.allowed()[token]:
-                    ended = False
-                    break
-                guide.take(token)
-            assert (ended and bool(guide.allowed()[1])) == fits, (thoughts, text)
+            assert accepts(guides, grammar, tokenizer, text) == fits, (thoughts, text)
 
 
 def test_a_hostile_schema_takes_no_minute(guides: Guides) -> None:

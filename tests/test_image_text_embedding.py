@@ -2,8 +2,13 @@
 """Prompts with images are embedded as by transformers' processor and base model; the files choose the task."""
 
 import argparse
+import asyncio
+import base64
+import io
 import json
 import shutil
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,10 @@ import parity
 import published_processors as published
 import pytest
 import torch
+from fixtures_serving import MODEL, TIMEOUT, post, running
 from PIL import Image
 from test_media_recipes import session_of
+from test_serving_fleet import models
 
 import qeff_zoo
 from qeff_zoo.checkpoint import processors
@@ -22,6 +29,8 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING, find, for_task, selection
 from qeff_zoo.tasks.multimodal.verbs import EmbedWithMedia
 
@@ -157,3 +166,105 @@ def test_a_pooling_of_all_tokens_is_refused(subject: parity.Subject, tmp_path: P
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
     checkpoint = open_checkpoint(str(tmp_path))
     assert TASK.defaults(checkpoint)["normalize"] == (False, "checkpoint: modules.json")
+
+
+def url_of(image: Image.Image) -> str:
+    file = io.BytesIO()
+    image.save(file, "png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def test_a_server_embeds_chats_with_images(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {"type": "image_url", "image_url": {"url": url_of(photo(0))}}
+    text = {"type": "text", "text": "a dog"}
+    system = {"role": "system", "content": "Represent it."}
+
+    def ask(path: str, **body: Any) -> tuple[int, Any]:
+        return post(url.removesuffix("/v1"), path, json.dumps({"model": MODEL, **body}).encode())
+
+    def vectors(**body: Any) -> Any:
+        status, found = ask("v1/embeddings", **body)
+        assert status == 200, found
+        return np.array([one["embedding"] for one in found["data"]])
+
+    with closing(PromptQueue(session, max_waiting=8)) as queue, running(queue) as url:
+        right = session.embed(
+            ["a dog", "a dog"], images=[[photo(0)], []], instruction="Represent it."
+        )
+        for content, expected in (
+            ([shown, text], right[0]),
+            ([text], right[1]),
+            ("a dog", right[1]),
+        ):
+            messages = [system, {"role": "user", "content": content}]
+            (found,) = vectors(messages=messages)
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+        ids = session.encode_chat([{"role": "user", "content": "a b"}])
+        expected = session.embed(["a b", "b"])
+        np.testing.assert_allclose(vectors(input=["a b", "b"]), expected, atol=1e-6)
+        np.testing.assert_allclose(vectors(input=ids), expected[:1], atol=1e-6)
+        usage = ask("invocations", input=ids)[1]["usage"]
+        assert usage == {"prompt_tokens": len(ids), "total_tokens": len(ids)}
+        begun = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": ""}]
+        found = vectors(messages=begun, continue_final_message=True, add_special_tokens=False)
+        np.testing.assert_allclose(found, expected[:1], atol=1e-6)
+        few = vectors(input="a b", dimensions=4)[0]
+        np.testing.assert_allclose(
+            few, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-6
+        )
+        assert models(url)[0]["capabilities"] == ["embedding", "vision"]
+        far = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+        film = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+        for wrong, code in (
+            ({}, "missing_required_parameter"),
+            ({"messages": [{"role": "user", "content": [far]}]}, "invalid_image_url"),
+            ({"messages": [{"role": "user", "content": [film]}]}, "invalid_value"),
+            ({"messages": [{"role": "user", "content": [shown] * 99}]}, "context_length_exceeded"),
+            ({"input": [[3] * 999]}, "context_length_exceeded"),
+            ({"input": [[999]]}, "invalid_value"),
+            ({"input": []}, "invalid_value"),
+            ({"input": ["a"] * 2049}, "invalid_value"),
+            ({"input": "a", "dimensions": 10_000}, "invalid_value"),
+            ({"input": "a", "tools": []}, "unsupported_parameter"),
+        ):
+            status, refused = ask("v1/embeddings", **wrong)
+            assert (status, refused["error"]["code"]) == (400, code), (wrong, refused)
+        monkeypatch.setattr(session, "chat_template", None)
+        np.testing.assert_allclose(
+            vectors(input="a b"), session.embed("a b", chat=False), atol=1e-6
+        )
+        messages = [{"role": "user", "content": "a"}]
+        assert ask("v1/embeddings", messages=messages)[1]["error"]["code"] == "no_chat_template"
+
+
+def test_clients_of_embeddings_take_turns(session: Any) -> None:
+    """A request of one text does not wait for all texts of another."""
+    begun, gate = threading.Event(), threading.Event()
+    embed, order = session.embed, []
+
+    def slow(prompts: Any) -> Any:
+        order.append(len(prompts[0].prompt))
+        begun.set()
+        assert gate.wait(TIMEOUT)
+        return embed(prompts)
+
+    async def run() -> None:
+        queue = PromptQueue(session, max_waiting=8)
+        clients = [asyncio.create_task(queue.embed([prepared([3, 4]) for _ in range(9)]))]
+        await asyncio.to_thread(begun.wait, TIMEOUT)
+        clients.append(asyncio.create_task(queue.embed([prepared([3, 4, 5])])))
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.gather(*clients)
+        assert order.index(3) <= 2
+        queue.close()
+        with pytest.raises(ApiError, match="shutting down"):
+            await queue.embed([prepared([3])])
+
+    def prepared(ids: list[int]) -> Any:
+        return session.request(ids)
+        yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "embed", slow)
+        asyncio.run(run())

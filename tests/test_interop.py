@@ -80,9 +80,9 @@ def test_a_test_has_a_result_and_a_reason() -> None:
     assert result_of("vLLM", outcome("a.py::test_a", "own objects"))[0] == FOREIGN
     unknown = outcome("a.py::test_a", "failed", "assert  1 ==\n2")
     assert result_of("vLLM", unknown) == (FAILS, "assert 1 == 2")
-    lacks = outcome("unit/test_a.py::test_b[functionary]", "failed", "… in an unknown format")
+    lacks = outcome("unit/test_a.py::test_embedding_mixed_input", "failed", "400")
     assert result_of("llama.cpp", lacks)[0] == FAILS
-    lacks["printed"] = '"code": "tools_not_supported"'
+    lacks["printed"] = '"param": "input"'
     assert result_of("llama.cpp", lacks)[0] == MISSING
     assert result_of("vLLM", lacks)[0] == FAILS
     assert {rule.result for rule in RULES} == {MISSING, FOREIGN}

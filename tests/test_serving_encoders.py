@@ -3,7 +3,9 @@
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures_builds import Models
-from fixtures_serving import MODEL, post, running
+from fixtures_serving import MODEL, TIMEOUT, post, running
 
 import qeff_zoo
 from qeff_zoo.package import Package
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving import cohere
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.errors import ApiError
 
 TEXTS = ["a cat sat here", "two dogs", "the quick brown fox jumps over it"]
+CHAT = [
+    {"role": "system", "content": "two dogs"},
+    {"role": "user", "content": [{"type": "text", "text": "a cat "}, {"type": "text", "text": "sat"}]},
+]  # fmt: skip
+TEMPLATE = (
+    "{% for one in messages %}{{ one.role }} {{ one.content }}\n{% endfor %}{{ mood }}"
+    "{% if add_generation_prompt %}fox {% endif %}"
+)
 
 
 @contextmanager
@@ -50,7 +61,9 @@ def classifier_of(models: Models, home: Path, count: int) -> Path:
     folder = home / f"bert-of-{count}-labels"
     config = AutoConfig.from_pretrained(models.bert, num_labels=count)
     BertForSequenceClassification(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(models.bert).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(models.bert)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -131,11 +144,130 @@ def test_classes_are_those_of_the_session(classes: tuple[str, Any, int]) -> None
     assert ask(url, "pooling", input=TEXTS, task="embed")[1]["error"]["param"] == "task"
 
 
+def test_a_chat_is_one_text_of_the_template(classes: tuple[str, Any, int]) -> None:
+    url, session, _ = classes
+    text = "system two dogs\nuser a cat sat\n"
+    for options, written in (
+        ({}, text),
+        ({"add_generation_prompt": True}, f"{text}fox "),
+        ({"continue_final_message": True}, text.rstrip()),
+        ({"chat_template_kwargs": {"mood": "quick"}}, f"{text}quick"),
+    ):
+        for special in (False, True):
+            ids = session.tokenizer.encode(written, special_tokens=special)
+            body: Any = {"messages": CHAT, "add_special_tokens": special, **options}
+            expected = ask(url, "classify", input=ids)[1]
+            for path in ("classify", "pooling"):
+                status, found = ask(url, path, **body)
+                assert (status, found["usage"]["prompt_tokens"]) == (200, len(ids))
+                values = found["data"][0].get("probs", found["data"][0].get("data"))
+                assert values == pytest.approx(expected["data"][0]["probs"], abs=1e-6)
+            plain = ask(url, "classify", input=written, add_special_tokens=special)[1]
+            assert plain["data"] == expected["data"]
+            ends = {"add_generation_prompt": False, **body}
+            assert ask(url, "tokenize", **ends)[1]["tokens"] == ids
+        rendering = {"add_generation_prompt": False, "messages": CHAT, **options}
+        assert ask(url, "apply-template", **rendering) == (200, {"prompt": written})
+    assert ask(url, "classify", messages=CHAT)[1]["usage"]["prompt_tokens"] < len(ids)
+    long = [{"role": "user", "content": "two dogs " * 100}]
+    short = ask(url, "classify", messages=long, truncate_prompt_tokens=5)[1]
+    assert short["usage"]["prompt_tokens"] == 5
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    for wrong, param in (
+        ({}, "input"),
+        ({"messages": CHAT, "input": "a"}, None),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [image]}]}, "messages"),
+        ({"messages": long, "truncate": "NONE"}, "messages"),
+        ({"messages": CHAT, "tools": [{}]}, "tools"),
+        ({"messages": CHAT, "chat_template": "other"}, "chat_template"),
+        ({"messages": CHAT, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        (
+            {"messages": CHAT, "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
+    ):
+        status, refused = ask(url, "classify", **wrong)
+        assert (status, refused["error"]["param"]) == (400, param), wrong
+
+
+def test_invocations_of_encoders(classes: tuple[str, Any, int], encoder_package: Package) -> None:
+    url, _, count = classes
+    bodies: list[tuple[str, Any]] = [
+        ("classify", {"input": TEXTS, "encoding_format": "float"}),
+        ("classify", {"messages": CHAT}),
+    ]
+    if count == 1:
+        bodies += [("score", {"queries": "a", "documents": TEXTS})]
+        bodies += [("score", {"text_1": "a", "text_2": TEXTS})]
+        bodies += [("rerank", {"query": "a", "documents": TEXTS})]
+    for path, body in bodies:
+        (status, found), alone = ask(url, "invocations", **body), ask(url, path, **body)[1]
+        assert (status, found.keys()) == (200, alone.keys())
+        names = {"id", "created"}
+        assert all(found[name] == alone[name] for name in found.keys() - names)
+    if count > 1:
+        assert ask(url, "invocations", query="a", documents=["b"])[0] == 400
+    with served(encoder_package) as (url, _):
+        found = ask(url, "invocations", input=TEXTS)[1]["data"]
+        assert found == ask(url, "v1/embeddings", input=TEXTS)[1]["data"]
+
+
+def test_a_chat_needs_a_template(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        for path in ("v1/embeddings", "pooling", "tokenize"):
+            status, refused = ask(url, path, messages=CHAT)
+            assert (status, refused["error"]["code"]) == (400, "no_chat_template")
+            assert str(session.folder) not in refused["error"]["message"]
+        assert ask(url, "apply-template", messages=CHAT)[0] == 404
+        session.chat_template = ChatTemplate(TEMPLATE, {})
+        text = "system two dogs\nuser a cat sat\n"
+        found = ask(url, "v1/embeddings", messages=CHAT, add_special_tokens=True)[1]["data"]
+        (expected,) = session.embed([text])
+        np.testing.assert_allclose(found[0]["embedding"], expected, atol=1e-6)
+
+
+def test_a_template_that_repeats_messages_is_bounded(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        session.chat_template = ChatTemplate("{{ messages[0].content * 9_000 }}", {})
+        for length, status in ((100, 200), (120, 400)):
+            messages = [{"role": "user", "content": "a" * length}]
+            body: Any = {"messages": messages, "truncate": "START"}
+            found = ask(url, "v1/embeddings", **body)
+            assert found[0] == status
+            assert status == 200 or found[1]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_slow_template_delays_no_texts(encoder_package: Package) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def render(*_: Any) -> str:
+        begun.set()
+        assert gate.wait(TIMEOUT)
+        return TEXTS[0]
+
+    with served(encoder_package) as (url, session), ThreadPoolExecutor() as clients:
+        session.chat_template = ChatTemplate(TEMPLATE, {})
+        session.chat_template.render = render
+        slow = [clients.submit(ask, url, "v1/embeddings", messages=CHAT) for _ in range(8)]
+        assert begun.wait(TIMEOUT)
+        assert ask(url, "v1/embeddings", input="a")[0] == 200
+        gate.set()
+        assert {one.result()[0] for one in slow} == {200}
+
+
 def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: Package) -> None:
     with served(encoder_package) as (url, session):
         vectors = session.embed(TEXTS)
         found = ask(url, "score", text_1=TEXTS[0], text_2=TEXTS)[1]["data"]
         assert ask(url, "score", queries=TEXTS[0], items=TEXTS)[1]["data"] == found
+        parts = [{"content": [{"type": "text", "text": one}]} for one in TEXTS]
+        assert ask(url, "score", queries=parts[0], documents=parts)[1]["data"] == found
+        ranked = ask(url, "rerank", query=parts[0], documents=parts)[1]["results"]
+        assert ranked == ask(url, "rerank", query=TEXTS[0], documents=TEXTS)[1]["results"]
+        image = {"content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+        status, refused = ask(url, "score", queries=TEXTS[0], documents=[image])
+        assert (status, refused["error"]["param"]) == (400, "documents")
         cosines = session.similarity(vectors[:1], vectors)[0]
         assert [one["score"] for one in found] == pytest.approx(cosines.tolist(), abs=1e-5)
         pooled = ask(url, "pooling", input=TEXTS)[1]["data"]

@@ -188,20 +188,73 @@ def test_a_request_without_a_known_model_is_refused() -> None:
     asyncio.run(run())
 
 
-def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone() -> None:
+def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts: list[Exception] = [OSError("/home/me/a"), qeff_zoo.ZooError("/home/me/b")]
+    toy = Toy("broken", 40)
+
+    @contextmanager
+    def load() -> Iterator[Loaded]:
+        if attempts:
+            raise attempts.pop()
+        with toy.load() as loaded:
+            yield loaded
+
     async def run() -> None:
-        broken, good = Toy("broken", 40), Toy("good", 40)
+        member, good = Member(name="broken", nbytes=40, load=load), Toy("good", 40)
+        fleet = Fleet([member, good.member], budget=40)
+        for kind in ("ZooError", "OSError"):
+            for _ in range(3):  # of which the first tries to load it
+                found = await asyncio.gather(*(ask(fleet, "broken") for _ in range(3)))
+                for status, body in found:
+                    error = json.loads(body)["error"]
+                    assert (status, error["code"]) == (500, "model_not_loaded")
+                    assert f"'broken' cannot be loaded: {kind}," in error["message"]
+                    assert "/home" not in error["message"]
+                assert await ask(fleet, "good") == (200, b"good")
+            assert good.loads == ("ZooError", "OSError").index(kind) + 1
+            status, body = await ask(fleet, "broken", path="/api/chat")
+            assert (status, [*json.loads(body)]) == (500, ["error"])
+            listed = json.loads((await ask(fleet, "", b"", "/v1/models"))[1])["data"]
+            assert listed[0]["status"] == {"value": "unloaded", "failed": True}
+            member.failed_until = 0.0
+        assert "/home/me/a" in caplog.text
+        assert await ask(fleet, "broken") == (200, b"broken")
+        listed = json.loads((await ask(fleet, "", b"", "/v1/models"))[1])["data"]
+        assert listed[0]["status"] == {"value": "loaded"}
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_request_waits_for_the_thread_that_loads_its_model() -> None:
+    async def run() -> None:
+        toy, begun, gate = Toy("one", 40), threading.Event(), threading.Event()
 
         @contextmanager
         def load() -> Iterator[Loaded]:
-            raise qeff_zoo.ZooError("no memory")
-            yield
+            begun.set()
+            assert gate.wait(TIMEOUT)
+            with toy.load() as loaded:
+                yield loaded
 
-        member = Member(name="broken", nbytes=broken.nbytes, load=load)
-        fleet = Fleet([member, good.member], budget=40)
-        for _ in range(2):
-            assert (await ask(fleet, "broken"))[0] == 500
-            assert await ask(fleet, "good") == (200, b"good")
+        member = Member(name="one", nbytes=40, load=load)
+        fleet = Fleet([member], budget=40, idle_seconds=0.1)
+        first = asyncio.create_task(ask(fleet, "one"))
+        await asyncio.to_thread(begun.wait, TIMEOUT)
+        first.cancel()
+        second = asyncio.create_task(ask(fleet, "one"))
+        await asyncio.sleep(0.05)
+        assert (member.busy, first.done(), second.done()) == (True, False, False)
+        gate.set()
+        assert await second == (200, b"one")
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (toy.loads, member.requests, member.users) == (1, 0, 0)
+        await asyncio.sleep(0.4)
+        assert not toy.is_loaded
+        fleet.close()
+        assert (await ask(fleet, "one"))[0] == 503
 
     asyncio.run(run())
 

@@ -174,6 +174,12 @@ def test_errors_are_those_of_the_api(calling: anthropic.Anthropic, url: str) -> 
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "context_management",
+        ),
+        ({"compaction": {"type": "summarize"}}, "compaction"),
+        ({"inference_geo": "us"}, "inference_geo"),
     ):
         body = {"model": MODEL, "messages": QUESTION, "max_tokens": 4, **changes}
         status, answer = post(url, "messages", json.dumps(body).encode())
@@ -182,6 +188,19 @@ def test_errors_are_those_of_the_api(calling: anthropic.Anthropic, url: str) -> 
             "invalid_request_error",
             param,
         )
+
+
+def test_values_that_leave_parameters_off_change_nothing(url: str) -> None:
+    plain: Any = {"model": MODEL, "messages": QUESTION, "max_tokens": 4, "temperature": 0}
+    expected = post(url, "messages", json.dumps(plain).encode())[1]["content"]
+    for neutral in (
+        {"context_management": {"edits": []}},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        {"mcp_servers": [], "fallbacks": "default", "inference_geo": "global", "container": None},
+        {"billing_policy": {"type": "billing_policy", "bill_to": "self"}, "speed": "standard"},
+    ):
+        status, answer = post(url, "messages", json.dumps({**plain, **neutral}).encode())
+        assert (status, answer.get("content")) == (200, expected), neutral
 
 
 def test_blocks_become_messages_of_a_chat() -> None:

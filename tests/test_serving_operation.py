@@ -22,6 +22,7 @@ import qeff_zoo
 from qeff_zoo import serving
 from qeff_zoo.cli.running import _api_keys, _certificate
 from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving.app import PATHS
 from qeff_zoo.serving.server import Server, url_of
 
@@ -185,6 +186,71 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
         if name.startswith("requests_finished_total:")
         and name.split(":")[1] in ("eos", "stop", "length")
     )
+
+
+def get(url: str, path: str) -> Any:
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/{path}", timeout=TIMEOUT) as answer:
+        return json.load(answer)
+
+
+def test_the_tokenizer_is_described_without_paths(engine: Engine, tmp_path: Path) -> None:
+    with running(engine) as url:
+        found = get(url, "tokenizer_info")
+    session = engine.session
+    template = (session.folder / "chat_template.jinja").read_text(encoding="utf-8")
+    assert (found["tokenizer_class"], found["bos_token"]) == ("TokenizersBackend", "<|begin|>")
+    assert (found["chat_template"], found["model_max_length"]) == (template, 128)
+    assert {*found["additional_special_tokens"]} >= {"<|user|>", "<|assistant|>"}
+    begin = session.tokenizer.token_id("<|begin|>") if session.tokenizer else None
+    assert found["added_tokens_decoder"][str(begin)]["content"] == "<|begin|>"
+    settings = json.loads((session.folder / "tokenizer_config.json").read_bytes())
+    paths = dict.fromkeys(("name_or_path", "vocab_file", "errors", "auto_map"), "/home/me/model")
+    altered = tmp_path / "tokenizer_config.json"
+    altered.write_text(json.dumps({**settings, **paths, "padding_side": "left"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "folder", tmp_path)
+        several = {"default": "a", "rag": "b"}
+        patch.setattr(session, "chat_template", ChatTemplate(several, {}))
+        with running(engine) as url:
+            found = get(url, "tokenizer_info")
+    assert "/home" not in json.dumps(found)
+    assert found["padding_side"] == "left"
+    assert {one["name"]: one["template"] for one in found["chat_template"]} == several
+
+
+def test_the_fields_of_an_invocation_select_its_endpoint(engine: Engine) -> None:
+    fields = {"temperature": 0, "max_tokens": 4}
+    with running(engine, api_keys=(KEY,)) as url:
+        assert get(url, "ping") == {"status": "ok"}
+        root, headers = url.removesuffix("/v1"), {"Authorization": f"Bearer {KEY}"}
+
+        def ask(path: str, body: Any) -> tuple[int, Any]:
+            return post(root, path, json.dumps(body).encode(), **headers)
+
+        for path, body in (
+            ("v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], **fields}),
+            ("v1/completions", {"prompt": PROMPT, **fields}),
+            ("v1/responses", {"input": "a", "temperature": 0, "max_output_tokens": 4}),
+        ):
+            status, found = ask("invocations", body)
+            assert (status, found["object"]) == (200, ask(path, body)[1]["object"])
+            assert found["usage"] == ask(path, body)[1]["usage"]
+        for wrong in ({}, {"query": "a", "documents": ["b"]}, {"inputs": "a"}):
+            status, refused = ask("invocations", wrong)
+            assert (status, refused["error"]["code"]) == (400, "invalid_body")
+            assert "one of messages, prompt, input." in refused["error"]["message"]
+        status, refused = ask("invocations", {"prompt": "a", "temperature": 9})
+        assert (status, refused["error"]["param"]) == (400, "temperature")
+        assert ask("invocations", {"prompt": "a", "model": "other"})[0] == 404
+        assert ask("invocations", [1])[0] == 400
+        body = {"prompt": PROMPT, "stream": True, **fields}
+        request = urllib.request.Request(
+            f"{root}/invocations",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **headers},
+        )
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            assert answer.read().endswith(b"data: [DONE]\n\n")
 
 
 def test_the_openapi_document_describes_the_server(engine: Engine) -> None:

@@ -112,6 +112,11 @@ class ChatTemplate:
         return cls(sources, special_tokens(folder)) if sources else None
 
     @property
+    def sources(self) -> dict[str, str]:
+        """Jinja sources by name."""
+        return {name: source.text for name, source in self._sources.items()}
+
+    @property
     def takes_tools(self) -> bool:
         """Whether a template renders definitions of functions."""
         return any(source.takes_tools for source in self._sources.values())

@@ -29,6 +29,7 @@ class TextReader:
         takes_pairs: Whether pairs of texts are supported.
         lowercase: Whether texts are converted to lower case first.
         side: Side on which texts are truncated; None for the tokenizer's.
+        special_tokens: Whether the tokenizer's special tokens are added.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class TextReader:
     takes_pairs: bool = False
     lowercase: bool = False
     side: Literal["left", "right"] | None = None
+    special_tokens: bool = True
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
         """Return the tokens of texts.
@@ -83,7 +85,9 @@ class TextReader:
         plain = [
             text.lower() if self.lowercase and isinstance(text, str) else text for text in texts
         ]
-        return self.tokenizer.encode_all(plain, self.max_length, self.side)
+        return self.tokenizer.encode_all(
+            plain, self.max_length, self.side, special_tokens=self.special_tokens
+        )
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not 0 < len(tokens) <= self.longest:

@@ -163,8 +163,10 @@ class Tokenizer:
         texts: Sequence[str | tuple[str, str]],
         max_length: int,
         side: Literal["left", "right"] | None = None,
+        *,
+        special_tokens: bool = True,
     ) -> list[Encoded]:
-        """Return the tokens of texts and pairs, with special tokens, truncated to `max_length`.
+        """Return the tokens of texts and pairs, truncated to `max_length`.
 
         The longer text of a pair is truncated first, as in transformers.
 
@@ -172,6 +174,7 @@ class Tokenizer:
             texts: Texts and pairs of texts.
             max_length: Maximum number of tokens of each.
             side: Side on which they are truncated; None for the tokenizer's own.
+            special_tokens: Whether the tokenizer's post-processor adds special tokens.
 
         Raises:
             GenerationError: If a text has half of a surrogate pair.
@@ -188,7 +191,7 @@ class Tokenizer:
                 for text in texts
             ]
         with self._understood, self._truncating(max_length, side) as cutting:
-            found = cutting.encode_batch(list(texts))
+            found = cutting.encode_batch(list(texts), add_special_tokens=special_tokens)
         return [
             Encoded(
                 ids=list(one.ids),
@@ -224,10 +227,18 @@ class Tokenizer:
         return copy
 
     @cached_property
+    def added(self) -> dict[int, dict[str, Any]]:
+        """Added tokens by id, each with its text and its settings."""
+        names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {
+            int(token): {name: getattr(one, name) for name in names} for token, one in found.items()
+        }
+
+    @cached_property
     def special(self) -> dict[int, str]:
         """Texts of special tokens by id."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        return {int(token): str(one.content) for token, one in added.items() if one.special}
+        return {token: one["content"] for token, one in self.added.items() if one["special"]}
 
     def decode(self, token_ids: Sequence[int], shown: Collection[int] = ()) -> str:
         """Return the text of token ids, without special tokens unless `shows_special`.

@@ -18,6 +18,7 @@ from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCoun
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
 from qeff_zoo.serving.page import PAGE_PATHS, Page
+from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.tools import ChatFormats
@@ -27,9 +28,9 @@ from qeff_zoo.tasks import find
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.versions import installed
 
-from . import adapters, errors, ollama, tokens
+from . import adapters, errors, invocations, ollama, tokens
 
-Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | SpeechQueue
+Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | PromptQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
@@ -43,17 +44,20 @@ PATHS = (
         "/detokenize",
         f"{API}tokenize",
         f"{API}detokenize",
+        "/tokenizer_info",
+        "/invocations",
         "/version",
         "/openapi.json",
     ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     *ollama.PATHS,
     "/health",
+    "/ping",
     "/metrics",
     *PAGE_PATHS,
 )
 #: Paths that require no key.
-OPEN_PATHS = ("/health", "/metrics")
+OPEN_PATHS = ("/health", "/ping", "/metrics")
 MAX_BODY_BYTES = 8 << 20
 #: The limit of OpenAI's API: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
@@ -160,6 +164,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     app.include_router(ollama.catalog(model.listed))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
+    app.include_router(invocations.routes(app, routers))
     app.include_router(operations(offer.metrics.text))
     return app, model
 
@@ -208,6 +213,7 @@ def operations(metrics: Callable[[], bytes]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
+    @router.get("/ping")  # SageMaker's
     @router.head("/health", include_in_schema=False)
     async def health() -> Response:
         return JSONResponse({"status": "ok"})

@@ -15,14 +15,19 @@ from fastapi import APIRouter, Request, Response
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.encoder_schemas import EmbeddingRequest, ImageEmbeddingRequest
+from qeff_zoo.serving.encoder_schemas import (
+    EmbeddingRequest,
+    ImageEmbeddingRequest,
+    PromptEmbeddingRequest,
+)
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.schemas import listed
-from qeff_zoo.serving.scores import encoded, require_few
+from qeff_zoo.serving.scores import encoded_input
 
 
 def embedding_list(
-    body: EmbeddingRequest | ImageEmbeddingRequest, texts: Sequence[Encoded], vectors: Array
+    body: EmbeddingRequest | ImageEmbeddingRequest | PromptEmbeddingRequest,
+    texts: Sequence[Encoded],
+    vectors: Array,
 ) -> str:
     """Return OpenAI's object of embeddings, as JSON. Each truncated text has `"truncated": true`.
 
@@ -89,8 +94,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         admit(body)
-        texts = require_few(listed(body.input), "input")
-        read, outputs = await encoded(request, queue, texts, body, "input")
+        read, outputs = await encoded_input(request, queue, body)
         vectors = shortened(np.stack(outputs), body.dimensions)
         content = await asyncio.to_thread(embedding_list, body, read, vectors)
         return Response(content, media_type="application/json")

@@ -4,7 +4,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.errors import shutting_down
+from qeff_zoo.serving.threads import in_thread
 from qeff_zoo.serving.waiting import Waiting
 from qeff_zoo.tasks.encoders.session import EncoderSession
 
@@ -48,6 +49,8 @@ class EncoderQueue:
     def __init__(self, session: EncoderSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo encoder")
+        # One thread, so that slow chat templates delay no texts.
+        self._chats = ThreadPoolExecutor(1, "qeff-zoo chats")
         self._jobs: deque[_Job] = deque()  # in turn
         self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
         self._closing, self._lock = False, threading.Lock()
@@ -55,19 +58,21 @@ class EncoderQueue:
 
     async def encode(
         self,
-        texts: Sequence[Texts],
+        texts: Sequence[Texts] | Callable[[], str],
         *,
         cut: bool = True,
         max_length: int | None = None,
         side: Literal["left", "right"] | None = None,
+        special_tokens: bool = True,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
         Args:
-            texts: Texts, pairs of texts, or lists of token ids.
+            texts: Texts, pairs of texts, or lists of token ids; or a function that renders a chat as one text.
             cut: Whether long texts may be truncated.
             max_length: Number of tokens to which texts are truncated; None for the model's.
             side: Side on which they are truncated; None for the tokenizer's.
+            special_tokens: Whether the tokenizer's special tokens are added.
 
         Raises:
             BusyError: The queue is full.
@@ -76,7 +81,10 @@ class EncoderQueue:
             ApiError: The server shuts down.
         """
         with self._requests.one():
-            read = await asyncio.to_thread(self.session.read, texts, max_length, side)
+            if callable(texts):
+                texts = [await in_thread(self._chats, texts)]
+            reading = partial(self.session.read, special_tokens=special_tokens)
+            read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)
             self._tokens += sum(len(text.ids) for text in read)

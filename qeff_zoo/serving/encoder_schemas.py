@@ -5,10 +5,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import (
     MAX_TOKENS,
     ChatMessage,
+    ChatRequest,
+    Part,
     RequestBody,
+    TemplateRequest,
     TextPart,
     Texts,
     Truncation,
@@ -29,10 +33,40 @@ class EncoderRequest(RequestBody):
         return self.truncation_side or by_name.get(self.truncate or "")
 
 
-class EmbeddingRequest(EncoderRequest):
+class _TextsOrChat(TemplateRequest):
+    """Fields of requests with texts, or with a chat, as in vLLM's API."""
+
+    input: Texts | None = None
+
+    @model_validator(mode="after")
+    def _given(self) -> "_TextsOrChat":
+        if self.input is not None and self.messages is not None:
+            raise ValueError("one of input and messages is expected")
+        if self.input is None and self.messages is None:
+            raise ApiError(
+                400,
+                "Parameter 'input' is missing; expected texts, or a chat in 'messages'. Add one.",
+                param="input",
+                code="missing_required_parameter",
+            )
+        return self
+
+
+class InputRequest(EncoderRequest, _TextsOrChat):
+    """Fields of requests to a text encoder, for which the chat template renders a chat as one text."""
+
+    add_generation_prompt: bool = False
+
+    @property
+    def chat(self) -> ChatRequest:
+        """Chat of the messages."""
+        ends = {"add_generation_prompt": self.add_generation_prompt}
+        return super().chat.model_copy(update=ends)
+
+
+class EmbeddingRequest(InputRequest):
     """Body of /v1/embeddings."""
 
-    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
 
@@ -43,10 +77,8 @@ class ScoringRequest(EncoderRequest):
     use_activation: bool = True  # else scores are logits
 
 
-class ClassifyRequest(ScoringRequest):
+class ClassifyRequest(ScoringRequest, InputRequest):
     """Body of /v1/classify, as in vLLM's API."""
-
-    input: Texts
 
 
 class PoolingRequest(ClassifyRequest):
@@ -56,7 +88,32 @@ class PoolingRequest(ClassifyRequest):
     encoding_format: Literal["float"] = "float"
 
 
-_Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+class TextContent(BaseModel):
+    """Text in parts, as in vLLM's and Cohere's APIs."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    content: Annotated[list[Part], Field(min_length=1, max_length=1024, fail_fast=True)]
+
+    @model_validator(mode="after")
+    def _texts(self) -> "TextContent":
+        if not all(isinstance(part, TextPart) for part in self.content):
+            raise ValueError("parts of type 'text' are expected")
+        return self
+
+    @property
+    def text(self) -> str:
+        """Whole text."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+
+_Scored: TypeAlias = str | TextContent
+_Several: TypeAlias = _Scored | Annotated[list[_Scored], Field(min_length=1, fail_fast=True)]
+
+
+def _texts(given: _Several) -> list[str]:
+    several = given if isinstance(given, list) else [given]
+    return [one if isinstance(one, str) else one.text for one in several]
 
 
 class ScoreRequest(ScoringRequest):
@@ -81,26 +138,20 @@ class ScoreRequest(ScoringRequest):
 
     @model_validator(mode="after")
     def _paired(self) -> "ScoreRequest":
-        if len(self._queries) not in (1, len(self._documents)):
+        queries, documents = len(_texts(self.queries)), len(_texts(self.documents))
+        if queries not in (1, documents):
             raise ValueError(
-                f"there are {len(self._queries):,} queries and {len(self._documents):,} documents; one query, or as "
-                "many as documents are expected"
+                f"there are {queries:,} queries and {documents:,} documents; one query, or as many as documents are "
+                "expected"
             )
         return self
 
     @property
-    def _queries(self) -> list[str]:
-        return [self.queries] if isinstance(self.queries, str) else self.queries
-
-    @property
-    def _documents(self) -> list[str]:
-        return [self.documents] if isinstance(self.documents, str) else self.documents
-
-    @property
     def pairs(self) -> list[tuple[str, str]]:
         """Pairs to score."""
-        queries = self._queries * (len(self._documents) if len(self._queries) == 1 else 1)
-        return [*zip(queries, self._documents, strict=True)]
+        queries, documents = _texts(self.queries), _texts(self.documents)
+        queries = queries * (len(documents) if len(queries) == 1 else 1)
+        return [*zip(queries, documents, strict=True)]
 
 
 class RerankDocument(BaseModel):
@@ -114,8 +165,8 @@ class RerankDocument(BaseModel):
 class RerankRequest(ScoringRequest):
     """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs; with `texts`, as in Text Embeddings Inference."""
 
-    query: str
-    documents: list[str | RerankDocument] = Field([], min_length=1, fail_fast=True)
+    query: _Scored
+    documents: list[str | RerankDocument | TextContent] = Field([], min_length=1, fail_fast=True)
     texts: list[str] = Field([], min_length=1, fail_fast=True)
     return_text: bool = False
     raw_scores: bool = False
@@ -131,25 +182,22 @@ class RerankRequest(ScoringRequest):
         return self
 
     @property
+    def query_text(self) -> str:
+        """Text of the query."""
+        return _texts(self.query)[0]
+
+    @property
     def contents(self) -> list[str]:
         """Texts of the documents."""
         given = (one if isinstance(one, str) else one.text for one in self.documents)
         return self.texts or [*given]
 
 
-class _CohereContent(BaseModel):
-    """Texts of one embedding."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    content: Annotated[list[TextPart], Field(min_length=1, max_length=1024, fail_fast=True)]
-
-
 class CohereEmbedRequest(EncoderRequest):
     """Body of /v2/embed, as in Cohere's API."""
 
     texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
-    inputs: Annotated[list[_CohereContent], Field(min_length=1, fail_fast=True)] | None = None
+    inputs: Annotated[list[TextContent], Field(min_length=1, fail_fast=True)] | None = None
     input_type: Annotated[str, Field(max_length=64)] | None = None
     embedding_types: list[Literal["float", "base64", "binary", "ubinary"]] = Field(
         ["float"], min_length=1, max_length=4
@@ -168,8 +216,14 @@ class CohereEmbedRequest(EncoderRequest):
     @property
     def given(self) -> list[str]:
         """Texts to embed."""
-        joined = ["".join(part.text for part in one.content) for one in self.inputs or ()]
-        return self.texts or joined
+        return self.texts or [one.text for one in self.inputs or ()]
+
+
+class PromptEmbeddingRequest(_TextsOrChat):
+    """Body of /v1/embeddings for a model that embeds chats with images; each text is a user's message."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
 
 
 class ImageEmbeddingRequest(RequestBody):

@@ -11,11 +11,14 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
+from anyio import CancelScope
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import generate_latest
@@ -28,22 +31,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qeff_zoo.errors import ServingError, ZooError
 from qeff_zoo.serving import errors, ollama, response_store
 from qeff_zoo.serving.app import MAX_MEDIA_BYTES, PATHS, operations
-from qeff_zoo.serving.errors import ApiError, brief, internal_error, too_large
+from qeff_zoo.serving.errors import ApiError, brief, shutting_down, too_large
 from qeff_zoo.serving.interpreter import settle
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import is_form
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import API
+from qeff_zoo.serving.threads import in_thread
 from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
-_OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models", *ollama.OWN_PATHS)
+_OWN_PATHS = ("/health", "/ping", "/metrics", "/version", "/v1/models", *ollama.OWN_PATHS)
 _MODEL = "/v1/models/"
 #: Field of a form; all repetitions are bounded, since the content of a file may look like fields.
 _FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]{1,256}\r\n){0,4}\r\n([^\r\n]{0,512})\r\n')
 #: Seconds that a request may wait for room while new requests of other models keep those in memory.
 PATIENCE = 10.0
+#: Seconds after a failure to load a model until the next attempt, which would unload others again.
+_RETRY = 30.0
+_GONE = 499  # status for a client that has left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,9 @@ class Member:
     busy: bool = field(default=False, init=False)
     last_used: float = field(default=0.0, init=False)
     loaded_since: float = field(default=0.0, init=False)
+    #: Error of the last attempt to load the model, and the time of the next attempt.
+    failure: str = field(default="", init=False)
+    failed_until: float = field(default=0.0, init=False)
     stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
@@ -123,7 +133,8 @@ class Fleet:
         for member in members:
             check_budget(member.name, member.nbytes, budget)
         self._budget, self._idle = budget, idle_seconds
-        self._changed = asyncio.Condition()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="qeff-zoo models")
+        self._changed, self._closed = asyncio.Condition(), False
         #: Models whose requests wait for room, the first one first, with the times since when they do.
         self._waiting: dict[str, float] = {}
         self._own = _own_endpoints(self._members, store or ResponseStore())
@@ -152,14 +163,14 @@ class Fleet:
                     await large.response(scope["path"])(scope, receive, send)
                 else:
                     await loaded.app(scope, replayed, send)
-        except ApiError:  # the client left before the model was loaded
-            return
-        except ZooError as error:
-            _log.error("Model %r could not be loaded: %s", member.name, error)
-            await internal_error().response(scope["path"])(scope, receive, send)
+        except ApiError as error:  # before the model was loaded
+            if error.status != _GONE:
+                await error.response(scope["path"])(scope, receive, send)
 
     def close(self) -> None:
-        """Unload all models, whose running requests are cancelled."""
+        """Unload all models, also those that are being loaded; their running requests are cancelled."""
+        self._closed = True
+        self._threads.shutdown()
         for member in self._members.values():
             member.stack.close()
 
@@ -177,7 +188,7 @@ class Fleet:
         """Hold a model in memory.
 
         Raises:
-            ApiError: The client left before there was room for the model.
+            ApiError: The model cannot be loaded, or the client left before there was room for it.
         """
         member.requests += 1
         left = asyncio.ensure_future(receive())
@@ -209,14 +220,18 @@ class Fleet:
             while member.loaded is None or member.busy or member is self._yielding():
                 first = self._starving()
                 if left.done():
-                    raise ApiError(499, "The client has disconnected.")
+                    raise ApiError(_GONE, "The client has disconnected.")
+                if self._closed:
+                    raise shutting_down()
+                if time.monotonic() < member.failed_until:
+                    raise _not_loaded(member)
                 if member.busy or member.loaded or first not in (None, member):
                     await self._changed.wait()
                 elif self._has_room(member):
                     self._waiting.pop(member.name, None)
-                    await self._change(member, lambda: _enter(member))
+                    await self._change(member, partial(_enter, member))
                 elif (other := self._least_recent()) is not None:
-                    await self._change(other, lambda: _leave(other))
+                    await self._change(other, partial(_leave, other))
                 else:
                     self._waiting.setdefault(member.name, time.monotonic())
                     await self._changed.wait()
@@ -238,13 +253,14 @@ class Fleet:
         return min(loaded, key=lambda one: one.loaded_since, default=None)
 
     async def _change(self, member: Member, work: Callable[[], None]) -> None:
-        """Load or unload a model in a thread; others go on meanwhile."""
+        """Load or unload a model in a thread, to its end even if the request is cancelled; others go on meanwhile."""
         member.busy = True
         self._changed.release()
         try:
-            await asyncio.to_thread(work)
+            await in_thread(self._threads, work)
         finally:
-            await self._changed.acquire()
+            with CancelScope(shield=True):  # the caller releases the lock
+                await self._changed.acquire()
             member.busy = False
             self._changed.notify_all()
 
@@ -262,7 +278,7 @@ class Fleet:
         async with self._changed:
             is_idle = member.loaded and not (member.users or member.busy)
             if is_idle and time.monotonic() - member.last_used >= self._idle:
-                await self._change(member, lambda: _leave(member))
+                await self._change(member, partial(_leave, member))
 
 
 def check_budget(name: str, nbytes: int, budget: int | None) -> None:
@@ -294,8 +310,27 @@ def _unknown(name: str, members: Mapping[str, Member]) -> ApiError:
     )
 
 
+def _not_loaded(member: Member) -> ApiError:
+    """Return the error of a model that cannot be loaded, without paths of this machine; the log has them."""
+    return ApiError(
+        500,
+        f"Model {member.name!r} cannot be loaded: {member.failure}, as the log of the server explains; expected a "
+        "package that can. Ask another model, or have whoever runs the server repair it.",
+        param="model",
+        code="model_not_loaded",
+    )
+
+
 def _enter(member: Member) -> None:
-    member.loaded = member.stack.enter_context(member.load())
+    try:
+        member.loaded = member.stack.enter_context(member.load())
+    except Exception as error:  # of any library that reads packages
+        member.failure = type(error).__name__
+        member.failed_until = time.monotonic() + _RETRY
+        foreign = not isinstance(error, ZooError)
+        _log.error("Model %r could not be loaded: %s", member.name, error, exc_info=foreign)
+    else:
+        member.failure, member.failed_until = "", 0.0
     member.loaded_since = time.monotonic()
     settle()
 
@@ -368,7 +403,8 @@ def _described(member: Member) -> list[dict[str, Any]]:
     """Return the API's objects of a model and its adapters, with its status as at llama-server."""
     if member.loaded is None:
         frame = {"id": member.name, "object": "model", "created": 0, "owned_by": "qeff-zoo"}
-        return [{**frame, "status": {"value": "unloaded"}}]
+        failed = {"failed": True} if member.failure else {}
+        return [{**frame, "status": {"value": "unloaded", **failed}}]
     return [{**one, "status": {"value": "loaded"}} for one in member.loaded.model.listed()]
 
 

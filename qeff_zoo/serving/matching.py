@@ -23,6 +23,7 @@ from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
+from qeff_zoo.serving.rendering import refuse_files
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
@@ -126,12 +127,7 @@ def _read(
     messages = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *messages]
     param = "messages" if body.messages else "input"
-    for message in body.messages or ():
-        if message.recordings or message.videos:
-            nouns = "recordings" if message.recordings else "videos"
-            raise _refusal(
-                f"Model {body.model!r} reads no {nouns}; expected none. Leave them out.", param
-            )
+    refuse_files(body.model, body.messages or (), ("images",))
     if len(urls) > 1 or bool(urls) == bool(texts) or (body.messages and body.input):
         raise _refusal(
             f"The request has {len(urls)} images and {len(texts)} texts; expected one image in 'messages', or "

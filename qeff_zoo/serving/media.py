@@ -12,17 +12,16 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from anyio import CancelScope
-
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.threads import in_thread
 
 _T = TypeVar("_T")
 _NICENESS = 10  # of threads whose work is large: a tenth of a CPU's time where others want it
@@ -78,7 +77,7 @@ def _advance(preparation: Preparation[_T], given: Any) -> tuple[Step | None, Any
     except StopIteration as end:
         return None, end.value
     finally:
-        del given  # see `_turn`
+        del given  # see `in_thread`
 
 
 class MediaPool:
@@ -100,7 +99,7 @@ class MediaPool:
         given: Any = None
         try:
             while True:
-                step, made = await _turn(self._preparing, partial(_advance, preparation, given))
+                step, made = await in_thread(self._preparing, partial(_advance, preparation, given))
                 if step is None:
                     prepared: _T = made
                     return prepared
@@ -109,7 +108,7 @@ class MediaPool:
                 except (ZooError, ApiError) as error:
                     given = error
         finally:
-            del given  # see `_turn`
+            del given  # see `in_thread`
 
     async def _do(self, step: Step) -> Any:
         if step.fetches:
@@ -128,9 +127,9 @@ class MediaPool:
 
     async def _run(self, pool: Executor, work: Callable[[], Any] | Steps[Any]) -> Any:
         if callable(work):
-            return await _turn(pool, work)
+            return await in_thread(pool, work)
         while True:
-            ended, result = await _turn(pool, partial(_next, work))
+            ended, result = await in_thread(pool, partial(_next, work))
             if ended:
                 return result
 
@@ -194,43 +193,6 @@ class _Lane:
             if not granted.done():
                 self._free -= wanted
                 granted.set_result(None)
-
-
-async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
-    """Call a function in a thread of a pool, after the calls before it.
-
-    An exception refers to the frames through which it passes. Those that also refer to the exception would stay in
-    memory, with the files of a request, until Python collects garbage.
-    """
-    called = pool.submit(work)
-    del work
-    try:
-        await _end_of(called)
-        return called.result()
-    except asyncio.CancelledError:
-        if not called.cancel():  # its memory is in use until it returns
-            with CancelScope(shield=True):  # from anyio, which repeats a cancellation
-                await _end_of(called)
-        raise
-    finally:
-        del called
-
-
-def _end_of(called: Future[Any]) -> asyncio.Future[None]:
-    """Return a future that is done after a call; `asyncio.wrap_future` and `shield` take more turns of the loop."""
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-
-    def wake() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    def pass_on(_: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(wake)
-
-    called.add_done_callback(pass_on)
-    return ended
 
 
 def _next(work: Steps[Any]) -> tuple[bool, Any]:

@@ -21,6 +21,7 @@ from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
+from qeff_zoo.serving.rendering import refuse_files, require_template
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.tools import ChatFormats, OutputPlan, chat_options, output_plan
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
@@ -91,13 +92,8 @@ def prepare_chat(
         work = partial(_choices, session, body, image, limit, logprobs, "messages", adapter, begun)
         found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
         return Chat(requests=found)
-    if session.chat_template is None:
-        raise ApiError(
-            400,
-            f"Model {body.model!r} has no chat template; expected a prompt as plain text. Use /v1/completions.",
-            param="messages",
-            code="no_chat_template",
-        )
+    require_template(session, body.model, "a prompt as plain text. Use /v1/completions")
+    assert session.chat_template is not None
     brought = yield from _brought(session, body, hosts)
     with blaming("messages"):
         cost = price(session, body, brought, bounds)
@@ -209,19 +205,7 @@ def _brought(
     urls = [("image", url) for message in body.messages for url in message.images]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
-    for found, argument, nouns in (
-        (urls, "images", "images"),
-        (films, "videos", "videos"),
-        (recordings, "audio", "recordings"),
-    ):
-        if found and argument not in session.takes:
-            raise ApiError(
-                400,
-                f"Model {body.model!r} reads no {nouns}, and the messages have {len(found)}; expected none. Leave them "
-                "out, or ask a model that reads those.",
-                param="messages",
-                code="invalid_value",
-            )
+    refuse_files(body.model, body.messages, session.takes)
     if films:
         with blaming("messages"):
             cast("ImageTextToTextSession", session).check_reads_videos()

@@ -44,6 +44,11 @@ _IGNORED = frozenset(
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
 _RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+#: Anthropic's edit of a conversation that keeps all reasoning, as its coding agents send it.
+_KEEPS_ALL = tuple(
+    {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
+    for keep in ("all", {"type": "all"})
+)
 #: Unsupported parameters, and the values that leave them off: samplers of vLLM, llama.cpp and transformers first.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
@@ -53,6 +58,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "dry_multiplier": (0,),
         "dynatemp_range": (0,),
         "early_stopping": (False,),
+        "encoding_format": ("float",),
         "epsilon_cutoff": (0,),
         "eta_cutoff": (0,),
         "length_penalty": (1.0,),
@@ -79,6 +85,14 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "suffix": ("",),
+        "billing_policy": (
+            {"type": "billing_policy"},
+            {"type": "billing_policy", "bill_to": "self"},
+        ),
+        "context_management": ({}, {"edits": []}, *_KEEPS_ALL),
+        "fallbacks": ([], "default"),
+        "inference_geo": ("global",),
+        "mcp_servers": ([],),
     }
 )
 
@@ -88,6 +102,8 @@ _INT64 = 1 << 63
 MAX_MESSAGES = 8192
 #: Maximum number of functions of a chat.
 MAX_TOOLS = 1024
+#: Maximum number of characters of a text to tokenize.
+MAX_TEXT = 1 << 20
 #: Maximum number of characters of a regular expression or a grammar.
 MAX_FORM = 65536
 
@@ -350,6 +366,13 @@ class ChatMessage(BaseModel):
         return {"role": self.role, "content": content, **(self.model_extra or {})}
 
 
+Messages: TypeAlias = Annotated[
+    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+]
+#: Name of one of several chat templates, never a source.
+TemplateName: TypeAlias = Annotated[str, Field(max_length=64)]
+
+
 class Function(BaseModel):
     """Function that a model may call."""
 
@@ -399,9 +422,7 @@ class NamedTool(BaseModel):
 class ChatRequest(_Generating):
     """Body of /v1/chat/completions. vLLM has the last group too."""
 
-    messages: Annotated[
-        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    ]
+    messages: Messages
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)  # its former name
     logprobs: bool = False
@@ -414,7 +435,7 @@ class ChatRequest(_Generating):
     echo: bool = False  # the last message, if it is the assistant's, precedes its continuation
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template: Annotated[str, Field(max_length=64)] | None = None  # a name, never a source
+    chat_template: TemplateName | None = None
     chat_template_kwargs: dict[str, Any] = {}
     include_reasoning: bool = True
     thinking_token_budget: int | None = Field(None, ge=0)
@@ -446,23 +467,31 @@ class CompletionRequest(_Generating):
         return self
 
 
-class TokenizeRequest(RequestBody):
+class TemplateRequest(RequestBody):
+    """Fields of requests with a chat that is only rendered, as in vLLM's API."""
+
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: TemplateName | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @property
+    def chat(self) -> ChatRequest:
+        """Chat of the messages."""
+        names = self.model_fields_set & ChatRequest.model_fields.keys()
+        return ChatRequest(**{name: getattr(self, name) for name in names})
+
+
+class TokenizeRequest(TemplateRequest):
     """Body of /tokenize, as in vLLM's API: a prompt, or messages; or a content, as in llama-server's."""
 
-    prompt: Annotated[str, Field(max_length=1 << 20)] | None = None
-    messages: (
-        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
-        | None
-    ) = None
-    add_special_tokens: bool | None = None
+    prompt: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     return_token_strs: bool = False
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template: Annotated[str, Field(max_length=64)] | None = None
-    chat_template_kwargs: dict[str, Any] = {}
-    content: Annotated[str, Field(max_length=1 << 20)] | None = None
+    content: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     add_special: bool = False
     with_pieces: bool = False
 
@@ -478,12 +507,6 @@ class TokenizeRequest(RequestBody):
         if self.content is not None:
             return self.content, self.add_special
         return self.prompt or "", self.add_special_tokens is not False
-
-    @property
-    def chat(self) -> ChatRequest:
-        """Chat of the messages."""
-        names = self.model_fields_set & ChatRequest.model_fields.keys()
-        return ChatRequest(**{name: getattr(self, name) for name in names})
 
 
 class DetokenizeRequest(RequestBody):

@@ -8,6 +8,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -23,12 +24,14 @@ from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     ClassifyRequest,
     EncoderRequest,
+    InputRequest,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
     ScoringRequest,
 )
 from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
+from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
@@ -68,24 +71,53 @@ def require_few(texts: Sequence[_T], param: str) -> Sequence[_T]:
     return texts
 
 
+async def encoded_input(
+    request: Request, queue: EncoderQueue, body: InputRequest
+) -> tuple[list[Encoded], list[Array]]:
+    """Encode the texts of a request, or its chat as one text, while its client is connected."""
+    if body.messages is not None:
+        chat = partial(text_to_tokenize, queue.session, body)
+        return await encoded(
+            request, queue, chat, body, "messages", special_tokens=bool(body.add_special_tokens)
+        )
+    assert body.input is not None
+    texts = require_few(listed(body.input), "input")
+    special_tokens = body.add_special_tokens is not False
+    return await encoded(request, queue, texts, body, "input", special_tokens=special_tokens)
+
+
 async def encoded(
-    request: Request, queue: EncoderQueue, texts: Sequence[Texts], body: EncoderRequest, param: str
+    request: Request,
+    queue: EncoderQueue,
+    texts: Sequence[Texts] | Callable[[], str],
+    body: EncoderRequest,
+    param: str,
+    *,
+    special_tokens: bool = True,
 ) -> tuple[list[Encoded], list[Array]]:
     """Encode the texts of a request while its client is connected.
 
     Args:
         request: Request of the client.
         queue: Queue of the requests.
-        texts: Texts, pairs of texts, or lists of token ids.
+        texts: Texts, pairs of texts, or lists of token ids; or a function that renders a chat as one text.
         body: Body of the request, which sets the truncation.
         param: Parameter with the texts.
+        special_tokens: Whether the tokenizer's special tokens are added.
     """
     length, longest = body.truncate_prompt_tokens, queue.session.max_length
     if length is not None:
         length = longest if length == -1 else min(length, longest)
+    if length is not None and not callable(texts):
         part = slice(-length, None) if body.cut_on == "left" else slice(length)
         texts = [one[part] if isinstance(one, list) else one for one in texts]
-    work = queue.encode(texts, cut=body.truncate != "NONE", max_length=length, side=body.cut_on)
+    work = queue.encode(
+        texts,
+        cut=body.truncate != "NONE",
+        max_length=length,
+        side=body.cut_on,
+        special_tokens=special_tokens,
+    )
     try:
         with blaming(param):
             return await unless_gone(request, work)
@@ -179,7 +211,7 @@ def _add_scores(
             with blaming("documents"):
                 read = await asyncio.to_thread(_beginnings, queue.session, texts, most)
         found, tokens = await scores(
-            request, body, [(body.query, text) for text in read], "documents"
+            request, body, [(body.query_text, text) for text in read], "documents"
         )
         order = sorted(range(len(found)), key=lambda number: -found[number])
         if body.texts:
@@ -223,8 +255,7 @@ def _add_classify(
     @router.post("/classify")
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
-        texts = require_few(listed(body.input), "input")
-        read, outputs = await encoded(request, queue, texts, body, "input")
+        read, outputs = await encoded_input(request, queue, body)
         data = []
         for number, logits in enumerate(outputs):
             values = _scores(session, body, logits)
@@ -260,8 +291,7 @@ def _add_pooling(
         admit(body)
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
-        texts = require_few(listed(body.input), "input")
-        read, outputs = await encoded(request, queue, texts, body, "input")
+        read, outputs = await encoded_input(request, queue, body)
         data = [
             {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
             for number, both in enumerate(zip(read, outputs, strict=True))

@@ -19,6 +19,7 @@ from qeff_zoo.serving import (
     matching,
     messages,
     ollama,
+    prompt_embeddings,
     response_store,
     responses,
     scores,
@@ -30,6 +31,7 @@ from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
@@ -172,6 +174,24 @@ class TextEncoding:
             routers.append(embeddings.routes(API, backend, model.admit))
             routers.append(ollama.embedding(backend, model))
         return model, routers
+
+
+class PromptEmbeddings:
+    """Embeddings of chats with images."""
+
+    def takes_files(self, session: Any) -> bool:
+        """Return whether requests have images or recordings."""
+        return True
+
+    def open(self, session: Any, choices: ServerOptions) -> Any:
+        """Return a context manager that opens a queue."""
+        return closing(PromptQueue(session, max_waiting=choices.max_queue))
+
+    def mount(self, backend: PromptQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints."""
+        ctx_len = backend.session.decoder.sizes.ctx_len
+        model = offer.model(ctx_len, capabilities=("embedding", "vision"))
+        return model, [prompt_embeddings.routes(API, backend, model.admit, offer.image_hosts)]
 
 
 class ImageEmbeddings:

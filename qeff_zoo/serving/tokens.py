@@ -10,14 +10,24 @@ from typing import Any, TypeVar
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.errors import ApiError, blaming, unknown_parameter
+from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.rendering import rendered, template_input, text_to_tokenize
 from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
-from qeff_zoo.serving.tools import chat_options
 
 _T = TypeVar("_T")
+#: Settings of tokenizer_config.json for clients; others may be paths.
+_SETTINGS = frozenset(
+    {
+        *("add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces"),
+        *("do_lower_case", "legacy", "model_input_names", "padding_side", "split_special_tokens"),
+        *("tokenizer_class", "truncation_side"),
+    }
+)
 
 
 def routes(api: str, session: Any, model: Model) -> APIRouter:
@@ -41,17 +51,13 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             text, special = body.text
             with blaming("prompt" if body.content is None else "content"):
                 return tokenizer.encode(text, special_tokens=special)
-        if not isinstance(session, TextGenerationSession):
-            raise unknown_parameter("messages", body.messages)
-        messages, options = (
-            [one.as_template_input() for one in body.messages],
-            chat_options(body.chat),
-        )
+        if body.add_special_tokens is None and isinstance(session, TextGenerationSession):
+            chat = template_input(session, body)
+            with blaming("messages"):
+                return session.encode_chat(*chat)
+        text = text_to_tokenize(session, body)
         with blaming("messages"):
-            if body.add_special_tokens is None:
-                return session.encode_chat(messages, options)
-            text = session.render_chat(messages, options)
-            return tokenizer.encode(text, special_tokens=body.add_special_tokens)
+            return tokenizer.encode(text, special_tokens=bool(body.add_special_tokens))
 
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")
@@ -74,15 +80,17 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             )
         return JSONResponse(answer)
 
-    if isinstance(session, TextGenerationSession) and session.chat_template is not None:
+    if getattr(session, "chat_template", None) is not None:
 
         @router.post("/apply-template")
         async def apply_template(body: ChatRequest) -> Response:
             model.admit(body)
-            messages = [message.as_template_input() for message in body.messages]
-            with blaming("messages"):
-                prompt = await in_turn(partial(session.render_chat, messages, chat_options(body)))
-            return JSONResponse({"prompt": prompt})
+            return JSONResponse({"prompt": await in_turn(partial(rendered, session, body))})
+
+    @router.get("/tokenizer_info")
+    async def info() -> Response:
+        found = await in_turn(partial(_described, session, model))
+        return JSONResponse(found)
 
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
@@ -102,6 +110,31 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         return JSONResponse({"prompt": text, "content": text})  # vLLM's name, and llama-server's
 
     return router
+
+
+def _described(session: Any, model: Model) -> dict[str, Any]:
+    """Return the settings of a tokenizer under their names in tokenizer_config.json, without paths."""
+    tokenizer = _tokenizer(session, model.name)
+    settings = read_json(session.folder / "tokenizer_config.json")
+    named = special_tokens(session.folder)
+    found = {"tokenizer_class": "PreTrainedTokenizerFast"}  # transformers' for any tokenizer.json
+    found |= {name: settings[name] for name in sorted(_SETTINGS & settings.keys())}
+    others = [text for text in tokenizer.special.values() if text not in named.values()]
+    template: ChatTemplate | None = getattr(session, "chat_template", None)
+    sources = template.sources if template else {}
+    several = [{"name": name, "template": source} for name, source in sources.items()]
+    return {
+        **found,
+        **named,
+        "model_max_length": model.max_tokens,
+        "additional_special_tokens": others,
+        "added_tokens_decoder": tokenizer.added,
+        **(
+            {"chat_template": several if len(several) > 1 else several[0]["template"]}
+            if several
+            else {}
+        ),
+    }
 
 
 def _tokenizer(session: Any, model: str) -> Tokenizer:

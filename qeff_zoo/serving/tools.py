@@ -112,7 +112,7 @@ def output_plan(
     must = bool(schemas) and chosen != "auto"
     several = body.parallel_tool_calls and not isinstance(chosen, NamedTool)
     grammar = form
-    if must or (form is not None and (schemas or known.has_parts)):
+    if must or (form is not None and (schemas or known.has_parts or known.marks_answers)):
         allowed = schemas
         if schemas and isinstance(chosen, NamedTool):
             allowed = {chosen.function.name: schemas[chosen.function.name]}
@@ -125,6 +125,7 @@ def output_plan(
                 thoughts=known.thoughts(end),
                 several=several,
                 otherwise=None if must else form,
+                prompt=end,
             )
     if grammar is not None and schemas:
         with blaming("tools", "invalid_schema"):

@@ -82,13 +82,6 @@ RULES = (
     Rule(_L, FOREIGN, _LONG, "test_embedding_error_prompt_too_long"),
     Rule(
         _L,
-        MISSING,
-        "calls in the format of functionary 3.2",
-        "functionary",
-        "tools_not_supported|calls in an unknown format",
-    ),
-    Rule(
-        _L,
         FOREIGN,
         "dates for templates that transformers does not give them",
         "test_date_inside_prompt",
@@ -180,9 +173,10 @@ RULES = (
     Rule(
         _V,
         MISSING,
-        "embeddings, scores and pooling of messages and of images in lists",
-        "pooling/.*(chat|conversation|vision|image|messages)",
+        "embeddings, scores and labels of images in messages and lists",
+        "pooling/.*(vision|image)",
     ),
+    Rule(_V, FOREIGN, _TEXT, "pooling/(embed|classify)/test_online.py::test_chat_request"),
     Rule(
         _V,
         MISSING,
@@ -208,7 +202,6 @@ RULES = (
         "embeddings as they are before normalization: as the package was built here",
         "embed/test_online.py::test_use_activation",
     ),
-    Rule(_V, MISSING, "add_special_tokens of texts to encode", "classify.*add_special_tokens"),
     Rule(
         _V,
         MISSING,
@@ -237,8 +230,6 @@ RULES = (
         "speech_to_text",
         "There is no POST /v1/audio",
     ),
-    Rule(_V, MISSING, "SageMaker's /invocations", message="/invocations"),
-    Rule(_V, MISSING, "files of the tokenizer, /tokenizer_info", "tokenizer_info"),
     Rule(
         _V,
         MISSING,

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from chat_templates import TEMPLATES
 from fixtures_serving import EXAMPLE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -60,11 +61,21 @@ class Loose:
         for name, value in values.items():
             setattr(self, name, _loose(value))
 
+    def model_dump(self, exclude: Collection[str] = (), **_: Any) -> dict[str, Any]:
+        """Return the JSON of this object, without some fields."""
+        return {name: _strict(value) for name, value in vars(self).items() if name not in exclude}
+
 
 def _loose(value: Any) -> Any:
     if isinstance(value, dict):
         return Loose(**value)
     return [_loose(one) for one in value] if isinstance(value, list) else value
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Loose):
+        return value.model_dump()
+    return [_strict(one) for one in value] if isinstance(value, list) else value
 
 
 class _Absent(type):
@@ -154,7 +165,7 @@ class RemoteOpenAIServer:
         url = self._stack.enter_context(
             self.backends.running(
                 name,
-                template=_template(model, flags) if name in GENERATORS else None,
+                template=_template(name, model, flags),
                 name=_value(flags, "--served-model-name") or model,
                 aliases=_adapters(flags),
                 fingerprint="interop",
@@ -214,10 +225,13 @@ def _adapters(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(one.partition("=")[0] for one in given if "=" in one)
 
 
-def _template(model: str, flags: Sequence[str]) -> str:
+def _template(package: str, model: str, flags: Sequence[str]) -> str | None:
+    """Return the chat template of a test, or of the model that it loads; None for the package's own."""
     own = _value(flags, "--chat-template") or ""
     if "{" in own:
         return own
+    if package not in GENERATORS:
+        return TEMPLATES["hermes"] if "Qwen" in model else None
     if "gpt-oss" in model:
         return HARMONY
     return REASONING if "--reasoning-parser" in flags else HERMES

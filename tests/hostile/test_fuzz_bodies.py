@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from qeff_zoo import serving
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 FEW = settings(CASES, max_examples=asked(120))
 SECONDS = 5.0  # for one body, on a machine that does other things, too
@@ -99,6 +101,7 @@ BODIES: Mapping[str, Any] = {
     },
     "/tokenize": {"messages": [{"role": "user", "content": "a"}], "tools": [TOOL]},
     "/apply-template": {"messages": [{"role": "user", "content": "a", "extra": {"a": 1}}], "tools": [TOOL]},
+    "/invocations": {"prompt": "a", "max_tokens": 2, "metadata": {"a": "b"}},
 }  # fmt: skip
 #: Bodies with an image, which a vision-language model reads.
 SHOWN: Mapping[str, Any] = {
@@ -117,6 +120,23 @@ SHOWN: Mapping[str, Any] = {
         "stream": False,
     },
     "/api/generate": {"prompt": "a", "images": [PNG], "options": {"num_predict": 1}, "stream": False},
+}  # fmt: skip
+_CHAT: Mapping[str, Any] = {
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "a"}],
+    "chat_template_kwargs": {"a": 1}, "add_special_tokens": True, "add_generation_prompt": False,
+    "continue_final_message": True, "truncate": "END", "truncate_prompt_tokens": 5,
+}  # fmt: skip
+_PART = {"content": [{"type": "text", "text": "a"}]}
+#: Bodies for a text encoder with a chat template.
+ENCODED: Mapping[str, Any] = {
+    "/v1/embeddings": {**_CHAT, "dimensions": 2, "encoding_format": "base64"},
+    "/pooling": {**_CHAT, "task": "embed", "use_activation": True},
+    "/invocations": {"input": ["a", [5]], "truncation_side": "left", "add_special_tokens": False},
+    "/score": {"queries": _PART, "documents": ["a", _PART], "truncate_prompt_tokens": 5},
+    "/rerank": {"query": _PART, "documents": ["a", {"text": "a"}, _PART], "top_n": 1, "max_tokens_per_doc": 1},
+    "/v2/embed": {"inputs": [_PART], "embedding_types": ["float"], "output_dimension": 1},
+    "/tokenize": {"messages": _CHAT["messages"], "add_special_tokens": True, "return_token_strs": True},
+    "/apply-template": {"messages": _CHAT["messages"], "chat_template_kwargs": {"a": 1}},
 }  # fmt: skip
 #: Texts that are no JSON of Python's: nested more deeply than it writes, and half a character.
 RAW = st.sampled_from((None, "@90@", "@120@", "@500@", "@5000@", "@surrogate@"))
@@ -168,6 +188,17 @@ def looking(seeing: Package) -> Iterator[Posts]:
         posts.close()
 
 
+@pytest.fixture(scope="module")
+def encoding(encoder_package: Package) -> Iterator[Posts]:
+    """Give a server of a text encoder with a chat template."""
+    session: Any = qeff_zoo.load(encoder_package, threads=1)
+    session.chat_template = ChatTemplate(TEMPLATES["hermes"], {})
+    with closing(EncoderQueue(session, max_waiting=8)) as queue:
+        posts = Posts(serving.create_app(queue, name=MODEL, fingerprint="qz1-ab"))
+        yield posts
+        posts.close()
+
+
 def attempt(posts: Posts, path: str, body: Any, raw: str | None) -> None:
     """Send a changed body; the response is a result, or a refusal that says why."""
     content = json.dumps(body)
@@ -200,8 +231,16 @@ def test_images_that_nobody_expects(path: str, looking: Posts, data: st.DataObje
     attempt(looking, path, changed(SHOWN[path], made), data.draw(RAW))
 
 
-def test_what_is_genuine_is_answered(calling: Posts, looking: Posts) -> None:
-    for posts, bodies in ((calling, BODIES), (looking, SHOWN)):
+@pytest.mark.parametrize("path", ENCODED)
+@FEW
+@given(data=st.data())
+def test_texts_that_nobody_expects(path: str, encoding: Posts, data: st.DataObject) -> None:
+    made = data.draw(changes(ENCODED[path]))
+    attempt(encoding, path, changed(ENCODED[path], made), data.draw(RAW))
+
+
+def test_what_is_genuine_is_answered(calling: Posts, looking: Posts, encoding: Posts) -> None:
+    for posts, bodies in ((calling, BODIES), (looking, SHOWN), (encoding, ENCODED)):
         for path, body in bodies.items():
             response = posts.send(path, json.dumps(body).encode())
             assert response.status_code == 200, (path, response.text)

@@ -42,6 +42,9 @@ SEEING: Mapping[str, Any] = {
     },
     "/api/chat": lambda url: {"messages": [{"role": "user", "content": "a", "images": [_content(url)]}]},
     "/api/generate": lambda url: {"prompt": "a", "images": [_content(url)]},
+    "/invocations": lambda url: {
+        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}],
+    },
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def output_grammar(
     thoughts: Thoughts = "possible",
     several: bool = True,
     otherwise: Grammar | None = None,
+    prompt: str = "",
 ) -> Grammar:
     """Return the grammar of reasoning, and then calls or a structured answer.
 
@@ -47,17 +48,24 @@ def output_grammar(
         thoughts: Whether the output begins with reasoning.
         several: Whether there may be more than one call.
         otherwise: Grammar of an answer without calls; None if there must be a call.
+        prompt: End of the prompt, which may begin the first call or the answer.
     """
+    begun = calls.begun(prompt) if calls else ""
     has_channels = calls is not None and calls.channels
     rules = _Rules(calls or CallFormat(call=""), special)
     alternatives = []
     if calls and schemas:
         several = several and not calls.channels
         rules.add("call", " | ".join(rules.call(*one) for one in schemas.items()))
+        first = "call"
+        if begun:
+            first = rules.new(" | ".join(rules.call(*one, begun) for one in schemas.items()))
         more = f"({rules.text(calls.join)} call)*" if several else ""
-        alternatives.append(f"{rules.text(calls.begin)} call {more} {rules.text(calls.end)}")
+        alternatives.append(f"{rules.text(calls.begin)} {first} {more} {rules.text(calls.end)}")
     if otherwise:
-        alternatives.append(f"{rules.text(_FINAL) if has_channels else ''} @other")
+        answer = calls.answer.removeprefix(begun) if calls else ""
+        mark = rules.text(_FINAL) if has_channels else json.dumps(answer) if answer else ""
+        alternatives.append(f"{mark} @other")
     begins = rules.thoughts(ANALYSIS if has_channels else reasoning, thoughts)
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
     return _joined(rules.source, otherwise)
@@ -99,7 +107,8 @@ class _Rules:
         """Add a rule."""
         self._rules.append(f"{name}: {body}")
 
-    def _new(self, body: str, attributes: str = "") -> str:
+    def new(self, body: str, attributes: str = "") -> str:
+        """Add a rule; return its name."""
         self._size += len(body)
         if len(self._rules) > _MOST_RULES or self._size > _MOST_CHARACTERS:
             raise GenerationError(
@@ -130,22 +139,30 @@ class _Rules:
         match = self._pattern.search(end)
         plain, rest = (end[: match.start()], end[match.start() :]) if match else (end, "")
         if not plain.strip():
-            return f"{self._new(_ANYTHING)} {self.text(rest)}"
-        return f"{self._new(_ANYTHING, f'[suffix={json.dumps(plain.rstrip())}]')} {self.text(rest)}"
+            return f"{self.new(_ANYTHING)} {self.text(rest)}"
+        return f"{self.new(_ANYTHING, f'[suffix={json.dumps(plain.rstrip())}]')} {self.text(rest)}"
 
     def thoughts(self, reasoning: ReasoningFormat | None, thoughts: Thoughts) -> str:
         """Return the symbols of reasoning."""
         if reasoning is None or thoughts == "ended":
             return ""
-        rest = f"{self._until(reasoning.end.strip())} {self._new(_BLANKS)}"
+        rest = f"{self._until(reasoning.end.strip())} {self.new(_BLANKS)}"
         begin = self.text(reasoning.begin.strip())
         return rest if thoughts == "begun" else f"({begin} {rest})?"
 
-    def call(self, name: str, schema: Any) -> str:
-        """Return the name of the rule of a function's call."""
+    def call(self, name: str, schema: Any, begun: str = "") -> str:
+        """Return the name of the rule of a function's call.
+
+        Args:
+            name: Name of the function.
+            schema: JSON Schema of its arguments.
+            begun: Beginning of the call that the prompt ends with.
+        """
         rows = [self._format.call]
         rows += self._format.also if self._format.channels else ()
-        return self._new(" | ".join(self._row(row, name, schema) for row in rows))
+        return self.new(
+            " | ".join(self._row(row.removeprefix(begun), name, schema) for row in rows)
+        )
 
     def _row(self, row: str, name: str, schema: Any) -> str:
         found = []
@@ -168,7 +185,7 @@ class _Rules:
         known = root if isinstance(root, Mapping) else {}
         shared = {key: known[key] for key in _DEFINITIONS if key in known}
         whole = {"x-guidance": {"whitespace_pattern": BLANKS}, **shared, **schema}
-        return self._new(f"%json {json.dumps(whole)}")
+        return self.new(f"%json {json.dumps(whole)}")
 
     def _arguments(self, schema: Any) -> str:
         if self._format.argument:
@@ -196,11 +213,11 @@ class _Rules:
         between = json.dumps(separator) if separator else ""
         alternatives, rest = list[str](), ""  # of the first field, and what may follow it
         for name, one in reversed([*properties.items()]):
-            symbols = self._new(field(name, one, root))
+            symbols = self.new(field(name, one, root))
             alternatives = [*([] if name in required else alternatives), f"{symbols} {rest}"]
             following = f"{between} {symbols}"
             optional = following if name in required else f"({following})?"
-            rest = self._new(f"{optional} {rest}")
+            rest = self.new(f"{optional} {rest}")
         if not alternatives:
             return ""
         return f"({' | '.join(alternatives)}){'' if required else '?'}"
@@ -254,7 +271,7 @@ class _Rules:
             fields = self._fields(known, root, partial(self._unquoted_field, depth=depth + 1), ",")
             return f'"{{" {fields} "}}"'
         if types & {"array"} and depth < _DEEPEST:
-            item = self._new(self._unquoted(known.get("items") or {}, root, depth + 1))
+            item = self.new(self._unquoted(known.get("items") or {}, root, depth + 1))
             return f'"[" ({item} ("," {item})*)? "]"'
         if types and not types & {"string", "object", "array"}:
             return self._json(schema, root)

@@ -75,11 +75,16 @@ class ChatFormat:
             schemas: JSON Schemas of the arguments by function; None for a request without tools.
             most: Maximum number of calls.
         """
-        calls = self.calls if schemas is not None or self._has_channels else None
+        calls = self.calls if schemas is not None or self.marks_answers else None
         if calls is None and self.reasoning is None:
             return None
         return OutputParser(
-            calls, self.reasoning, is_open=self.is_open(prompt), schemas=schemas, most=most
+            calls,
+            self.reasoning,
+            is_open=self.is_open(prompt),
+            schemas=schemas,
+            most=most,
+            begun=calls.begun(prompt) if calls else "",
         )
 
     @property
@@ -90,6 +95,11 @@ class ChatFormat:
     def has_parts(self) -> bool:
         """Whether an output has parts besides its text and calls: reasoning, or channels."""
         return self.reasoning is not None or self._has_channels
+
+    @property
+    def marks_answers(self) -> bool:
+        """Whether an answer has a mark, as calls do."""
+        return self.calls is not None and (self.calls.channels or bool(self.calls.answer))
 
     def is_open(self, prompt: str) -> bool:
         """Return whether a prompt ends within reasoning."""

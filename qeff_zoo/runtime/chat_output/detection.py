@@ -43,7 +43,8 @@ def call_format_of(source: TemplateSource) -> str | None:
         return None
     for name, known in CALL_FORMATS.items():
         if any(
-            sign in source.text for sign in (*known.signs, *(() if known.bare else known.openings))
+            sign in source.text
+            for sign in (*known.signs, *(() if known.bare or known.answer else known.openings))
         ):
             return name
     return None

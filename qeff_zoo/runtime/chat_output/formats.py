@@ -46,6 +46,7 @@ class CallFormat:
         id: Identifier of a call for clients, with `{name}` and `{index}`; a random one if empty.
         bare: Whether calls have no mark and begin the output.
         signs: Texts of templates that render definitions of functions, but no calls.
+        answer: Text before an answer, which begins as a call does; the prompt may end with this beginning.
         channels: Whether messages have channels and recipients, as those of gpt-oss.
         drops: Texts that are no part of the answer.
     """
@@ -62,6 +63,7 @@ class CallFormat:
     id: str = ""
     bare: bool = False
     signs: tuple[str, ...] = ()
+    answer: str = ""
     channels: bool = False
     drops: tuple[str, ...] = ()
 
@@ -70,6 +72,11 @@ class CallFormat:
         """Texts up to the first line break or hole, which mark the beginning of calls."""
         rows = [self.begin] if self.begin else [self.call, *self.also]
         return list(dict.fromkeys(holes(row)[0][0].split("\n")[0] or "{" for row in rows))
+
+    def begun(self, prompt: str) -> str:
+        """Return the beginning of a call or an answer with which a prompt ends; empty if there is none."""
+        opening = self.openings[0] if self.answer else ""
+        return opening if prompt.endswith(opening) else ""
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class OutputParser:
         is_open: Whether the prompt ends within reasoning.
         schemas: JSON Schemas of the arguments by function, for formats whose values have no types.
         most: Maximum number of calls; further ones are dropped.
+        begun: Beginning of a call or an answer with which the prompt ends.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class OutputParser:
         is_open: bool = False,
         schemas: Mapping[str, Any] | None = None,
         most: int | None = None,
+        begun: str = "",
     ) -> None:
         self._format, self._reasoning, self._is_open = calls, reasoning, is_open
         self._schemas = schemas or {}
         self._most = most
         self._count = 0
-        self._reader = Reader()
+        self._begun, self._reader = begun, Reader()
+        self._reader.feed(begun)
         steps = self._channels() if calls and calls.channels else self._message()
         self._steps: Generator[Event | None, None, Any] = steps
 
@@ -96,6 +99,7 @@ class OutputParser:
         begin = thinks.begin.strip() if thinks else ""
         drops = [*(thinks.drops if thinks else ()), *(calls.drops if calls else ())]
         openings = calls.openings if calls and not calls.bare else []
+        begun = self._begun
         if self._is_open:
             yield from self._reason(text)
         while True:
@@ -109,14 +113,24 @@ class OutputParser:
             elif mark in openings and calls:
                 reader.at -= len(mark)
                 reader.ended = False
-                if (yield from self._section(calls)):
+                answers = calls.answer and (yield from self._word(calls.answer))
+                if answers or (yield from self._section(calls)):
                     text.pause()
                 elif reader.ended:  # within the beginning of a call
                     return
                 else:
                     reader.at += len(mark)
-                    yield text(mark)
+                    yield text(mark[len(begun) :])
+            begun = ""
         yield text.rest()
+
+    def _word(self, text: str) -> Parsing[bool]:
+        """Advance over a text with whitespace at its end; return False where it differs."""
+        reader, start = self._reader, self._reader.at
+        reader.held = True
+        found = (yield from reader.literal(text)) and reader.text[reader.at - 1].isspace()
+        reader.at, reader.held = reader.at if found else start, False
+        return found
 
     def _bare(self, calls: CallFormat) -> Parsing[bool]:
         """Parse calls without a mark; return whether the output begins with some."""

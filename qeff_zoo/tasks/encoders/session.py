@@ -10,6 +10,7 @@ import numpy as np
 
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
@@ -48,7 +49,7 @@ class EncoderSession:
         #: Whether the program separates the texts of a pair by their token types.
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
-        self.tokenizer = Tokenizer.find(folder)
+        self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
         #: Maximum number of tokens; longer texts are truncated.
         self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
@@ -131,6 +132,8 @@ class EncoderSession:
         texts: Sequence[Texts],
         max_length: int | None = None,
         side: Literal["left", "right"] | None = None,
+        *,
+        special_tokens: bool = True,
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
@@ -138,13 +141,15 @@ class EncoderSession:
             texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
             max_length: Smaller number of tokens than the session's; None for that.
             side: Side on which texts are truncated; None for the tokenizer's.
+            special_tokens: Whether the tokenizer's special tokens are added.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
         most = min(max_length or self.max_length, self.max_length)
-        return replace(self._reader, max_length=most, side=side).read(texts)
+        reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        return reader.read(texts)
 
 
 def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:

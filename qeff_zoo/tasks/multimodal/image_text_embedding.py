@@ -87,5 +87,7 @@ TASK = replace(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:EmbedWithMedia"),
         run_options=(*PROMPTS, "chat", "adapter", "image"),
+        serve=lazy("qeff_zoo.serving.services:PromptEmbeddings"),
+        serve_options=("allow_image_url",),
     ),
 )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of chats with images: one thread that serves all clients, and the endpoint.
+
+A chat in `messages` has one embedding, as in vLLM's API. Each text of `input` is a user's message.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from qeff_zoo.errors import BusyError
+from qeff_zoo.runtime import Request, Stats
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.embeddings import embedding_list, shortened
+from qeff_zoo.serving.encoder_schemas import PromptEmbeddingRequest
+from qeff_zoo.serving.errors import blaming, queue_full, shutting_down, unknown_parameter
+from qeff_zoo.serving.media import MediaPool, Preparation
+from qeff_zoo.serving.price import BOUNDS
+from qeff_zoo.serving.prompts import prepare_chat
+from qeff_zoo.serving.schemas import ChatRequest, listed
+from qeff_zoo.serving.scores import require_few
+from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.waiting import Waiting
+from qeff_zoo.tasks.multimodal.image_text_embedding_session import ImageTextEmbeddingSession
+
+
+class PromptQueue:
+    """Queue of embedding requests, whose prompts run one at a time in the order of arrival.
+
+    Args:
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
+    """
+
+    def __init__(self, session: ImageTextEmbeddingSession, *, max_waiting: int) -> None:
+        self.session, self._requests = session, Waiting(max_waiting)
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
+        self._pool = MediaPool(BOUNDS.decoded_bytes)
+        self._tokens = 0
+
+    async def embed(
+        self, preparations: Sequence[Preparation[Request]]
+    ) -> tuple[list[Encoded], Array]:
+        """Return the tokens of prompts, and an embedding of each.
+
+        Raises:
+            BusyError: The queue is full.
+            GenerationError: A prompt cannot be embedded.
+            ApiError: The server shuts down, or the request is refused.
+        """
+        with self._requests.one():
+            prompts = [await self._pool.prepare(one) for one in preparations]
+            vectors = [await self._run(one) for one in prompts]
+        return [Encoded.of_ids(one.prompt) for one in prompts], np.stack(vectors)
+
+    async def _run(self, prompt: Request) -> Array:
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._worker, self._embed, prompt)
+        except RuntimeError as error:
+            raise shutting_down() from error
+        return await running
+
+    def _embed(self, prompt: Request) -> Array:
+        self._tokens += len(prompt.prompt)
+        vector: Array = self.session.embed([prompt])[0]
+        return vector
+
+    def stats(self) -> Stats:
+        """Return the statistics of finished and waiting requests."""
+        return Stats(
+            rows=1,
+            running=min(self._requests.active, 1),
+            waiting=max(0, self._requests.active - 1),
+            finished={"done": self._requests.ended},
+            prompt_tokens=self._tokens,
+            reused_tokens=0,
+            generated_tokens=0,
+            **self.session.shown,
+        )
+
+    def close(self) -> None:
+        """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
+        self._worker.shutdown(cancel_futures=True)
+
+
+def routes(
+    api: str, queue: PromptQueue, admit: Callable[[Any], object], hosts: Collection[str]
+) -> APIRouter:
+    """Return the endpoint of embeddings.
+
+    Args:
+        api: Prefix of the path.
+        queue: Queue of the requests.
+        admit: Function that checks the model of a body.
+        hosts: Hosts from which images are fetched; empty for images in the request alone.
+    """
+    router = APIRouter()
+
+    @router.post(f"{api}embeddings")
+    async def embeddings(request: HttpRequest, body: PromptEmbeddingRequest) -> Response:
+        admit(body)
+        preparations = [*_preparations(queue.session, body, hosts)]
+        try:
+            with blaming("messages" if body.messages else "input"):
+                read, vectors = await unless_gone(request, queue.embed(preparations))
+        except BusyError as error:
+            raise queue_full(error) from error
+        vectors = shortened(vectors, body.dimensions)
+        content = await asyncio.to_thread(embedding_list, body, read, vectors)
+        return Response(content, media_type="application/json")
+
+    return router
+
+
+def _preparations(
+    session: ImageTextEmbeddingSession, body: PromptEmbeddingRequest, hosts: Collection[str]
+) -> Iterator[Preparation[Request]]:
+    """Yield the preparation of each prompt of a request."""
+    special = body.add_special_tokens
+    if special is not None and session.tokenizer and session.tokenizer.encode(""):
+        raise unknown_parameter("add_special_tokens", special)  # the processor decides
+    if body.input is None:
+        yield _of_chat(session, body.chat, hosts)
+        return
+    for given in require_few(listed(body.input), "input"):
+        if isinstance(given, str) and session.chat_template is not None:
+            chat = {"model": body.model, "messages": [{"role": "user", "content": given}]}
+            yield _of_chat(session, ChatRequest.model_validate(chat), hosts)
+        else:
+            yield _of_text(session, given)
+
+
+def _of_chat(
+    session: ImageTextEmbeddingSession, chat: ChatRequest, hosts: Collection[str]
+) -> Preparation[Request]:
+    prepared = yield from prepare_chat(session, chat, None, BOUNDS, hosts)
+    return prepared.requests[0]
+
+
+def _of_text(session: ImageTextEmbeddingSession, given: str | list[int]) -> Preparation[Request]:
+    with blaming("input"):
+        return session.request(given)
+    yield  # no step takes long

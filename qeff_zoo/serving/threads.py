@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls in threads that a coroutine awaits to their end, even if it is cancelled."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from anyio import CancelScope
+
+_T = TypeVar("_T")
+
+
+async def in_thread(pool: Executor, work: Callable[[], _T]) -> _T:
+    """Call a function in a thread of a pool, after the calls before it.
+
+    An exception refers to the frames through which it passes. Those that also refer to the exception would stay in
+    memory, with the files of a request, until Python collects garbage.
+    """
+    called = pool.submit(work)
+    del work
+    try:
+        await _end_of(called)
+        return called.result()
+    except asyncio.CancelledError:
+        if not called.cancel():  # its memory is in use until it returns
+            with CancelScope(shield=True):  # from anyio, which repeats a cancellation
+                await _end_of(called)
+        raise
+    finally:
+        del called
+
+
+def _end_of(called: Future[Any]) -> asyncio.Future[None]:
+    """Return a future that is done after a call; `asyncio.wrap_future` and `shield` take more turns of the loop."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def wake() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def pass_on(_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(wake)
+
+    called.add_done_callback(pass_on)
+    return ended
