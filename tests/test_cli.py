@@ -111,7 +111,9 @@ TABLE = [
      r".*checkpoint model +tiny-llama\n.*", ""),
     ("show-models", "show llama", 0, r"tiny model +meta-llama/Llama-3\.1-8B\n", ""),
     ("show-unknown", "show lama", 1, "", "No recipe for model_type 'lama'.*'llama'.*qeff-zoo list"),
-    ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
+    ("plan", "plan {llama} --ctx-len 64", 0,
+     r"^option .*--ctx-len +64 +user\n.*\nfield .*weights +sha256:[0-9a-f]{12}[.]{3}\n.*"
+     rf"build_key  {KEY}\n$", ""),
     ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",
      r"--weights is 'int3'.*--ctx-len is 0.*--pooling does not apply"),
     ("plan-qaic", "plan {llama} --target qaic --num-devices 2", 0,

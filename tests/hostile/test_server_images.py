@@ -395,7 +395,9 @@ def test_an_error_holds_no_memory(blames: bool) -> None:
     try:
         asyncio.run(run())
         assert len(alive) == 2
-        wait_until(lambda: all(content() is None for content in alive))  # a thread ends after its answer
+        wait_until(
+            lambda: all(content() is None for content in alive)
+        )  # a thread ends after its answer
     finally:
         gc.enable()
 
