@@ -439,6 +439,7 @@ def test_schema_is_closed_and_valid() -> None:
         "recipe",
         "media",
         "named",
+        "quantization",
         "shape",
         "toolchain",
         "why",
