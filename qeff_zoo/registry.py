@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """model_type -> Recipe, by file name. Files are listed without being imported, and imported one at a time."""
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -14,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.errors import ExportError, UnsupportedModelError
+from qeff_zoo.errors import ExportError, UnsupportedModelError, did_you_mean
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
 
@@ -65,10 +64,9 @@ def find_recipe(model_type: str) -> Recipe:
         if name in _names(folder):
             return _read(_import(folder, name), name)
     known = list_model_types()
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = did_you_mean(name, known, most=3)
     raise UnsupportedModelError(
-        f"No recipe for model_type {model_type!r}.{guess} Run `qeff-zoo list` for the {len(known)} supported types, or "
+        f"No recipe for model_type {model_type!r}.{near} Run `qeff-zoo list` for the {len(known)} supported types, or "
         f"`qeff-zoo new` to write recipes/{name}.py."
     )
 

@@ -94,7 +94,7 @@ TABLE = [
     ("version-short", "-V", 0, r"qeff-zoo \S+\n", ""),
     ("nothing", "", 2, "", "usage: qeff-zoo.*COMMAND"),
     ("unknown-command", "bild", 2, "",
-     r"^usage: qeff-zoo \[options\] COMMAND \.\.\.\n[^\n]*choice: 'bild'; did you mean 'build'\? See [^\n]*\n$"),
+     r"^usage: qeff-zoo \[options\] COMMAND \.\.\.\n[^\n]*choice: 'bild'\. Did you mean 'build'\? See [^\n]*\n$"),
     ("unknown-verb", "cache list-all", 2, "", "invalid choice: 'list-all'; expected ls, rm, gc, verify. See "),
     ("unknown-option", "build {llama} --fast", 2, "", "unrecognized arguments: --fast. See `qeff-zoo build --help`"),
     ("no-model", "build", 2, "",
@@ -700,4 +700,4 @@ def test_an_unknown_flag_has_the_usage_of_its_command(capsys: pytest.CaptureFixt
         assert ended.value.code == 2
         said = capsys.readouterr().err
         assert said.startswith(f"usage: {usage} ")
-        assert f"did you mean {'--port' if 'serve' in words else '--json'}?" in said
+        assert f"Did you mean {('--port' if 'serve' in words else '--json')!r}?" in said
