@@ -8,7 +8,7 @@ For a Python with `gguf` and `llama-cpp-python`. llama.cpp's own converter knows
 of both files is of the kind asked for; the patches' convolution and what has one axis stay float32.
 
 `serve` reads a line of JSON for each turn: the path of an array (height, width, 3) of bytes, and token ids of the text
-behind the picture. It answers with CPU seconds on one thread, the likeliest token, and where it left the features.
+behind the image. It answers with CPU seconds on one thread, the likeliest token, and where it left the features.
 """
 
 import ctypes
@@ -99,7 +99,7 @@ def _describe_tower(writer: Any, config: Mapping[str, Any]) -> None:
     for name, number in numbers.items():
         writer.add_uint32(f"clip.vision.{name}", number)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", vision["layer_norm_eps"])
-    # Unless told, it leaves out the last layer, as LLaVA 1.5 does.
+    # By default it leaves out the last layer, as LLaVA 1.5 does.
     writer.add_array("clip.vision.feature_layer", [vision["num_hidden_layers"]])
     for name in ("image_mean", "image_std"):
         writer.add_array(f"clip.vision.{name}", [0.5] * 3)
@@ -139,16 +139,16 @@ class Peer:
         choices.n_ctx = choices.n_batch = choices.n_ubatch = _CONTEXT
         choices.n_threads = choices.n_threads_batch = 1
         self.context = llama_cpp.llama_init_from_model(model, choices)
-        told = mtmd_cpp.mtmd_context_params_default()
-        told.use_gpu, told.n_threads, told.print_timings = False, 1, False
-        self.reader = mtmd_cpp.mtmd_init_from_file(tower, model, told)
+        settings = mtmd_cpp.mtmd_context_params_default()
+        settings.use_gpu, settings.n_threads, settings.print_timings = False, 1, False
+        self.reader = mtmd_cpp.mtmd_init_from_file(tower, model, settings)
         self.vocab, self.width = (
             llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)),
             llama_cpp.llama_model_n_embd(model),
         )
 
     def turn(self, pixels: Any, text: list[int]) -> tuple[dict[str, Any], Any]:
-        """Encode a picture and run it and a text; return figures and features."""
+        """Encode an image and run it and a text; return figures and features."""
         llama, mtmd = self.llama, self.mtmd
         chunks = self._prepared(pixels)
         chunk = mtmd.mtmd_input_chunks_get(chunks, 0)

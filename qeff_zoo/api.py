@@ -249,7 +249,7 @@ def find_usable(reference: str, announce: Callable[[str], None] = lambda _: None
 
     Args:
         reference: Argument of `find_package`, or of `pull`.
-        announce: Told in a line what is pulled from where.
+        announce: Callback for a line that names what is pulled from where.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.

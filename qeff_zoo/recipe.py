@@ -63,7 +63,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundShape(Shape):
+class AudioShape(Shape):
     """Sizes of a package that decodes from audio of any length.
 
     Args:
@@ -339,7 +339,7 @@ ENCODER_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),
 }
 #: Lengths in samples at 16,000 per second.
-SOUND_SHAPES: Mapping[str, Shape] = {
+AUDIO_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(80_000, 240_000, 480_000)),
     "throughput": Shape(seq_lens=(480_000,), batch_size=8),
 }
@@ -354,11 +354,11 @@ WINDOW_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
 }
 #: The same for audio of any length, which the model transcribes in one pass.
-AUDIO_SEQ2SEQ_SHAPES: Mapping[str, SoundShape] = {
-    "latency": SoundShape(
+AUDIO_SEQ2SEQ_SHAPES: Mapping[str, AudioShape] = {
+    "latency": AudioShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
     ),
-    "throughput": SoundShape(
+    "throughput": AudioShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(480_000,), inputs_per_row=384, full_batch_size=8
     ),
 }

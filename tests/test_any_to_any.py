@@ -280,9 +280,9 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:
-    with pytest.raises(PlanError, match="reads images and sounds in one prompt, which programs"):
+    with pytest.raises(PlanError, match="reads images and audio in one prompt, which programs"):
         omni.build(target="qaic")
-    with pytest.raises(PlanError, match="what came of sounds and other texts"):
+    with pytest.raises(PlanError, match="encoded audio and other texts"):
         omni.build(prefill_only=True)
 
 

@@ -447,6 +447,7 @@ def test_schema_is_closed_and_valid() -> None:
         "compiler",
         "symbols",
         "seconds",
+        "settings",
         "told",
     ]
     assert sorted(open_objects) == sorted(maps)

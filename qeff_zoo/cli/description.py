@@ -203,7 +203,8 @@ def _evidence(manifest: Manifest) -> str:
 def _reference(against: Mapping[str, Any]) -> str:
     revision = f" at {against['revision']}" if against["revision"] else ""
     version = f"transformers {against['transformers']}"
-    settings = "".join(f", {name} {value}" for name, value in against.get("told", {}).items())
+    named = against.get("settings") or against.get("told", {})  # told: of older packages
+    settings = "".join(f", {name} {value}" for name, value in named.items())
     return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched{settings}"
 
 

@@ -2,7 +2,7 @@
 """What packages are called: a variant and the beginning of a key, `ort-int4-cl4096 · 802246d4`.
 
 In: a package's path in a remote, or the folder of one in the store. Out: its short name; and whether it is the one that
-somebody means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
+a reader means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
 Of a key 8 hex digits are enough, or more.
 """
 

@@ -156,10 +156,10 @@ class AudioForward(nn.Module):
 
         def filled(*args: Any, **arguments: Any) -> Any:
             found = plain(*args, **arguments)
-            unheard = getattr(found, _FILLED)
-            counts.append((~unheard).sum(1))
+            masked = getattr(found, _FILLED)
+            counts.append((~masked).sum(1))
             found.pooler_output = functional.pad(found.pooler_output, (0, 0, 0, most))[:, :most]
-            setattr(found, _FILLED, functional.pad(unheard, (0, most), value=True)[:, :most])
+            setattr(found, _FILLED, functional.pad(masked, (0, most), value=True)[:, :most])
             return found
 
         return [(base, _ROWS, filled)]

@@ -92,7 +92,7 @@ class Vision(Reader):
         #: Geometry of patches, for a program that takes these.
         self.tower: Tower | None = images.geometry(config)
         #: Geometry of video frames with another merge size.
-        self._film_tower: Tower | None = images.frame_geometry(config)
+        self._frame_tower: Tower | None = images.frame_geometry(config)
 
     @property
     def geometry(self) -> Tower:
@@ -154,8 +154,8 @@ class Vision(Reader):
         if FRAMES not in prepared:
             encoded: Encoded = self.images.encode(self, digest, prepared)
             return encoded
-        if self._film_tower is not None:
-            return self._look_at_step(digest, prepared, self._film_tower)
+        if self._frame_tower is not None:
+            return self._look_at_step(digest, prepared, self._frame_tower)
         return self._look_at_frames(digest, prepared[FRAMES])
 
     def _shape(self, output: Tensor, arguments: Mapping[str, Array]) -> tuple[int, ...]:
