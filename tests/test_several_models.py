@@ -235,7 +235,7 @@ def test_answers_about_videos_are_those_of_generate(
 def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
     session: Any = open_session(built[0], threads=1)
     given = {"pixel_values_videos": [], "video_grid_thw": [], "input_features": []}
-    words = r"the video has input_features, its sound.*use_audio_in_video"
+    words = r"the video has input_features, its audio.*use_audio_in_video"
     with pytest.raises(GenerationError, match=words):
         session.request(f"{BEGIN}{VIDEO}{END}", videos=[given])
 

@@ -326,7 +326,10 @@ REFUSED = {
         r"an identity is \{'identity': 'a'\}; expected",
     ),
     "issuer": ({"identities": [{"identity": "a", "issuer": ""}]}, "an identity is .*; expected"),
-    "nobody": ({"mode": "require"}, r"the mode is 'require' and no signer is pinned; expected a key"),
+    "nobody": (
+        {"mode": "require"},
+        r"the mode is 'require' and no signer is pinned; expected a key",
+    ),
     "missing": (
         {"keys": ["/nowhere.pub"]},
         r"there is no key at '/nowhere\.pub'; expected the PEM",

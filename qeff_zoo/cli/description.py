@@ -209,7 +209,7 @@ def _reference(against: Mapping[str, Any]) -> str:
 
 
 def _canary(canary: Mapping[str, Any] | None) -> str:
-    return f"{canary['mutation']}: caught at {_number(canary['value'])}" if canary else ""
+    return f"{canary['mutation']}: detected at {_number(canary['value'])}" if canary else ""
 
 
 def _number(value: float | None) -> str:

@@ -171,7 +171,7 @@ def refuse_older(url: str, fetched: FetchedIndex, before: FetchedIndex | None) -
     elif index.serial == known.serial and index != known:
         why = "another one of the same serial was seen before: clients get different ones"
     elif _is_less(url, fetched, before):
-        why = "is not signed as the one that was seen before: another signer wrote it"
+        why = "is not signed as the one that was seen before is: another author wrote it"
     else:
         return
     raise TrustError(
