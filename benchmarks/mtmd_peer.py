@@ -57,24 +57,24 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
     config = json.loads((checkpoint / "config.json").read_bytes())
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
-    text, tower = (
+    text, encoder = (
         gguf.GGUFWriter(unfinished / name, architecture)
         for name, architecture in zip(_FILES, ("qwen2", "clip"), strict=True)
     )
     said = config["text_config"]
     size = said["hidden_size"] // said["num_attention_heads"]
     write_config(text, {**said, "head_dim": size, **said["rope_parameters"]})
-    _describe_tower(tower, config)
+    _describe_encoder(encoder, config)
     stored = gguf.GGMLQuantizationType[kind]
     for name, values in tensors(checkpoint):
         if "post_layernorm." in name:
             continue  # transformers' LLaVA takes the last layer's states as they are
         whole = (values.astype(np.uint32) << 16).view(np.float32)
-        writer = text if "language_model." in name else tower
+        writer = text if "language_model." in name else encoder
         rounds = whole.ndim == 2 and "position_embedding" not in name
         to = stored if rounds else gguf.GGMLQuantizationType.F32
         writer.add_tensor(_renamed(name), gguf.quants.quantize(whole, to), raw_dtype=to)
-    for writer in (text, tower):
+    for writer in (text, encoder):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -82,7 +82,7 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
     unfinished.rename(folder)
 
 
-def _describe_tower(writer: Any, config: Mapping[str, Any]) -> None:
+def _describe_encoder(writer: Any, config: Mapping[str, Any]) -> None:
     vision = config["vision_config"]
     writer.add_string("clip.projector_type", "mlp")
     for name in ("clip.has_vision_encoder", "clip.has_llava_projector", "clip.use_gelu"):
@@ -133,7 +133,7 @@ class Peer:
         from llama_cpp import mtmd_cpp
 
         self.llama, self.mtmd = llama_cpp, mtmd_cpp
-        text, tower = (str(folder / name).encode() for name in _FILES)
+        text, encoder = (str(folder / name).encode() for name in _FILES)
         model = llama_cpp.llama_model_load_from_file(text, llama_cpp.llama_model_default_params())
         choices = llama_cpp.llama_context_default_params()
         choices.n_ctx = choices.n_batch = choices.n_ubatch = _CONTEXT
@@ -141,7 +141,7 @@ class Peer:
         self.context = llama_cpp.llama_init_from_model(model, choices)
         settings = mtmd_cpp.mtmd_context_params_default()
         settings.use_gpu, settings.n_threads, settings.print_timings = False, 1, False
-        self.reader = mtmd_cpp.mtmd_init_from_file(tower, model, settings)
+        self.reader = mtmd_cpp.mtmd_init_from_file(encoder, model, settings)
         self.vocab, self.width = (
             llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)),
             llama_cpp.llama_model_n_embd(model),

@@ -160,7 +160,7 @@ class Recipe:
         special: Description of what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Transforms in the order of their application.
         images: Image input of a model that reads images.
-        towers: Image inputs by `model_type` of the vision config, for vision encoders that differ from `images`.
+        vision_encoders: Image inputs by `model_type` of the vision config, if they differ from `images`.
         audio: Audio input of a model that reads audio.
         speech: Decoder prompt of a speech model; None if generation_config.json sets it.
         submodels: Encoders and decoders that it may consist of; None if both are of its own architecture.
@@ -193,7 +193,7 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     images: ImageEncoder | None = None
-    towers: Mapping[str, ImageEncoder] = field(default_factory=dict)
+    vision_encoders: Mapping[str, ImageEncoder] = field(default_factory=dict)
     audio: "AudioEncoder | None" = None
     speech: Speech | None = None
     submodels: SubModels | None = None

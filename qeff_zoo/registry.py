@@ -20,8 +20,8 @@ from qeff_zoo.settings import expanded
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
 RECIPES_ENV = "QEFF_ZOO_RECIPES"
 _PACKAGE = "qeff_zoo.recipes"
-#: Why key/value heads of a language model with a vision tower are not repeated.
-_BESIDE = "they are those of a language model beside a vision tower"
+#: Why key/value heads of a language model with a vision encoder are not repeated.
+_BESIDE = "they are those of a language model beside a vision encoder"
 
 
 def list_model_types() -> list[str]:
@@ -81,9 +81,9 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         UnsupportedModelError: There is none.
     """
     recipe = find_recipe(config["model_type"])
-    tower = config.get("vision_config")
-    if isinstance(tower, Mapping) and tower.get("model_type") in recipe.towers:
-        recipe = replace(recipe, images=recipe.towers[tower["model_type"]])
+    vision = config.get("vision_config")
+    if isinstance(vision, Mapping) and vision.get("model_type") in recipe.vision_encoders:
+        recipe = replace(recipe, images=recipe.vision_encoders[vision["model_type"]])
     if recipe.media:
         recipe = replace(recipe, fixed_kv_heads=_BESIDE)
     inner = config.get("text_config")

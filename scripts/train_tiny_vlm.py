@@ -42,7 +42,7 @@ CHAT_TEMPLATE = (
     "{% for part in message['content'] %}{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}"
     "{% endif %}{{ '<|end_of_turn|>' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SIDE, PATCH = 48, 8  # of the tower: 36 patches, each of which becomes a token
+SIDE, PATCH = 48, 8  # of the vision encoder: 36 patches, each of which becomes a token
 MAX_POSITIONS = 512
 VOCABULARY = 384  # bytes, special tokens, and each word of the answers
 HELD_OUT_SHARE = 8  # one scene in this many is never trained on
@@ -292,7 +292,7 @@ def make_processor() -> LlavaProcessor:
 def build_model(
     hidden: int, layers: int, processor: LlavaProcessor
 ) -> LlavaForConditionalGeneration:
-    """Make an untrained model of the asked size: SigLIP's tower, two matrices, a Llama."""
+    """Make an untrained model of the asked size: SigLIP's vision encoder, two matrices, a Llama."""
     tokenizer = processor.tokenizer
     config = LlavaConfig(
         vision_config=SiglipVisionConfig(
@@ -348,7 +348,7 @@ pipeline_tag: image-text-to-text
 ---
 # tiny-vlm
 
-A LLaVA of {report.parameters:,} parameters, for tests and demonstrations: SigLIP's tower, two matrices, and a Llama. It
+A LLaVA of {report.parameters:,} parameters, for tests and demonstrations: SigLIP's encoder, two matrices, a Llama. It
 says which shapes an image shows, their colour, how many there are and where, and compares two images. It knows
 nothing else.
 
@@ -447,7 +447,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--seed", type=int, default=0, help="of the weights and the images (%(default)s)"
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="of tower and text (%(default)s)")
+    parser.add_argument(
+        "--layers", type=int, default=4, help="of vision encoder and text (%(default)s)"
+    )
     parser.add_argument("--hidden", type=int, default=128, help="a multiple of 64 (%(default)s)")
     return parser.parse_args(argv)
 

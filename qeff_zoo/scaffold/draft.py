@@ -81,7 +81,7 @@ def propose(model: str) -> Proposal:
         model: Hub id, folder or config.json; only the configuration is read.
 
     Raises:
-        UnsupportedModelError: transformers has no such text model, or it has no single tower.
+        UnsupportedModelError: transformers has no such text model, or it is not a single text model.
         ZooError: There is a recipe already, or the configuration cannot be read.
 
     Example:

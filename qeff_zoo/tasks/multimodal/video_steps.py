@@ -11,7 +11,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks.multimodal.session import Prepared
-from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
+from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, GRID, KEPT, VIDEO_GRID, VIDEO_MERGE
 
 #: Timestamp of each step in seconds, among the arrays of a processor.
 TIMES = "timestamps"
@@ -83,7 +83,7 @@ def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def _count(prepared: Mapping[str, Any]) -> int:
-    if grid := {GRID, FILM_GRID} & prepared.keys():
+    if grid := {GRID, VIDEO_GRID} & prepared.keys():
         return int(np.asarray(prepared[grid.pop()]).reshape(3)[0])
     return len(prepared["pixel_values"])
 
@@ -91,9 +91,9 @@ def _count(prepared: Mapping[str, Any]) -> int:
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Return the temporal steps of a video as images, which do not attend to one another."""
     if KEPT in prepared:
-        steps, height, width = (int(one) for one in prepared[FILM_GRID].reshape(3))
+        steps, height, width = (int(one) for one in prepared[VIDEO_GRID].reshape(3))
         parts = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
-        alike = {FILM_GRID: np.array([[1, height, width]]), FILM_MERGE: prepared[FILM_MERGE]}
+        alike = {VIDEO_GRID: np.array([[1, height, width]]), VIDEO_MERGE: prepared[VIDEO_MERGE]}
         return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in parts]
     if GRID not in prepared:
         own = "pixel_values", TIMES, DURATION
