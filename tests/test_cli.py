@@ -116,6 +116,7 @@ TABLE = [
      rf"build_key  {KEY}\n$", ""),
     ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",
      r"--weights is 'int3'.*--ctx-len is 0.*--pooling does not apply"),
+    ("plan-misspelled", "plan {llama} --target qiac", 1, "", r"expected one of ort, .*[.] Did you mean 'qaic'[?] Correct it[.]\n$"),
     ("plan-qaic", "plan {llama} --target qaic --num-devices 2", 0,
      r"command    qaic-compile -aic-hw -aic-hw-version=ai100 -m=model.onnx .* -aic-binary-dir=qpc\n$", ""),
     ("plan-qaic-warns", "plan {llama} --target qaic --mdts-mos 2", 0, r"-mdts-mos=2", "retained states without their"),

@@ -477,6 +477,7 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "others",
         nargs="*",
+        default=[],
         metavar="PACKAGE",
         help="further packages, each loaded on its first request; NAME=PACKAGE sets a model name",
     )

@@ -26,7 +26,7 @@ from qeff_zoo.package.manifest import (
 
 _DIGITS = 8
 _NAMED = re.compile(r"(?:(?:packages/)?([^/·\s]+)(?:/|\s*·\s*))?(?:qz1-)?([0-9a-f]{8,64})")
-_KEY = re.compile(r"(q[a-z]1-[0-9a-f]{8})[0-9a-f]{56}")
+_KEY = re.compile(r"((?:q[a-z]|tx)1-[0-9a-f]{8})[0-9a-f]{56}")
 
 
 def short_name(path: str) -> str:
