@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from test_audio_text import RATE, recorded, sound
 from test_media_recipes import session_of
-from test_several_models import EOS, saved, tokenizer
+from test_omni_models import EOS, saved, tokenizer
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
 from qeff_zoo import bench, pipeline

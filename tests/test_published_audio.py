@@ -31,7 +31,7 @@ from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
 FACTS = {name: published.read(name) for name in published.names("sounds")}
-#: Feature extractors of transformers that need torchaudio, which is not installed; `test_block_sounds` compares them.
+#: Feature extractors of transformers that need torchaudio, which is not installed; `test_audio_blocks` compares them.
 NEED_TORCHAUDIO = "GraniteSpeechFeatureExtractor", "GraniteSpeech5FeatureExtractor"
 #: Types whose logits are compared in any case: their published flags are no recipe's tiny model's.
 SHAPED = "lasr_ctc", "moonshine", "qwen2_audio", "voxtral", "wav2vec2_bert", "wav2vec2_conformer"

@@ -2,7 +2,7 @@
 """A checkpoint of several models, in the published form, of which the one that writes is built and answers.
 
 About pictures and videos; `test_any_to_any` compares what it answers about sounds beside them, and
-`test_windowed_sounds` about sounds alone.
+`test_audio_windows` about sounds alone.
 """
 
 import copy
