@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine in a process of its own: it opens a model, then generates each time it is told to.
+"""An engine in a process of its own: it opens a model, then generates at each request.
 
     python engines.py '{"engine": "qeff-zoo", "model": DIR, "threads": 2}'
 
@@ -8,7 +8,7 @@ JSON once the model is open, and one a turn. What is timed is the same of every 
 
     ttft_s     from the call until the first token is known
     total_s    until the last is: greedy, EOS ignored
-    ttft_cpu_s, total_cpu_s    the same in CPU time of the process, where an engine tells
+    ttft_cpu_s, total_cpu_s    the same in CPU time of the process, if the engine reports it
 
 Only the standard library and numpy are imported before an engine is, since each peer has a Python of its own.
 """
@@ -34,7 +34,7 @@ _FUNCTIONS = 12  # of a profile
 
 
 def qeff_zoo(model: str, threads: int) -> Turn:
-    """Open a package; what its graph takes is timed too, to tell what the host adds."""
+    """Open a package; what its graph takes is timed too, to find what the host adds."""
     import onnxruntime
 
     calls: list[float] = []
@@ -82,7 +82,7 @@ def stream(model: str, threads: int) -> Turn:
 
 
 def profile(model: str, threads: int) -> Turn:
-    """Open a package, to tell where the host's time goes: the functions that take the most of their own."""
+    """Open a package, to find where the host's time goes: the functions that take the most of their own."""
     import cProfile
 
     from qeff_zoo import load
@@ -194,19 +194,21 @@ def openvino_genai(model: str, threads: int) -> Turn:
         (prompt,) = prompts
         choices = genai.GenerationConfig(max_new_tokens=generation_len, ignore_eos=True)
         clocks = _Clocks()
-        told: list[int] = []
+        seen: list[int] = []
 
-        class Told(genai.StreamerBase):  # type: ignore[misc]
+        class FirstToken(genai.StreamerBase):  # type: ignore[misc]
             def write(self, tokens: object) -> Any:
-                if not told:
+                if not seen:
                     clocks.first()
-                told.append(0)
+                seen.append(0)
                 return genai.StreamingStatus.RUNNING
 
             def end(self) -> None:
-                """Nothing is left to tell."""
+                """Do nothing at the end."""
 
-        found = opened.generate(openvino.Tensor(np.array([prompt], np.int64)), choices, Told())
+        found = opened.generate(
+            openvino.Tensor(np.array([prompt], np.int64)), choices, FirstToken()
+        )
         return {**clocks.last(), "tokens": [found.tokens[0]]}
 
     return turn

@@ -143,7 +143,7 @@ def timed(command: Sequence[str], home: Path, cwd: Path | None = None) -> tuple[
 
 
 def sample(used: dict[tuple[int, float], float], over: threading.Event) -> None:
-    """Note the CPU seconds of each process below this one; nobody waits for Ray's workers, so no parent has theirs."""
+    """Note the CPU seconds of each process below this one; Ray's workers are not waited for, so no parent has them."""
     while not over.wait(_SAMPLING):
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):

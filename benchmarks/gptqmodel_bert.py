@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPTQModel's GPTQ on an encoder, which GPTQModel itself has no definition of.
 
-Its class `GPTQ` rounds one linear layer, told its inputs. It is called here as GPTQModel calls it of a Llama: layer
+Its class `GPTQ` rounds one linear layer, given its inputs. It is called here as GPTQModel calls it of a Llama: layer
 by layer, those of one input together, each given what the rounded ones before it make of the texts.
 """
 

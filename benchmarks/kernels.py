@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _packages(cache: Path, name: str) -> dict[str, str]:
-    """Build a model both ways, each in a store of its own: its key does not tell them apart."""
+    """Build a model both ways, each in a store of its own: its key does not distinguish them."""
     folder = save(cache / f"kernels-{name}", partial(_model, name))
     commands = {"native": BUILD, "portable": (sys.executable, __file__, _PORTABLE, "build")}
     return {

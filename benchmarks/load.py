@@ -286,13 +286,13 @@ def _body(**asked: Any) -> bytes:
 
 
 def _shown() -> bytes:
-    return next(iter(sorted((_CHECKPOINT / "pictures").iterdir()))).read_bytes()
+    return next(iter(sorted((_CHECKPOINT / "images").iterdir()))).read_bytes()
 
 
-def _blank(width: int, height: int, told: tuple[int, int] | None = None) -> bytes:
+def _blank(width: int, height: int, claimed: tuple[int, int] | None = None) -> bytes:
     """Write an image of one bit a pixel, whose header may promise another size."""
     line = bytes(1 + (width + 7) // 8)
-    header = struct.pack(">IIBBBBB", *(told or (width, height)), 1, 0, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", *(claimed or (width, height)), 1, 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(line * height, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -321,20 +321,20 @@ def _voice(number: int) -> bytes:
     return file.getvalue()
 
 
-def _heard(sound: bytes) -> bytes:
-    played = {"data": base64.b64encode(sound).decode(), "format": "flac"}
+def _audio_request(audio: bytes) -> bytes:
+    played = {"data": base64.b64encode(audio).decode(), "format": "flac"}
     content = [{"type": "input_audio", "input_audio": played}]
     return _body(messages=[{"role": "user", "content": content}])
 
 
-def _form(sound: bytes) -> bytes:
+def _form(audio: bytes) -> bytes:
     field = 'Content-Disposition: form-data; name="{}"'
     values = {"model": _SPEECH, "language": "en", "stream": "true"}
     head = "".join(
         f"--b\r\n{field.format(name)}\r\n\r\n{value}\r\n" for name, value in values.items()
     )
     head += f'--b\r\n{field.format("file")}; filename="a.flac"\r\n\r\n'
-    return head.encode() + sound + b"\r\n--b--\r\n"
+    return head.encode() + audio + b"\r\n--b--\r\n"
 
 
 # --- attacks -------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ ATTACKS: dict[str, Callable[[Client], Any]] = {
     "lists": lambda client: _sent(client, "completions", _LISTS),
     "expression": lambda client: _sent(client, "completions", _REGEX),
     "recording in a chat": lambda client: _sent(
-        client, "chat/completions", _heard(_silence(1, 8, _CLAIM))
+        client, "chat/completions", _audio_request(_silence(1, 8, _CLAIM))
     ),
     "claimed recording": lambda client: _uploaded(client, 1, 8, _CLAIM),
     "recording of 44 GB": lambda client: _uploaded(client, 1, 8, _GIGABYTES),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim: pictures are encoded and prompts run as fast as by llama.cpp's mtmd at the same bits.
+"""Claim: images are encoded and prompts run as fast as by llama.cpp's mtmd at the same bits.
 
 Takes the LLaVA of `vision.py`, builds it in each storage, and writes it as GGUF files of the same bits by
 `mtmd_peer.py`: 8.5 for each weight of int8 and Q8_0, 8 of w8a8, 4.6 and 4.5 of int4 and Q4_0. A package and llama.cpp,
-in a process of its own, take turns at the same picture and prompt; that both compute the same is said by the distance
+in a process of its own, take turns at the same image and prompt; that both compute the same is said by the distance
 of their features and by the first token. Judged is CPU time on one thread. Prints JSON.
 
     python benchmarks/mtmd.py --peer PYTHON [--weights fp32 w8a8 int8 int4] [--repeat 5] [--cache DIR]
@@ -45,7 +45,7 @@ def main() -> None:
     facts["packages"]["llama-cpp-python"] = version.stdout.strip()
     checkpoint = save(arguments.cache / "llava-0.5b", make)
     found = {weights: compare(arguments, checkpoint, weights) for weights in arguments.weights}
-    tokens = {"picture": (SIDE // 16) ** 2, "text": TEXT}
+    tokens = {"image": (SIDE // 16) ** 2, "text": TEXT}
     answer = {"machine": facts, "tokens": tokens, "at least": _TIE, "weights": found}
     json.dump(answer, sys.stdout, indent=1)
     sys.stdout.write("\n")
@@ -76,11 +76,11 @@ def compare(arguments: argparse.Namespace, checkpoint: Path, weights: str) -> di
         ) as peer,
     ):
         for _ in range(arguments.repeat + 1):
-            picture = random.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+            image = random.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
             text = random.integers(0, 100_000, TEXT).tolist()
-            pixels = (picture.transpose(2, 0, 1)[None] / np.float32(255) - 0.5) / 0.5
-            np.save(Path(name, "picture.npy"), picture)
-            theirs = _ask(peer, {"pixels": str(Path(name, "picture.npy")), "text": text})
+            pixels = (image.transpose(2, 0, 1)[None] / np.float32(255) - 0.5) / 0.5
+            np.save(Path(name, "image.npy"), image)
+            theirs = _ask(peer, {"pixels": str(Path(name, "image.npy")), "text": text})
             mine = ours(session, pixels, text)
             (features,) = session.reader.look({"pixel_values": pixels}).features.values()
             apart = np.linalg.norm(features - np.load(theirs["features"]))

@@ -8,7 +8,7 @@ For a Python with `gguf` and `llama-cpp-python`. llama.cpp's own converter knows
 of both files is of the kind asked for; the patches' convolution and what has one axis stay float32.
 
 `serve` reads a line of JSON for each turn: the path of an array (height, width, 3) of bytes, and token ids of the text
-behind the picture. It answers with CPU seconds on one thread, the likeliest token, and where it left the features.
+behind the image. It answers with CPU seconds on one thread, the likeliest token, and where it left the features.
 """
 
 import ctypes
@@ -57,24 +57,24 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
     config = json.loads((checkpoint / "config.json").read_bytes())
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
-    text, tower = (
+    text, encoder = (
         gguf.GGUFWriter(unfinished / name, architecture)
         for name, architecture in zip(_FILES, ("qwen2", "clip"), strict=True)
     )
     said = config["text_config"]
     size = said["hidden_size"] // said["num_attention_heads"]
     write_config(text, {**said, "head_dim": size, **said["rope_parameters"]})
-    _describe_tower(tower, config)
+    _describe_encoder(encoder, config)
     stored = gguf.GGMLQuantizationType[kind]
     for name, values in tensors(checkpoint):
         if "post_layernorm." in name:
             continue  # transformers' LLaVA takes the last layer's states as they are
         whole = (values.astype(np.uint32) << 16).view(np.float32)
-        writer = text if "language_model." in name else tower
+        writer = text if "language_model." in name else encoder
         rounds = whole.ndim == 2 and "position_embedding" not in name
         to = stored if rounds else gguf.GGMLQuantizationType.F32
         writer.add_tensor(_renamed(name), gguf.quants.quantize(whole, to), raw_dtype=to)
-    for writer in (text, tower):
+    for writer in (text, encoder):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -82,7 +82,7 @@ def convert(checkpoint: Path, folder: Path, kind: str = "F32") -> None:
     unfinished.rename(folder)
 
 
-def _describe_tower(writer: Any, config: Mapping[str, Any]) -> None:
+def _describe_encoder(writer: Any, config: Mapping[str, Any]) -> None:
     vision = config["vision_config"]
     writer.add_string("clip.projector_type", "mlp")
     for name in ("clip.has_vision_encoder", "clip.has_llava_projector", "clip.use_gelu"):
@@ -99,7 +99,7 @@ def _describe_tower(writer: Any, config: Mapping[str, Any]) -> None:
     for name, number in numbers.items():
         writer.add_uint32(f"clip.vision.{name}", number)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", vision["layer_norm_eps"])
-    # Unless told, it leaves out the last layer, as LLaVA 1.5 does.
+    # By default it leaves out the last layer, as LLaVA 1.5 does.
     writer.add_array("clip.vision.feature_layer", [vision["num_hidden_layers"]])
     for name in ("image_mean", "image_std"):
         writer.add_array(f"clip.vision.{name}", [0.5] * 3)
@@ -133,22 +133,22 @@ class Peer:
         from llama_cpp import mtmd_cpp
 
         self.llama, self.mtmd = llama_cpp, mtmd_cpp
-        text, tower = (str(folder / name).encode() for name in _FILES)
+        text, encoder = (str(folder / name).encode() for name in _FILES)
         model = llama_cpp.llama_model_load_from_file(text, llama_cpp.llama_model_default_params())
         choices = llama_cpp.llama_context_default_params()
         choices.n_ctx = choices.n_batch = choices.n_ubatch = _CONTEXT
         choices.n_threads = choices.n_threads_batch = 1
         self.context = llama_cpp.llama_init_from_model(model, choices)
-        told = mtmd_cpp.mtmd_context_params_default()
-        told.use_gpu, told.n_threads, told.print_timings = False, 1, False
-        self.reader = mtmd_cpp.mtmd_init_from_file(tower, model, told)
+        settings = mtmd_cpp.mtmd_context_params_default()
+        settings.use_gpu, settings.n_threads, settings.print_timings = False, 1, False
+        self.reader = mtmd_cpp.mtmd_init_from_file(encoder, model, settings)
         self.vocab, self.width = (
             llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)),
             llama_cpp.llama_model_n_embd(model),
         )
 
     def turn(self, pixels: Any, text: list[int]) -> tuple[dict[str, Any], Any]:
-        """Encode a picture and run it and a text; return figures and features."""
+        """Encode an image and run it and a text; return figures and features."""
         llama, mtmd = self.llama, self.mtmd
         chunks = self._prepared(pixels)
         chunk = mtmd.mtmd_input_chunks_get(chunks, 0)

@@ -27,7 +27,7 @@ from measuring import machine, measure
 PACKAGES = ("qeff-zoo", "transformers", "torch", "numpy", "pillow", "onnxruntime")
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _CHECKPOINT, _RECORDING = _EXAMPLES / "tiny-vlm", _EXAMPLES / "speech.wav"
-_IMAGE = _CHECKPOINT / "pictures" / "four-blue-crosses.png"
+_IMAGE = _CHECKPOINT / "images" / "four-blue-crosses.png"
 _MOST = 2.0  # times the start with the package's own code
 #: Class by family, of those that run without torch and make the same arrays.
 _FAMILIES = {
@@ -53,13 +53,13 @@ from PIL import Image
 from transformers.models.{family}.image_processing_pil_{family} import {name}ImageProcessorPil
 {name}ImageProcessorPil()(images=[[Image.open("{image}").convert("RGB")]], return_tensors="np")
 """
-_OWN_SOUND = """
+_OWN_AUDIO = """
 from qeff_zoo.media.features import find
 from qeff_zoo.media.audio import read_audio
 features = find({{"feature_extractor_type": "WhisperFeatureExtractor"}})
 features.compute(read_audio("{recording}", features.rate))
 """
-_TRANSFORMERS_SOUND = """
+_TRANSFORMERS_AUDIO = """
 from transformers.models.whisper.feature_extraction_whisper import WhisperFeatureExtractor
 from qeff_zoo.media.audio import read_audio
 WhisperFeatureExtractor()(read_audio("{recording}", 16000), sampling_rate=16000, return_tensors="np")
@@ -114,8 +114,8 @@ def main() -> None:
         for family, name in _FAMILIES.items()
     }
     processes["whisper"] = _beside(
-        _python(_HIDE + _OWN_SOUND.format(**names)),
-        _python(_HIDE + _TRANSFORMERS_SOUND.format(**names)),
+        _python(_HIDE + _OWN_AUDIO.format(**names)),
+        _python(_HIDE + _TRANSFORMERS_AUDIO.format(**names)),
         turns,
     )
     commands = _commands(arguments.speech, turns)
@@ -135,10 +135,18 @@ def _commands(speech: str | None, turns: int) -> dict[str, Any]:
         own, other = _HIDE + _MAIN, _HIDE + _REPLACE + _MAIN
         found = {"run --image": _beside(_python(own, *run), _python(other, *run), turns)}
         if speech:
-            hearing = _build(speech)
-            run_sound = ["run", hearing, str(_RECORDING), "--generation-len", "4", "--threads", "1"]
+            audio_package = _build(speech)
+            run_audio = [
+                "run",
+                audio_package,
+                str(_RECORDING),
+                "--generation-len",
+                "4",
+                "--threads",
+                "1",
+            ]
             found["run RECORDING"] = _beside(
-                _python(own, *run_sound), _python(other, *run_sound), turns
+                _python(own, *run_audio), _python(other, *run_audio), turns
             )
         seeing = _PREPARE.format(image=_IMAGE)
         serve = ["serve", package, "--port", "0", "--threads", "1"]

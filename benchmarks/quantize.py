@@ -197,11 +197,11 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         ]
         for number, (other, wishes) in enumerate(chosen):
             asked_for = QuantizeOptions(tokens=asked.tokens, **wishes)
-            if asked.flags not in told(asked_for):
+            if asked.flags not in flags_of(asked_for):
                 continue
             made = quantize(str(_LLAMA), Path(name, str(number)), asked_for, text=text)
             values = floats_of(made.path)
-            yield row(f"quantize {told(asked_for)}", made.bits_per_weight, values, other)
+            yield row(f"quantize {flags_of(asked_for)}", made.bits_per_weight, values, other)
 
 
 def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
@@ -212,7 +212,7 @@ def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
     return {"nats": round(float(each.mean()), 5), "standard_error": round(error, 5)}
 
 
-def told(wishes: QuantizeOptions) -> str:
+def flags_of(wishes: QuantizeOptions) -> str:
     """Return the flags of a command."""
     flags = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
     flags += f" --group-size {wishes.group_size} --zero-points" * wishes.zero_points
@@ -323,10 +323,10 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         for number, choices in enumerate(chosen):
             wishes = QuantizeOptions(tokens=8192, **choices)
-            if asked.flags not in told(wishes):
+            if asked.flags not in flags_of(wishes):
                 continue
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))
-            yield row(f"quantize {told(wishes)}", made.bits_per_weight, floats_of(made.path))
+            yield row(f"quantize {flags_of(wishes)}", made.bits_per_weight, floats_of(made.path))
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def _write_by(engine: Engine, arguments: argparse.Namespace) -> dict[str, dict[s
 def _beside(
     session: TextGenerationSession, ways: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Write texts of one kind, and of several, beside each other; judge that drafts cost nobody much."""
+    """Write texts of one kind, and of several, beside each other; judge that drafts slow no text much."""
     by_kind: dict[str, list[_Text]] = defaultdict(list)
     for kind, *text in _texts(arguments.kinds, arguments.tokens):
         by_kind[kind].append((text[0], text[1]))

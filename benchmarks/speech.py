@@ -72,8 +72,8 @@ for line in sys.stdin:
             out.setsampwidth(2)
             out.setframerate(16000)
             out.writeframes((part * 32767).astype(np.int16).tobytes())
-        sound = genai.Audios.open_bytes(file.getvalue())
-        inputs = processor(["<|startoftranscript|>"], audios=sound)
+        audio = genai.Audios.open_bytes(file.getvalue())
+        inputs = processor(["<|startoftranscript|>"], audios=audio)
         parameters = genai.GeneratorParams(model)
         parameters.set_search_options(do_sample=False, num_beams=1, max_length=448, batch_size=1)
         generator = genai.Generator(model, parameters)
@@ -155,7 +155,7 @@ def main() -> None:
             for file, most in ((recording, 0), (beginning, 1))
         )
     answer = {
-        "machine": facts, "seconds of sound": round(seconds, 1), **judged(turns, seconds),
+        "machine": facts, "seconds of audio": round(seconds, 1), **judged(turns, seconds),
         "first token": judged(firsts, _LONGEST),
     }  # fmt: skip
     json.dump(answer, sys.stdout, indent=1)
@@ -216,7 +216,7 @@ def judged(turns: list[dict[str, dict[str, Any]]], seconds: float) -> dict[str, 
     medians = {
         who: {
             "cpu s": round(statistics.median(turn[who]["cpu"] for turn in turns), 3),
-            "of the sound's length": round(
+            "of the recording's length": round(
                 statistics.median(turn[who]["cpu"] for turn in turns) / seconds, 4
             ),
         }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: in w8a8 pictures are encoded and prompts run 1.5 times as fast as by transformers; export hardly grows.
+"""Claims: in w8a8 images are encoded and prompts run 1.5 times as fast as by transformers; export hardly grows.
 
 Makes a LLaVA of random weights once: SigLIP base at 384 pixels and Qwen2 0.5 B. Builds it in each storage, opens the
-packages and transformers' model in float32 in one process, and lets them take turns at the same picture and prompt.
+packages and transformers' model in float32 in one process, and lets them take turns at the same image and prompt.
 Judged is CPU time on one thread; ONNX Runtime's profile says how much of it products of matrices take, which bounds
 what else could be won. The shapes of Qwen2.5-VL are exported from their configs, each in a process that is
 measured from outside. Prints JSON.
@@ -30,7 +30,7 @@ PACKAGES = ("qeff-zoo", "torch", "transformers", "onnxruntime")
 _LEAST = 1.5
 _EXPORT = {"cpu_seconds": 40, "peak_rss_bytes": 1.5e9}
 _DEPTH_RATIO = 1.3  # of 72 B to 7 B
-SIDE, TEXT = 384, 64  # pixels; tokens beside the picture's
+SIDE, TEXT = 384, 64  # pixels; tokens beside the image's
 _PLACEHOLDER = 151_655
 _QWEN = {
     "7b": {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28}
@@ -133,7 +133,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def ours(session: Any, pixels: Any, text: list[int]) -> dict[str, float]:
-    """Encode a picture and run it and a text by a package; return CPU seconds and the first token."""
+    """Encode an image and run it and a text by a package; return CPU seconds and the first token."""
     session.reader.forget()
     begun = time.process_time()
     request = session.request(
@@ -164,7 +164,7 @@ def _theirs(model: Any, pixels: Any, text: list[int]) -> dict[str, float]:
 def _judged(turns: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Return medians of CPU seconds, and of ratios within a turn."""
     names = [name for name in turns[0] if name.startswith("qeff-zoo")]
-    whole: dict[str, Any] = {"tokens": {"picture": (SIDE // 16) ** 2, "text": TEXT}}
+    whole: dict[str, Any] = {"tokens": {"image": (SIDE // 16) ** 2, "text": TEXT}}
     whole["cpu seconds"] = {
         name: {
             part: round(statistics.median(turn[name][part] for turn in turns), 3)

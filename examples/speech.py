@@ -24,7 +24,7 @@ def main() -> None:
     paths = [Path(one) for one in recordings] or [RECORDING]
     for path, found in zip(paths, session.transcribe(paths), strict=True):
         print(f"{path.name}, {found.seconds:.1f} s: {found.text}")
-        for part in found.words or found.segments:  # CTC tells words, Whisper segments
+        for part in found.words or found.segments:  # CTC returns words, Whisper segments
             print(f"  {part.start:6.2f} {part.end:6.2f}  {part.text}")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a model that sees about a picture.
+"""Ask a vision-language model about an image.
 
-python examples/vision.py MODEL PICTURE QUESTION   # without, examples/tiny-vlm about a picture that it never saw
+python examples/vision.py MODEL IMAGE QUESTION   # without, examples/tiny-vlm about an untrained image
 """
 
 import sys
@@ -11,16 +11,16 @@ from pathlib import Path
 from qeff_zoo import QEFFAutoModelForImageTextToText
 
 TINY = Path(__file__).parent / "tiny-vlm"
-PICTURE = TINY / "pictures" / "two-yellow-crosses.png"
+IMAGE = TINY / "images" / "two-yellow-crosses.png"
 
 
 def main() -> None:
     """Do it."""
     tiny = not sys.argv[1:]
-    name, picture, question = [str(TINY), str(PICTURE), "What is this?"] if tiny else sys.argv[1:]
+    name, image, question = [str(TINY), str(IMAGE), "What is this?"] if tiny else sys.argv[1:]
     model = QEFFAutoModelForImageTextToText.from_pretrained(name)
     print("package:", model.compile(prefill_seq_len=32, ctx_len=256 if tiny else 2048))
-    info = model.generate(prompts=[question], images=[picture], generation_len=16)
+    info = model.generate(prompts=[question], images=[image], generation_len=16)
     print(f"{question} -> {info.generated_texts[0]!r}", info, sep="\n")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
-from qeff_zoo.errors import PackageError
+from qeff_zoo.errors import PackageError, did_you_mean
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from qeff_zoo.quantizer.options import Quantized
     from qeff_zoo.runtime import Session
     from qeff_zoo.runtime.speculation import Acceptance
-
-#: Least similarity of a misspelled name and that of a package.
-_TYPO = 0.8
 
 
 def build(
@@ -235,15 +232,12 @@ def find_package(reference: str) -> Package:
     """
     if found := find_here(reference):
         return found
-    from difflib import get_close_matches  # for an error alone
-
     made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     store = Store()
     ours = [one.name for one in _packages(store) if store.is_built_here(one.build_key)]
-    near = get_close_matches(reference, {*ours, *(Path(one).name for one in ours)}, 1, _TYPO)
-    advice = f"Did you mean {near[0]!r}? " if near else ""
+    near = did_you_mean(reference, {*ours, *(Path(one).name for one in ours)})
     raise PackageError(
-        f"No package at {reference!r}: neither a folder nor a key or model name in the store. {advice}Run `qeff-zoo "
+        f"No package at {reference!r}: neither a folder nor a key or model name in the store.{near} Run `qeff-zoo "
         f"cache ls` to see what is there, or {made}`qeff-zoo build MODEL` to have one."
     )
 
@@ -255,7 +249,7 @@ def find_usable(reference: str, announce: Callable[[str], None] = lambda _: None
 
     Args:
         reference: Argument of `find_package`, or of `pull`.
-        announce: Told in a line what is pulled from where.
+        announce: Callback for a line that names what is pulled from where.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.

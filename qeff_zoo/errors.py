@@ -30,7 +30,7 @@ ZooError                    base class: the user can act on it; the command line
 └── TrustError              a manifest or an index that the trust policy refuses
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 
@@ -174,6 +174,29 @@ class PublishError(ZooError):
 
 class TrustError(ZooError):
     """The trust policy refuses a manifest, or an index is older than the cached one."""
+
+
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    show: Callable[[str], str] = repr,
+    *,
+    most: int = 1,
+    cutoff: float = 0.75,
+) -> str:
+    """Return the question for the nearest names, after a space: " Did you mean 'llama'?"; empty without a near name.
+
+    Args:
+        name: The unknown name.
+        known: Known names.
+        show: Function that writes a known name.
+        most: Maximum number of names.
+        cutoff: Least similarity, from 0 to 1.
+    """
+    from difflib import get_close_matches  # for an error alone
+
+    near = get_close_matches(name, [*known], most, cutoff)
+    return f" Did you mean {' or '.join(map(show, near))}?" if near else ""
 
 
 def is_panic(kind: type[BaseException] | None) -> bool:

@@ -63,7 +63,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoundShape(Shape):
+class AudioShape(Shape):
     """Sizes of a package that decodes from audio of any length.
 
     Args:
@@ -160,7 +160,7 @@ class Recipe:
         special: Description of what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Transforms in the order of their application.
         images: Image input of a model that reads images.
-        towers: Image inputs by `model_type` of the vision config, for vision encoders that differ from `images`.
+        vision_encoders: Image inputs by `model_type` of the vision config, if they differ from `images`.
         audio: Audio input of a model that reads audio.
         speech: Decoder prompt of a speech model; None if generation_config.json sets it.
         submodels: Encoders and decoders that it may consist of; None if both are of its own architecture.
@@ -193,7 +193,7 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     images: ImageEncoder | None = None
-    towers: Mapping[str, ImageEncoder] = field(default_factory=dict)
+    vision_encoders: Mapping[str, ImageEncoder] = field(default_factory=dict)
     audio: "AudioEncoder | None" = None
     speech: Speech | None = None
     submodels: SubModels | None = None
@@ -339,7 +339,7 @@ ENCODER_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),
 }
 #: Lengths in samples at 16,000 per second.
-SOUND_SHAPES: Mapping[str, Shape] = {
+AUDIO_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(80_000, 240_000, 480_000)),
     "throughput": Shape(seq_lens=(480_000,), batch_size=8),
 }
@@ -354,11 +354,11 @@ WINDOW_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
 }
 #: The same for audio of any length, which the model transcribes in one pass.
-AUDIO_SEQ2SEQ_SHAPES: Mapping[str, SoundShape] = {
-    "latency": SoundShape(
+AUDIO_SEQ2SEQ_SHAPES: Mapping[str, AudioShape] = {
+    "latency": AudioShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
     ),
-    "throughput": SoundShape(
+    "throughput": AudioShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(480_000,), inputs_per_row=384, full_batch_size=8
     ),
 }

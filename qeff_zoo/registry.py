@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """model_type -> Recipe, by file name. Files are listed without being imported, and imported one at a time."""
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -14,15 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.errors import ExportError, UnsupportedModelError
+from qeff_zoo.errors import ExportError, UnsupportedModelError, did_you_mean
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
 
 #: Folders with recipes of the user's own, separated like PATH; they come before ours.
 RECIPES_ENV = "QEFF_ZOO_RECIPES"
 _PACKAGE = "qeff_zoo.recipes"
-#: Why key/value heads of a language model with a vision tower are not repeated.
-_BESIDE = "they are those of a language model beside a vision tower"
+#: Why key/value heads of a language model with a vision encoder are not repeated.
+_BESIDE = "they are those of a language model beside a vision encoder"
 
 
 def list_model_types() -> list[str]:
@@ -65,10 +64,9 @@ def find_recipe(model_type: str) -> Recipe:
         if name in _names(folder):
             return _read(_import(folder, name), name)
     known = list_model_types()
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    near = did_you_mean(name, known, most=3)
     raise UnsupportedModelError(
-        f"No recipe for model_type {model_type!r}.{guess} Run `qeff-zoo list` for the {len(known)} supported types, or "
+        f"No recipe for model_type {model_type!r}.{near} Run `qeff-zoo list` for the {len(known)} supported types, or "
         f"`qeff-zoo new` to write recipes/{name}.py."
     )
 
@@ -83,9 +81,9 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         UnsupportedModelError: There is none.
     """
     recipe = find_recipe(config["model_type"])
-    tower = config.get("vision_config")
-    if isinstance(tower, Mapping) and tower.get("model_type") in recipe.towers:
-        recipe = replace(recipe, images=recipe.towers[tower["model_type"]])
+    vision = config.get("vision_config")
+    if isinstance(vision, Mapping) and vision.get("model_type") in recipe.vision_encoders:
+        recipe = replace(recipe, images=recipe.vision_encoders[vision["model_type"]])
     if recipe.media:
         recipe = replace(recipe, fixed_kv_heads=_BESIDE)
     inner = config.get("text_config")

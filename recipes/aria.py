@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aria, `transformers.models.aria`: Idefics 3's tower, whose rows learned queries sum up, and experts."""
+"""Aria, `transformers.models.aria`: Idefics 3's vision encoder, whose rows learned queries sum up, and experts."""
 
 from dataclasses import replace
 

@@ -11,6 +11,6 @@ RECIPE = replace(
     QWEN2_AUDIO,
     model_type="audioflamingo3",
     architectures=("AudioFlamingo3ForConditionalGeneration",),
-    special="Ten minutes of sound at most, in windows of 30 seconds that do not hear one another; 25 rows a second.",
+    special="Ten minutes of audio at most, in independent windows of 30 seconds; 25 rows a second.",
     audio=AudioWindows(mask="input_features_mask", windows=20),
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BLIP, `transformers.models.blip`: captions of images, and how a caption that was begun goes on.
 
-Unusual: its forward is that of a tower and a decoder in turn, and `generate` is the decoder's: what begins and ends an
-answer stands in the decoder's configuration alone.
+Unusual: its forward is that of a vision encoder and a decoder in turn, and `generate` is the decoder's: its first and
+last tokens are in the decoder's configuration alone.
 """
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
@@ -26,7 +26,7 @@ RECIPE = Recipe(
     model_type="blip",
     architectures=("BlipForConditionalGeneration",),
     task="image-to-text",
-    special="A tower, and a decoder that asks of what it read in every layer, of another width.",
+    special="A vision encoder, and a decoder that asks of what it read in every layer, of another width.",
     answer_delimiters=("bos_token_id", "sep_token_id"),
     shapes=CAPTION_SHAPES,
     tiny=(

@@ -34,7 +34,7 @@ RECIPE = replace(
     COHERE,
     model_type="canary",
     architectures=("CanaryForConditionalGeneration",),
-    special="A Fast Conformer over mel features, shortened eight times; told what to write by a chat template.",
+    special="A Fast Conformer over mel features, shortened eight times; a chat template sets language and format.",
     speech=Speech(languages=tuple(_LANGUAGES.split()), translates=True),
     tiny=(Tiny(config=_TINY),),
 )

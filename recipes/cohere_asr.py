@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cohere Transcribe, `transformers.models.cohere_asr`: speech of 14 languages, selected in the request.
 
-Unusual: Parakeet's encoder over mel features, and a decoder of half its depth that is told how to write by ten tokens.
+Unusual: Parakeet's encoder over mel features, and a decoder of half its depth whose language and format ten tokens set.
 """
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Recipe, SoundShape, Speech, Tiny
+from qeff_zoo.recipe import AudioShape, Recipe, Speech, Tiny
 
 from ._tiny_parts import FAST_CONFORMER
 
@@ -34,7 +34,7 @@ _PROMPT_TOKENS = (
     "<|nodiarize|>",
 )
 _LANGUAGES = ("ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh")
-_SHAPE = SoundShape(prefill_seq_len=8, ctx_len=512, seq_lens=(3500,), inputs_per_row=8)
+_SHAPE = AudioShape(prefill_seq_len=8, ctx_len=512, seq_lens=(3500,), inputs_per_row=8)
 
 RECIPE = Recipe(
     model_type="cohere_asr",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-OCR 2, `transformers.models.deepseek_ocr2`: SAM's tower, whose rows as many queries read, and experts."""
+"""DeepSeek-OCR 2, `transformers.models.deepseek_ocr2`: SAM's vision encoder, as many learned queries, and experts."""
 
 from dataclasses import replace
 

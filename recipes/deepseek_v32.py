@@ -2,7 +2,7 @@
 """DeepSeek V3.2, `transformers.models.deepseek_v32`.
 
 Unusual: DeepSeek V3 with sparse attention. In each layer an indexer, with keys of its own in the cache, scores every
-earlier token, and attention sees the best `index_topk` of them. Its RoPE rotates halves, attention's interleaved pairs.
+earlier token, attention reads the best `index_topk` of them. Its RoPE rotates halves, attention's interleaved pairs.
 """
 
 from dataclasses import replace

@@ -13,7 +13,7 @@ RECIPE = replace(
     DEEPSEEK_VL,
     model_type="deepseek_vl_hybrid",
     architectures=("DeepseekVLHybridForConditionalGeneration",),
-    special="Two towers read an image in two sizes; a row has features of both, the finer ones of two layers.",
+    special="Two vision encoders read an image in two sizes; a row has features of both, the finer ones of two layers.",
     images=DeepSeekVlHybrid(),
     tiny=(Tiny(config={**DEEPSEEK_VL.tiny[0].config, "high_res_vision_config": SAM_VISION}),),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EXAONE 4.5, `transformers.models.exaone4_5`: Qwen2.5-VL's tower with grouped queries, and EXAONE 4."""
+"""EXAONE 4.5, `transformers.models.exaone4_5`: Qwen2.5-VL's vision encoder with grouped queries, and EXAONE 4."""
 
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuyu 8B, `transformers.models.fuyu`: a matrix makes rows of patches, and Persimmon reads them, without a tower."""
+"""Fuyu 8B, `transformers.models.fuyu`: Persimmon and a matrix that projects patches, without a vision encoder."""
 
 from dataclasses import replace
 

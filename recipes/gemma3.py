@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3 with images, `transformers.models.gemma3`: the tokens of an image see one another."""
+"""Gemma 3 with images, `transformers.models.gemma3`: bidirectional attention among the tokens of an image."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma3",
     architectures=("Gemma3ForConditionalGeneration",),
-    special="Tokens of an image see one another, in sliding layers too; an image is read in one call of prefill.",
+    special="Bidirectional attention within an image, in sliding layers too; an image is in one prefill call.",
     images=Gemma3(),
     compile_flags=GEMMA3_TEXT.compile_flags,
     tiny=(

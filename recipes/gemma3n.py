@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3n, `transformers.models.gemma3n`: images by a tower of the package timm, MobileNet V5; sounds in chunks."""
+"""Gemma 3n, `transformers.models.gemma3n`: images by a tower of the package timm, MobileNet V5; audio in chunks."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Tiny
 from .gemma3n_text import RECIPE as GEMMA3N_TEXT
 from .llava import RECIPE as LLAVA
 
-# Tokens of images and sounds come after those of the text, and have tables of their own.
+# Tokens of images and audio come after those of the text, and have tables of their own.
 _TEXT_CONFIG = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
 _VISION_CONFIG = {
     "model_type": "gemma3n_vision",
@@ -59,7 +59,7 @@ RECIPE = replace(
     model_type="gemma3n",
     architectures=("Gemma3nForConditionalGeneration",),
     requires=("timm",),
-    special="Convolutions, and attention among them, of the package timm, or sound in chunks; tables for their tokens.",
+    special="Convolutions, and attention among them, of the package timm, or audio in chunks; tables for their tokens.",
     images=Gemma3n(),
     audio=Gemma3nAudio(),
     tiny=(Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),),

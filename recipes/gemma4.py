@@ -40,7 +40,7 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma4",
     architectures=("Gemma4ForConditionalGeneration",),
-    special="Patches of images of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
+    special="Patches of images of any size, bidirectional in sliding layers; or audio in chunks.",
     images=Gemma4(),
     audio=AudioChunks(
         mask="input_features_mask",

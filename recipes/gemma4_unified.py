@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4 Unified, `transformers.models.gemma4_unified`: no tower, each patch of 48 pixels or 640 samples is a row."""
+"""Gemma 4 Unified, `transformers.models.gemma4_unified`: no encoders: a patch of 48 pixels or 640 samples is a row."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ RECIPE = replace(
     GEMMA4,
     model_type="gemma4_unified",
     architectures=("Gemma4UnifiedForConditionalGeneration",),
-    special="No tower: large patches become rows by one matrix and two tables of positions, samples by another.",
+    special="No encoders: large patches become rows by one matrix and two tables of positions, samples by another.",
     images=Gemma4(merged=True),
     audio=Gemma4UnifiedAudio(
         mask="input_features_mask",

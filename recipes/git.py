@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GIT, `transformers.models.git`: captions of images, and answers to questions that a caption begins with.
 
-Unusual: what a tower saw stands before the text in every layer, sees itself alone, and has no tokens in its places;
+Unusual: image features precede the text in every layer, attend to themselves alone, and have no tokens in their places;
 positions of tokens begin behind it at 0.
 """
 
@@ -28,7 +28,7 @@ RECIPE = Recipe(
     model_type="git",
     architectures=("GitForCausalLM",),
     task="image-to-text",
-    special="What was seen stands before the text in every layer, sees itself alone, and has no positions.",
+    special="Image features precede the text in every layer, attend to themselves alone, and have no positions.",
     shapes=CAPTION_SHAPES,
     tiny=(Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),),
 )

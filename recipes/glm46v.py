@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.6V, `transformers.models.glm46v`: GLM-4.1V's tower, and the text of that or of GLM-4.5V."""
+"""GLM-4.6V, `transformers.models.glm46v`: GLM-4.1V's vision encoder, and the text of that or of GLM-4.5V."""
 
 from dataclasses import replace
 from typing import Any

@@ -15,7 +15,7 @@ RECIPE = replace(
     VOXTRAL,
     model_type="glmasr",
     architectures=("GlmAsrForConditionalGeneration",),
-    special="Windows of 30 seconds that do not hear one another, 21 at most; an encoder with RoPE in half of a head.",
+    special="Independent windows of 30 seconds, 21 at most; an encoder with RoPE in half of a head.",
     audio=AudioWindows(mask="input_features_mask", windows=21),
     tiny=(
         Tiny(

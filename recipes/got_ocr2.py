@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GOT-OCR2, `transformers.models.got_ocr2`: SAM's tower, in windows with relative positions."""
+"""GOT-OCR2, `transformers.models.got_ocr2`: SAM's vision encoder, in windows with relative positions."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="got_ocr2",
     architectures=("GotOcr2ForConditionalGeneration",),
-    special="SAM's tower reads a page, in windows with relative positions, most of them.",
+    special="SAM's vision encoder reads a page, in windows with relative positions, most of them.",
     images=Images(),
     tiny=(
         Tiny(

@@ -15,7 +15,7 @@ RECIPE = replace(
     LLAVA,
     model_type="granite4_vision",
     architectures=("Granite4VisionForConditionalGeneration",),
-    special="Features of several layers of the tower are added before several of the text, in no token's place.",
+    special="Features of several vision layers are added before several text layers, in no token's place.",
     transforms=GRANITE.transforms,
     images=Granite4Vision(),
     tiny=(

@@ -34,7 +34,7 @@ RECIPE = replace(
     IDEFICS3,
     model_type="granite_docling",
     architectures=("GraniteDoclingForConditionalGeneration",),
-    special="Tiles that the prompt names; features of several layers of the tower; perhaps four times as many rows.",
+    special="Tiles that the prompt names; features of several vision layers; perhaps four times as many rows.",
     transforms=GRANITE.transforms,
     images=GraniteDocling(),
     tiny=(

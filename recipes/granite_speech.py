@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granite Speech, `transformers.models.granite_speech`: a Conformer in blocks, a Q-Former for each window, and Granite.
 
-Unusual: a sound of any length is read at once. Some checkpoints have an adapter beside them that is on only where a
-prompt has sounds: a package has it merged, and answers prompts with sounds alone.
+Unusual: audio of any length is encoded at once. Some checkpoints have an adapter beside them that is on only where a
+prompt has audio: a package has it merged, and accepts only prompts with audio.
 """
 
 from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
@@ -46,7 +46,7 @@ RECIPE = Recipe(
     model_type="granite_speech",
     architectures=("GraniteSpeechForConditionalGeneration",),
     task="audio-text-to-text",
-    special="Sound of any length, attended to in blocks of 4 seconds; an adapter for prompts with sounds is merged.",
+    special="Audio of any length, attended to in blocks of 4 seconds; an adapter for prompts with audio is merged.",
     transforms=GRANITE.transforms,
     audio=GraniteSpeechAudio(adapter="."),
     shapes=DECODER_SHAPES,

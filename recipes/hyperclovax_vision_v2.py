@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HyperCLOVA X SEED Think with images, `transformers.models.hyperclovax_vision_v2`: Qwen2.5-VL's tower."""
+"""HyperCLOVA X SEED Think with images, `transformers.models.hyperclovax_vision_v2`: Qwen2.5-VL's vision encoder."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ RECIPE = replace(
     LLAVA,
     model_type="hyperclovax_vision_v2",
     architectures=("HyperCLOVAXVisionV2ForConditionalGeneration",),
-    special="Qwen2.5-VL's tower and one matrix; RoPE with one axis.",
+    special="Qwen2.5-VL's vision encoder and one matrix; RoPE with one axis.",
     images=PatchGrid(),
     tiny=(
         Tiny(

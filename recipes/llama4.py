@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama 4 Scout and Maverick, `transformers.models.llama4`: tiles, and a tower with RoPE over rows and columns."""
+"""Llama 4 Scout and Maverick, `transformers.models.llama4`: tiles, and vision layers with RoPE by row and column."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ RECIPE = replace(
     LLAVA,
     model_type="llama4",
     architectures=("Llama4ForConditionalGeneration",),
-    special="Tiles that separators part, and the whole image; the tower rotates by row and column.",
+    special="Tiles that separators part, and the whole image; the vision encoder rotates by row and column.",
     images=Llama4(),
     tiny=(
         Tiny(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA 1.5 and its relatives, `transformers.models.llava`: a tower, two matrices, and any language model."""
+"""LLaVA 1.5 and its relatives, `transformers.models.llava`: a vision encoder, two matrices, and any language model."""
 
 from qeff_zoo.multimodal.families.pixtral import Pixtral
 from qeff_zoo.multimodal.images import Images
@@ -15,7 +15,7 @@ RECIPE = Recipe(
     special="Features of one size of image, through two matrices, in place of placeholder tokens.",
     images=Images(),
     # Images of any size, each line of which ends with a token, as of Mistral 3, but no patches are merged.
-    towers={"pixtral": Pixtral(merge=1)},
+    vision_encoders={"pixtral": Pixtral(merge=1)},
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

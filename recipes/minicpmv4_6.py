@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniCPM-V 4.6, `transformers.models.minicpmv4_6`: slices of an image, merged within the tower too, and Qwen3.5."""
+"""MiniCPM-V 4.6, `transformers.models.minicpmv4_6`: slices of an image, merged within the encoder too, and Qwen3.5."""
 
 from dataclasses import replace
 

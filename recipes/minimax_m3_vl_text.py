@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiniMax M3, text alone, `transformers.models.minimax_m3_vl`.
 
-Unusual: block-sparse attention. In some layers an indexer scores blocks of keys and attention sees the best ones
+Unusual: block-sparse attention. In some layers an indexer scores blocks of keys and attention reads the best ones
 and the nearest, each group of heads its own. Norms store weight - 1; gates are GPT-OSS's, clamped.
 """
 

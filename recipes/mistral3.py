@@ -16,7 +16,7 @@ RECIPE = replace(
     architectures=("Mistral3ForConditionalGeneration",),
     special="Images of any size, each line of which ends with a token; four rows become one.",
     images=Pixtral(),
-    towers={},
+    vision_encoders={},
     tiny=(
         Tiny(
             config={

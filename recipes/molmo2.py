@@ -56,7 +56,7 @@ RECIPE = replace(
     LLAVA,
     model_type="molmo2",
     architectures=("Molmo2ForConditionalGeneration",),
-    special="Rows of patches of overlapping crops are added to embeddings; tokens of all images see one another.",
+    special="Rows of patches of overlapping crops are added to embeddings; bidirectional attention among all images.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     images=Molmo2(
         video="<|video|>", video_processor="Molmo2VideoProcessor", stamp=("{:.1f} ", "", " ")

@@ -23,7 +23,7 @@ RECIPE = replace(
     AUDIO_FLAMINGO,
     model_type="musicflamingo",
     architectures=("MusicFlamingoForConditionalGeneration",),
-    special="Twenty minutes of sound at most, in windows of 30 seconds; a rotary embedding of window, row and time.",
+    special="Twenty minutes of audio at most, in windows of 30 seconds; a rotary embedding of window, row and time.",
     audio=MusicFlamingoAudio(
         mask="input_features_mask",
         windows=40,

@@ -19,7 +19,7 @@ RECIPE = replace(
     LLAVA,
     model_type="paligemma",
     architectures=("PaliGemmaForConditionalGeneration",),
-    special="All tokens of a prompt see one another; it is read in one call of prefill.",
+    special="Bidirectional attention within the prompt, which is one prefill call.",
     images=PaliGemma(),
     tiny=(
         Tiny(config={**_IMAGE_FIELDS, "text_config": _GEMMA}),

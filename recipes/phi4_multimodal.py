@@ -2,7 +2,7 @@
 """Phi-4 multimodal, `transformers.models.phi4_multimodal`: Phi-4-mini, SigLIP on tiles of an image, and a Conformer.
 
 Unusual: the decoder puts features among its embeddings itself. Adapters lie beside a checkpoint, one for images and
-one for sounds, which transformers leaves to its users: a package has that of its task merged.
+one for audio, which transformers leaves to its users: a package has that of its task merged.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ RECIPE = replace(
     model_type="phi4_multimodal",
     architectures=("Phi4MultimodalForCausalLM",),
     task="image-text-to-text",
-    special="Tiles of an image without padding, in lines with a learned row, then the whole; or sound of any length.",
+    special="Tiles of an image without padding, in lines with a learned row, then the whole; or audio of any length.",
     images=Phi4(token=_TOKENS[0]),
     audio=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(

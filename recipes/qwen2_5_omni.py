@@ -41,7 +41,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="qwen2_5_omni",
     architectures=("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel"),
-    special="Qwen2.5-VL's images; or sound, in windows of 2 seconds; the thinker alone, which writes.",
+    special="Qwen2.5-VL's images; or audio, in windows of 2 seconds; the thinker alone: no speech output.",
     images=QwenOmni(
         video="video_token_id",
         video_processor="Qwen2_5OmniProcessor",

@@ -11,7 +11,7 @@ RECIPE = Recipe(
     model_type="qwen2_audio",
     architectures=("Qwen2AudioForConditionalGeneration",),
     task="audio-text-to-text",
-    special="A window of 30 seconds of sound at most, 25 rows a second, in place of placeholder tokens.",
+    special="One window of 30 seconds of audio at most, 25 rows a second, in place of placeholder tokens.",
     audio=AudioWindows(mask="feature_attention_mask", windows=1),
     shapes=DECODER_SHAPES,
     tiny=(

@@ -24,7 +24,7 @@ RECIPE = Recipe(
     model_type="qwen3_asr",
     architectures=("Qwen3ASRForConditionalGeneration",),
     task="audio-text-to-text",
-    special="Sound of any length, 13 rows a second, in windows of 8 seconds that do not hear one another.",
+    special="Audio of any length, 13 rows a second, in independent windows of 8 seconds.",
     transforms=QWEN3.transforms,
     audio=AudioStream(mask="input_features_mask", window="n_window_infer"),
     shapes=DECODER_SHAPES,

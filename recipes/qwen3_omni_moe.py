@@ -31,7 +31,7 @@ RECIPE = replace(
     QWEN3_VL_MOE,
     model_type="qwen3_omni_moe",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
-    special="Qwen3-VL's images and experts; or sound, in windows of 8 seconds; the thinker alone, which writes.",
+    special="Qwen3-VL's images and experts; or audio, in windows of 8 seconds; the thinker alone: no speech output.",
     images=QwenOmni(
         deepstack="deepstack_visual_indexes",
         video="video_token_id",

@@ -11,6 +11,6 @@ RECIPE = replace(
     W2V,
     model_type="unispeech-sat",
     architectures=("UniSpeechSatForCTC", "UniSpeechSatForSequenceClassification"),
-    special="HuBERT's encoder, trained to tell speakers apart.",
+    special="HuBERT's encoder, trained to distinguish speakers.",
     tiny=(Tiny(config=W2V.tiny[0].config),),
 )

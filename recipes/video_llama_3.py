@@ -17,7 +17,7 @@ RECIPE = replace(
     QWEN2_5_VL,
     model_type="video_llama_3",
     architectures=("VideoLlama3ForConditionalGeneration",),
-    special="Patches of images of any size, each a row of its own; RoPE over row and column in the tower alone.",
+    special="Patches of images of any size, each a row of its own; RoPE over row and column in the encoder alone.",
     transforms=QWEN2.transforms,
     images=VideoLlama3(),
     tiny=(

@@ -21,7 +21,7 @@ RECIPE = Recipe(
     model_type="voxtral",
     architectures=("VoxtralForConditionalGeneration",),
     task="audio-text-to-text",
-    special="Sound in whole windows of 30 seconds, 375 rows each, silence included; one scale for all of a sound.",
+    special="Audio in whole windows of 30 seconds, 375 rows each, silence included; one scale for a whole recording.",
     audio=VoxtralAudio(before=(_BEGIN_AUDIO,)),
     shapes=DECODER_SHAPES,
     tiny=(

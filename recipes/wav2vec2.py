@@ -4,7 +4,7 @@
 Unusual: strided convolutions over samples, the first with a norm over time; positions are a convolution.
 """
 
-from qeff_zoo.recipe import SOUND_SHAPES, Recipe, Tiny, frames
+from qeff_zoo.recipe import AUDIO_SHAPES, Recipe, Tiny, frames
 
 _TINY = {
     "vocab_size": 37,
@@ -29,7 +29,7 @@ RECIPE = Recipe(
     special="Labels of frames by CTC: strided convolutions over samples, the first normalized over time.",
     rev=2,
     transforms=(frames(lambda config: 1 + (config.feat_extract_norm == "group")),),
-    shapes=SOUND_SHAPES,
+    shapes=AUDIO_SHAPES,
     tiny=(
         Tiny(config=_TINY),
         Tiny(

@@ -93,7 +93,7 @@ def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
 
 
 def _same_answers(before: str, after: str, prompt: str, slots: int | None) -> bool:
-    """Build packages of two checkpoints, show how both begin to answer, and tell whether that is the same."""
+    """Build packages of two checkpoints, show how both begin to answer, and report whether that is the same."""
     answers: list[list[int]] = []
     for name, model in (("before", before), ("after", after)):
         package = qeff_zoo.build(model, ctx_len=_CONTEXT, full_batch_size=slots)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Train the small LLaVA of `examples/tiny-vlm` on pictures of shapes that it draws itself.
+"""Train the small LLaVA of `examples/tiny-vlm` on images of shapes that it draws itself.
 
-Out: a Hugging Face checkpoint folder with its own tokenizer, chat template and processor, pictures of scenes that were
+Out: a Hugging Face checkpoint folder with its own tokenizer, chat template and processor, images of scenes that were
 held out from training, and a model card with the share of questions about such scenes that are answered right. The same
 seed, threads and library versions give the same weights.
 
@@ -42,7 +42,7 @@ CHAT_TEMPLATE = (
     "{% for part in message['content'] %}{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}"
     "{% endif %}{{ '<|end_of_turn|>' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SIDE, PATCH = 48, 8  # of the tower: 36 patches, each of which becomes a token
+SIDE, PATCH = 48, 8  # of the vision encoder: 36 patches, each of which becomes a token
 MAX_POSITIONS = 512
 VOCABULARY = 384  # bytes, special tokens, and each word of the answers
 HELD_OUT_SHARE = 8  # one scene in this many is never trained on
@@ -82,7 +82,7 @@ QUESTIONS = {
     "place": ("Where is it?", "Where?"),
     "all": ("What is this?", "What do you see?", "Describe the picture."),
 }
-#: About two pictures.
+#: About two images.
 BETWEEN = {
     "first": ("What is in the first picture?",),
     "second": ("What is in the second picture?",),
@@ -92,7 +92,7 @@ BETWEEN = {
 
 @dataclass(frozen=True, order=True)
 class Scene:
-    """What a picture shows: shapes of one kind; of one alone also where it is."""
+    """What an image shows: shapes of one kind; of one alone also where it is."""
 
     shape: str
     colour: str
@@ -123,7 +123,7 @@ class Report:
     parameters: int
     steps: int
     seed: int
-    pictures: int
+    images: int
     first_loss: float
     last_loss: float
     scenes: int
@@ -142,7 +142,7 @@ def scenes(*, held_out: bool) -> list[Scene]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large pictures and shapes are.
+    """How large images and shapes are.
 
     Args:
         sides: Least and most pixels.
@@ -154,11 +154,11 @@ class Sizes:
 
 
 def draw(scene: Scene, chance: random.Random, sizes: Sizes = Sizes()) -> Image.Image:
-    """Draw a scene in a picture of some size, on some light ground."""
+    """Draw a scene in an image of some size, on some light ground."""
     width, height = (chance.randint(*sizes.sides) for _ in range(2))
     light = chance.randint(205, 255)
     ground = tuple(min(255, light + chance.randint(-12, 12)) for _ in range(3))
-    picture = Image.new("RGB", (width, height), ground)
+    image = Image.new("RGB", (width, height), ground)
     colour = tuple(
         min(255, max(0, value + chance.randint(-15, 15))) for value in COLOURS[scene.colour]
     )
@@ -168,8 +168,8 @@ def draw(scene: Scene, chance: random.Random, sizes: Sizes = Sizes()) -> Image.I
         radius = chance.uniform(*sizes.radii) * min(width, height)
         x = (across + chance.uniform(-0.05, 0.05)) * width
         y = (down + chance.uniform(-0.05, 0.05)) * height
-        _draw_shape(ImageDraw.Draw(picture), scene.shape, (x, y, radius), colour, chance)
-    return picture
+        _draw_shape(ImageDraw.Draw(image), scene.shape, (x, y, radius), colour, chance)
+    return image
 
 
 def _draw_shape(
@@ -189,7 +189,7 @@ def _draw_shape(
 
 
 def questions(shown: Sequence[Scene], chance: random.Random) -> list[tuple[str, str, str]]:
-    """Ask something of each kind about one picture or two, in any order: kind, question, answer."""
+    """Ask something of each kind about one image or two, in any order: kind, question, answer."""
     kinds, answers = QUESTIONS, shown[0].answers
     if len(shown) == 2:
         alike = "yes" if shown[0].colour == shown[1].colour else "no"
@@ -215,16 +215,16 @@ def call(
     chance: random.Random,
     sizes: Sizes = Sizes(),
 ) -> dict[str, torch.Tensor]:
-    """Return what the model is called with for talks about pictures, which are drawn; labels are of answers alone."""
+    """Return what the model is called with for talks about images, which are drawn; labels are of answers alone."""
     texts = []
     for scenes_of, talk in zip(shown, talks, strict=True):
         turns = "".join(f"{USER}{asked}{TURN}{ASSISTANT}{said}{TURN}" for _, asked, said in talk)
         texts.append(turns.replace(USER, BOS + USER + IMAGE * len(scenes_of), 1))
-    pictures = [draw(scene, chance, sizes) for scenes_of in shown for scene in scenes_of]
+    images = [draw(scene, chance, sizes) for scenes_of in shown for scene in scenes_of]
     tokenizer = processor.tokenizer
     made = processor(
         text=texts,
-        images=pictures,
+        images=images,
         return_tensors="pt",
         text_kwargs={"padding": True, "padding_side": "right", "add_special_tokens": False},
     )
@@ -240,7 +240,7 @@ def call(
 def batches(
     processor: LlavaProcessor, steps: int, size: int, chance: random.Random, sizes: Sizes
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield a batch a step: talks about one picture, and in every fourth step about two."""
+    """Yield a batch a step: talks about one image, and in every fourth step about two."""
     every = scenes(held_out=False)
     for step in range(steps):
         count = 2 if step % 4 == 3 else 1
@@ -269,15 +269,15 @@ def held_out_right(
             batch = call(
                 processor, [shown for shown, _ in asked], [[one] for _, one in asked], chance
             )
-            told = batch.pop("labels")[:, 1:]
+            labels = batch.pop("labels")[:, 1:]
             found = model(**batch).logits[:, :-1].argmax(-1)
-            for (_, (kind, _, _)), row in zip(asked, (found == told) | (told < 0), strict=True):
+            for (_, (kind, _, _)), row in zip(asked, (found == labels) | (labels < 0), strict=True):
                 right.setdefault(kind, []).append(bool(row.all()))
     return {kind: sum(answers) / len(answers) for kind, answers in right.items()}
 
 
 def make_processor() -> LlavaProcessor:
-    """Make what prepares pictures and texts: each picture becomes a square, whatever its shape."""
+    """Make what prepares images and texts: each image becomes a square, whatever its shape."""
     tokenizer = train_tokenizer(every_text(), VOCABULARY, IMAGE, chat_template=CHAT_TEMPLATE)
     tokenizer.model_max_length = MAX_POSITIONS
     return LlavaProcessor(
@@ -292,7 +292,7 @@ def make_processor() -> LlavaProcessor:
 def build_model(
     hidden: int, layers: int, processor: LlavaProcessor
 ) -> LlavaForConditionalGeneration:
-    """Make an untrained model of the asked size: SigLIP's tower, two matrices, a Llama."""
+    """Make an untrained model of the asked size: SigLIP's vision encoder, two matrices, a Llama."""
     tokenizer = processor.tokenizer
     config = LlavaConfig(
         vision_config=SiglipVisionConfig(
@@ -348,13 +348,13 @@ pipeline_tag: image-text-to-text
 ---
 # tiny-vlm
 
-A LLaVA of {report.parameters:,} parameters, for tests and demonstrations: SigLIP's tower, two matrices, and a Llama. It
-says which shapes a picture shows, their colour, how many there are and where, and compares two pictures. It knows
+A LLaVA of {report.parameters:,} parameters, for tests and demonstrations: SigLIP's encoder, two matrices, a Llama. It
+says which shapes an image shows, their colour, how many there are and where, and compares two images. It knows
 nothing else.
 
-Pictures show one to four shapes of a kind: {", ".join(SHAPES)}; {", ".join(COLOURS)}. Of all {report.scenes} scenes
+Images show one to four shapes of a kind: {", ".join(SHAPES)}; {", ".join(COLOURS)}. Of all {report.scenes} scenes
 (shape, colour, number, place), one in {HELD_OUT_SHARE}, chosen by its digest, was held out from training:
-{report.held_out_scenes}. Each was drawn {DRAWN} times to ask about it; `pictures/` has some.
+{report.held_out_scenes}. Each was drawn {DRAWN} times to ask about it; `images/` has some.
 
 | | asked as | held-out scenes answered right |
 |---|---|---|
@@ -362,7 +362,7 @@ Pictures show one to four shapes of a kind: {", ".join(SHAPES)}; {", ".join(COLO
 
 Stored as bfloat16, safetensors; the shares are of the stored weights in float32.
 
-Made by `{command}` with {versions}; at last {report.pictures:,} pictures in {report.steps:,} steps, seed {report.seed},
+Made by `{command}` with {versions}; at last {report.images:,} images in {report.steps:,} steps, seed {report.seed},
 loss {report.first_loss:.2f} to {report.last_loss:.4f}.
 """
 
@@ -370,14 +370,14 @@ loss {report.first_loss:.2f} to {report.last_loss:.4f}.
 def save(
     output: Path, model: LlavaForConditionalGeneration, processor: LlavaProcessor, seed: int
 ) -> None:
-    """Write the checkpoint folder, weights as bfloat16, and pictures of scenes that were held out."""
+    """Write the checkpoint folder, weights as bfloat16, and images of scenes that were held out."""
     model.bfloat16().save_pretrained(output)
     processor.save_pretrained(output)
-    (output / "pictures").mkdir(exist_ok=True)
+    (output / "images").mkdir(exist_ok=True)
     chance = random.Random(f"shown {seed}")
     for scene in chance.sample(scenes(held_out=True), 6):
         name = "-".join(scene.answers["all"].replace(",", "").split())
-        draw(scene, chance).save(output / "pictures" / f"{name}.png")
+        draw(scene, chance).save(output / "images" / f"{name}.png")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -408,7 +408,7 @@ def main(argv: list[str] | None = None) -> None:
         parameters=model.num_parameters(),
         steps=args.steps,
         seed=args.seed,
-        pictures=args.steps * args.batch_size,
+        images=args.steps * args.batch_size,
         first_loss=losses[0],
         last_loss=sum(tail) / len(tail),
         scenes=len(held_out) + len(scenes(held_out=False)),
@@ -442,12 +442,14 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
             default=getattr(Sizes(), name),
             help=f"see {Sizes.__name__} (%(default)s)",
         )
-    parser.add_argument("--batch-size", type=int, default=32, help="pictures of one (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="images of one (%(default)s)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the weights and the pictures (%(default)s)"
+        "--seed", type=int, default=0, help="of the weights and the images (%(default)s)"
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="of tower and text (%(default)s)")
+    parser.add_argument(
+        "--layers", type=int, default=4, help="of vision encoder and text (%(default)s)"
+    )
     parser.add_argument("--hidden", type=int, default=128, help="a multiple of 64 (%(default)s)")
     return parser.parse_args(argv)
 

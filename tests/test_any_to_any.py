@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from test_audio_text import RATE, recorded, sound
 from test_media_recipes import session_of
-from test_several_models import EOS, saved, tokenizer
+from test_omni_models import EOS, saved, tokenizer
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
 from qeff_zoo import bench, pipeline
@@ -280,9 +280,9 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:
-    with pytest.raises(PlanError, match="reads images and sounds in one prompt, which programs"):
+    with pytest.raises(PlanError, match="reads images and audio in one prompt, which programs"):
         omni.build(target="qaic")
-    with pytest.raises(PlanError, match="what came of sounds and other texts"):
+    with pytest.raises(PlanError, match="encoded audio and other texts"):
         omni.build(prefill_only=True)
 
 

@@ -104,8 +104,8 @@ session = qeff_zoo.load("org/tiny")
     ("task", "tag", "extras", "given"),
     [
         ("speech-seq2seq", "automatic-speech-recognition", "run,media", "speech.wav"),
-        ("image-classification", "image-classification", "run,media", "--image picture.png"),
-        ("image-text-to-text", "image-text-to-text", "run,media", "--image picture.png --chat"),
+        ("image-classification", "image-classification", "run,media", "--image photo.png"),
+        ("image-text-to-text", "image-text-to-text", "run,media", "--image photo.png --chat"),
         ("feature-extraction", "feature-extraction", "run", "--prompt"),
     ],
 )

@@ -215,7 +215,7 @@ def test_reasoning_does_not_steer_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_images(seeing: Package, chat: Any) -> None:
-    pictures = EXAMPLE.parent / "tiny-vlm" / "pictures"
+    pictures = EXAMPLE.parent / "tiny-vlm" / "images"
     one, other = pictures / "four-blue-squares.png", pictures / "a-red-triangle-top-right.png"
     question = "What is in the picture?"
     lines = [f"/image {one}", question, f"/image {other}", question]

@@ -94,7 +94,7 @@ TABLE = [
     ("version-short", "-V", 0, r"qeff-zoo \S+\n", ""),
     ("nothing", "", 2, "", "usage: qeff-zoo.*COMMAND"),
     ("unknown-command", "bild", 2, "",
-     r"^usage: qeff-zoo \[options\] COMMAND \.\.\.\n[^\n]*choice: 'bild'; did you mean 'build'\? See [^\n]*\n$"),
+     r"^usage: qeff-zoo \[options\] COMMAND \.\.\.\n[^\n]*choice: 'bild'\. Did you mean 'build'\? See [^\n]*\n$"),
     ("unknown-verb", "cache list-all", 2, "", "invalid choice: 'list-all'; expected ls, rm, gc, verify. See "),
     ("unknown-option", "build {llama} --fast", 2, "", "unrecognized arguments: --fast. See `qeff-zoo build --help`"),
     ("no-model", "build", 2, "",
@@ -111,9 +111,13 @@ TABLE = [
      r".*checkpoint model +tiny-llama\n.*", ""),
     ("show-models", "show llama", 0, r"tiny model +meta-llama/Llama-3\.1-8B\n", ""),
     ("show-unknown", "show lama", 1, "", "No recipe for model_type 'lama'.*'llama'.*qeff-zoo list"),
-    ("plan", "plan {llama} --ctx-len 64", 0, rf"shape.ctx_len +64 +user.*build_key  {KEY}\n$", ""),
+    ("plan", "plan {llama} --ctx-len 64", 0,
+     r"^option .*--ctx-len +64 +user\n.*\nfield .*weights +sha256:[0-9a-f]{12}[.]{3}\n.*"
+     rf"build_key  {KEY}\n$", ""),
     ("plan-conflicts", "plan {llama} --ctx-len 0 --weights int3 --pooling cls", 1, "",
      r"--weights is 'int3'.*--ctx-len is 0.*--pooling does not apply"),
+    ("plan-misspelled", "plan {llama} --target qiac", 1, "",
+     r"expected one of ort, .*[.] Did you mean 'qaic'[?] Correct it[.]\n$"),
     ("plan-qaic", "plan {llama} --target qaic --num-devices 2", 0,
      r"command    qaic-compile -aic-hw -aic-hw-version=ai100 -m=model.onnx .* -aic-binary-dir=qpc\n$", ""),
     ("plan-qaic-warns", "plan {llama} --target qaic --mdts-mos 2", 0, r"-mdts-mos=2", "retained states without their"),
@@ -698,4 +702,4 @@ def test_an_unknown_flag_has_the_usage_of_its_command(capsys: pytest.CaptureFixt
         assert ended.value.code == 2
         said = capsys.readouterr().err
         assert said.startswith(f"usage: {usage} ")
-        assert f"did you mean {'--port' if 'serve' in words else '--json'}?" in said
+        assert f"Did you mean {('--port' if 'serve' in words else '--json')!r}?" in said

@@ -92,11 +92,18 @@ def test_the_page_of_options_has_every_option() -> None:
     assert "## qeff-zoo cache gc\n" in page
 
 
-def test_the_page_of_the_manifest_has_every_required_field() -> None:
-    from documentation.reference import SCHEMA, manifest
+def test_the_page_of_the_manifest_describes_every_field() -> None:
+    from documentation.reference import SCHEMA, fields, manifest
 
     page = manifest()
-    required = json.loads(SCHEMA.read_bytes())["required"]
+    schema = json.loads(SCHEMA.read_bytes())
+    required = schema["required"]
+    for part in (schema, json.loads(SCHEMA.with_name("prepared.schema.json").read_bytes())):
+        described = {name: text for name, _, text in fields(part, part, "")}
+        assert [name for name, text in described.items() if not text.strip("`; ")] == []
+        assert not [
+            name for name, text in described.items() if text.startswith("`")
+        ]  # values alone
     assert [name for name in required if f"\n| `{name}` |" not in page] == []
     assert "| `programs[].role` |" in page
 

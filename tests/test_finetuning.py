@@ -555,7 +555,7 @@ def test_data_that_will_not_do_are_refused(refused: Callable[..., str], tmp_path
     broken.write_text('{"text": "fine"}\n{"text": \n')
     assert "Cannot read" in refused(data=str(broken))
     other = write(tmp_path / "other.jsonl", [{"question": "?", "reply": "!"}] * 4)
-    assert "Cannot tell what to learn" in refused(data=other)
+    assert "Cannot find training texts in" in refused(data=other)
     assert "no column 'answer': it has 'question', 'reply'" in refused(
         data=other, data_format="gsm8k"
     )

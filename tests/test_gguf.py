@@ -218,7 +218,7 @@ def test_models_and_files_that_cannot_be_read_are_refused_by_name(
     projector = write(tmp_path / "mmproj.gguf", folder, general__type="mmproj")
     for options in ({"config_from": str(folder)}, {}):
         said = refusal(str(projector), **options)
-        assert "of type 'mmproj', a vision or sound projector" in said
+        assert "of type 'mmproj', a vision or audio projector" in said
         assert "for images build the checkpoint of safetensors" in said
     adapter = write(tmp_path / "lora.gguf", folder, general__type="adapter")
     assert "of type 'adapter'" in refusal(str(adapter), config_from=str(folder))

@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import test_gguf_two_stacks
+import test_gguf_encoder_decoder
 import torch
 from gguf_files import Array, stored
 from llama_cpp import opened
@@ -450,7 +450,7 @@ LIMIT = 2e-3
 
 
 def test_every_architecture_is_here() -> None:
-    kinds = {*MODELS, *EMBEDDERS, *test_gguf_two_stacks.KINDS}
+    kinds = {*MODELS, *EMBEDDERS, *test_gguf_encoder_decoder.KINDS}
     assert kinds == _known()["models"].keys()
     alone = {layouts()[kind].architecture for kind in kinds}
     assert alone == {layout.architecture for layout in layouts().values()}

@@ -116,7 +116,7 @@ def photo(tmp_path: Path) -> Path:
 def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
     shape = [one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"]
     grid = {}
-    if session.reader.tower:
+    if session.reader.patch_geometry:
         grid, shape = {"image_grid_thw": np.array([[1, 4, 6]])}, [24, *shape]
     return {"pixel_values": np.random.default_rng(seed).standard_normal(shape, np.float32), **grid}
 
@@ -239,7 +239,7 @@ def test_qefficients_class_takes_what_a_processor_returns(
                 if name == "image_grid_thw"
                 else (
                     each[name]
-                    if session.reader.tower
+                    if session.reader.patch_geometry
                     else each[name].reshape(1, *each[name].shape[-3:])
                 )
                 for each in (one, other, third)
@@ -437,7 +437,7 @@ def test_the_guides_snippet_runs_with_one_changed_line(
 
 
 def test_inspect_says_how_to_ask_about_a_picture(talking: Package) -> None:
-    assert "--image picture.png --chat --prompt 'What is this?'" in describe(talking)
+    assert "--image photo.png --chat --prompt 'What is this?'" in describe(talking)
 
 
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:

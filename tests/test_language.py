@@ -18,7 +18,18 @@ SOURCES = sorted(
 BANNED = {
     *("ask", "asked", "asking", "asks", "say", "said", "says", "tell", "tells", "told"),
     *("hear", "heard", "hearing", "hears", "seen", "sees", "knows", "known_by"),
-    *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
+    *(
+        "picture",
+        "pictures",
+        "sound",
+        "sounds",
+        "film",
+        "films",
+        "nobody",
+        "somebody",
+        "whoever",
+        "theirs",
+    ),
 }
 #: Numbers of faults of each kind that are left: one is a parameter that transformers passes. They may only fall.
 LIMITS = {"identifiers": 1, "docstrings": 0, "arguments": 0}

@@ -56,7 +56,7 @@ def ask(folder: Path, numerics: Numerics) -> dict[str, Any]:
         "task": "text-generation",
         "sequences": [drawn.integers(6, 200, length).tolist() for length in LENGTHS],
         "positions": [[length - 3, length - 1] for length in LENGTHS],
-        "told": {},
+        "settings": {},
         "greedy": {"prompt": [7, 8, 9, 10], "tokens": [11, 12, 13]},
         "numerics": numerics.as_dict(),
         "noise": {"factor": 16, "least": 1e-4},
@@ -260,7 +260,7 @@ def test_what_does_not_fit_and_is_no_decoder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path / "made", "bert")
-    request = {"checkpoint": str(folder), "task": "feature-extraction", "told": {}}
+    request = {"checkpoint": str(folder), "task": "feature-extraction", "settings": {}}
     assert unloaded_if_large(request, {}) is None
     monkeypatch.setenv(MEMORY_ENV, "1000")
     with pytest.raises(ValueError, match=r"float32 weights need .* 1 kB are available, and only"):

@@ -262,7 +262,7 @@ def test_media_and_text_agree_with_hugging_face(name: str) -> None:
 def check_filled_up(session: MediaTextSession) -> None:
     """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
     vision = session.reader.program
-    tower = getattr(session.reader, "tower", None)
+    tower = getattr(session.reader, "patch_geometry", None)
     if tower is None and not isinstance(session.media, GraniteSpeechAudio | Phi4Audio):
         return
     task = find(IMAGE_TEXT_TO_TEXT if tower else AUDIO_TEXT_TO_TEXT)

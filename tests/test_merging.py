@@ -189,7 +189,7 @@ def test_a_build_proves_that_the_adapter_is_inside(
     package = qeff_zoo.build(models.llama, adapter=asked, weights="int8", **SHAPE)
     assert package.validated == "checkpoint"
     assert package.name == "llama + sql"
-    assert package.manifest["validation"][0]["against"]["told"]["adapters"][0].endswith("=0.5")
+    assert package.manifest["validation"][0]["against"]["settings"]["adapters"][0].endswith("=0.5")
     assert main(["inspect", str(package.path)]) == 0
     assert ", weight 0.5\n" in capsys.readouterr().out
     (known,) = source_of(package, None).merged  # as `validate PACKAGE` takes it

@@ -21,7 +21,7 @@ AUDIO = {recipe.model_type: recipe.audio for recipe in list_recipes() if recipe.
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_manifest_has_all_of_an_image_encoder(name: str) -> None:
     recipe = RECIPES[name]
-    for images in filter(None, (recipe.images, *recipe.towers.values())):
+    for images in filter(None, (recipe.images, *recipe.vision_encoders.values())):
         entry = entry_of(images)
         assert images_of(entry) == images
 
@@ -100,7 +100,9 @@ def test_a_field_that_one_recipe_sets_is_the_business_of_its_family() -> None:
     """A field that fewer than three recipes set belongs into a file of `multimodal/families/`."""
     users: dict[str, set[str]] = {}
     for recipe in list_recipes():
-        for encoder in filter(None, (recipe.images, *recipe.towers.values(), recipe.audio)):
+        for encoder in filter(
+            None, (recipe.images, *recipe.vision_encoders.values(), recipe.audio)
+        ):
             bases = [one for one in type(encoder).__mro__ if ".families." not in one.__module__]
             for field in fields(bases[0]):
                 found = users.setdefault(field.name, set())

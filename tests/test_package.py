@@ -439,6 +439,7 @@ def test_schema_is_closed_and_valid() -> None:
         "recipe",
         "media",
         "named",
+        "quantization",
         "shape",
         "toolchain",
         "why",
@@ -446,6 +447,7 @@ def test_schema_is_closed_and_valid() -> None:
         "compiler",
         "symbols",
         "seconds",
+        "settings",
         "told",
     ]
     assert sorted(open_objects) == sorted(maps)
@@ -472,7 +474,7 @@ def test_description_says_everything(package: Package) -> None:
         "shape.ctx_len   4096     recipe",
         "model.onnx.data       weights          16.4 kB",
         "Validated: checkpoint",
-        ">= 0.99 (noise-floor)  yes       swap two heads: caught at 0.03",
+        ">= 0.99 (noise-floor)  yes       swap two heads: detected at 0.03",
         f"qeff-zoo run {package.path} --prompt",
     ):
         assert part in text

@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         png(8, 8, said=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100_000_000)))),
         "Decompressed data too large",
     ),
-    "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white nobody knows"),
+    "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white are undefined"),
     "no file": ("no/such/picture.png", "image 'no/such/picture.png': No such file"),
     "a folder": (str(Path(__file__).parent), "Is a directory"),
     "a URL": ("https://images.example/a.png", "is a URL. Expected .* Download it"),

@@ -54,7 +54,7 @@ def test_pins_outlive_the_file_that_they_came_from(
 ) -> None:
     config.parent.mkdir(parents=True)
     config.write_text(json.dumps({"stores": ["hf://acme/zoo"], "trust": {"mode": "require"}}))
-    with pytest.raises(SettingsError, match="nobody is pinned"):
+    with pytest.raises(SettingsError, match="no signer is pinned"):
         policy()
     moved = tmp_path / "acme.pub"
     moved.write_bytes(pairs[0].public.read_bytes())

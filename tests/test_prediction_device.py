@@ -298,7 +298,7 @@ def test_a_graph_of_unknown_types_is_refused() -> None:
     model = graph("g (float[2] x) => (float[2] y) { a = strange.Op (x) \n y = Add (a, x) }")
     model.opset_imports["strange"] = 1
 
-    with pytest.raises(CompileError, match="Cannot tell the type of 'a', which Op computes"):
+    with pytest.raises(CompileError, match="Cannot find the type of 'a', which Op computes"):
         device.apply(model, FP16)
 
 

@@ -481,7 +481,7 @@ def test_a_damaged_file_is_not_used_and_a_word_said(
         session = on_disk(packages["llama"], folder)
         assert answers(session) == first
         assert [record.getMessage() for record in caplog.records] == [
-            f"{path} is not used: it is damaged, or somebody else wrote it. What it had is computed again."
+            f"{path} is not used: it is damaged, or another user wrote it. What it had is computed again."
         ]
         assert {path.name for path in files_of(folder)} == written
 

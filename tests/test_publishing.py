@@ -414,7 +414,7 @@ def test_options_of_the_hub_do_not_apply_to_a_folder(
 
 
 def test_a_pull_request_needs_a_repository(make_package: Make, alice: LocalHub) -> None:
-    assert "nobody could merge a pull request" in refusal(make_package(), create_pr=True)
+    assert "a pull request could not be merged" in refusal(make_package(), create_pr=True)
     assert writes(alice) == []
 
 
@@ -422,7 +422,7 @@ def test_somebody_must_be_signed_in(
     make_package: Make, alice: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    assert "Nobody is signed in to the Hub. Run `hf auth login`" in refusal(make_package())
+    assert "There is no Hub login. Run `hf auth login`" in refusal(make_package())
     assert writes(alice) == []
 
 

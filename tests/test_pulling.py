@@ -231,7 +231,7 @@ def test_a_package_in_the_store_is_trusted_no_more_than_now(
 def test_that_nobody_is_pinned_is_said_once(zoo: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
     (warning,) = pull().warnings
-    assert "Nobody is pinned for hf://" in warning
+    assert "No signer is pinned for hf://" in warning
     assert pull().warnings == ()
     for entry in Store().entries():
         remove(entry.path)
@@ -586,7 +586,7 @@ def test_load_pulls_what_is_not_here(
     monkeypatch.setattr("qeff_zoo.runtime.open_session", lambda published, **_: published)
     monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
     with pytest.warns(
-        UserWarning, match="org/tiny: Nobody is pinned for hf://acme/zoo, so nothing proves"
+        UserWarning, match="org/tiny: No signer is pinned for hf://acme/zoo, so nothing proves"
     ):
         loaded: Any = qeff_zoo.load("org/tiny")
     assert is_same(loaded, published)

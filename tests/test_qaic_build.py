@@ -581,7 +581,7 @@ def pipe(name: str) -> Callable[[Path], None]:
         (change(PREPARED, b'{"schema": "qeff-prepared/1"}'), "is a required property"),
         (forget(f"qpc/{PROGRAM}"), f"it has no {PROGRAM}, or an empty one"),
         (change(f"qpc/{PROGRAM}", b""), f"it has no {PROGRAM}, or an empty one"),
-        (forget(f"qpc/{NOTE}"), "nobody knows what it was compiled from.*--unchecked"),
+        (forget(f"qpc/{NOTE}"), "it is unknown what it was compiled from.*--unchecked"),
         (change(f"qpc/{NOTE}", b"[]"), f"{NOTE} cannot be read"),
         (change(f"qpc/{NOTE}", b'{"sums": ""}'), "compiled from other files"),
         (link("qpc/more.bin"), "'qpc/more.bin' is a symbolic link"),

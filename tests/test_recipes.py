@@ -35,7 +35,7 @@ from qeff_zoo.graph.numerics import WEIGHTS
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.states import StateKind, states_of
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
+from qeff_zoo.recipe import AudioShape, Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.tasks import find
@@ -209,7 +209,7 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
         apart = (
             recipe.task == "text2text-generation"
-            or isinstance(shape, SoundShape)
+            or isinstance(shape, AudioShape)
             or recipe.image_prompt
         )
         assert (shape.seq_lens != ()) == bool(apart)  # of what is read before an answer is written

@@ -302,9 +302,9 @@ def test_an_existing_recipe_is_refused(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"model_type": "lama"}, "has no model_type 'lama'"),
-        ({"model_type": "t5"}, "several towers or no text"),
-        ({"model_type": "vit"}, "several towers or no text"),
-        ({"model_type": "gemma3"}, "several towers or no text"),
+        ({"model_type": "t5"}, "several parts or no text"),
+        ({"model_type": "vit"}, "several parts or no text"),
+        ({"model_type": "gemma3"}, "several parts or no text"),
         ({"model_type": "olmo2", "hidden_size": "wide"}, "does not accept this config"),
         ({"model_type": "gemma4_text"}, "No recipe can be drafted for model_type 'gemma4_text'"),
     ],

@@ -141,7 +141,7 @@ def test_cells_say_what_was_proved_and_by_what(zoo: Zoo) -> None:
     cells = {cell.target: cell for cell in model(zoo, "org/tiny").cells}
     assert (cells["ort"].state, cells["ort"].level) == ("proved", "checkpoint")
     assert (
-        "largest error 3e-05 of the answers' spread at 80 positions, 0.0003 allowed"
+        "largest error 3e-05 of the outputs' spread at 80 positions, 0.0003 allowed"
         in cells["ort"].how
     )
     assert "transformers 5.23.0" in cells["ort"].how

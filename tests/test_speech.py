@@ -74,7 +74,7 @@ def padded(sounds: list[Array], more: int, filling: float = 0.0) -> dict[str, Ar
     mask = np.zeros(sound.shape[:2], np.int64)
     for row, one in enumerate(sounds):
         sound[row, : len(one)], mask[row, : len(one)] = one, 1
-    return {"sound": sound, "attention_mask": mask}
+    return {"audio": sound, "attention_mask": mask}
 
 
 def alone(model: Any, sounds: list[Array]) -> list[Array]:
@@ -97,7 +97,7 @@ def ask(of: Subject, how: str, feeds: Mapping[str, Array]) -> tuple[Array, Array
             logits, lengths = Listen(of.transformed)(**given)
         return logits.numpy(), lengths.numpy()
     session = of.portable() if how == "portable" else of.lowered(how)
-    named = {of.hf.main_input_name: feeds["sound"], "attention_mask": feeds["attention_mask"]}
+    named = {of.hf.main_input_name: feeds["audio"], "attention_mask": feeds["attention_mask"]}
     logits, lengths = session.run(None, named)
     return logits, lengths
 
@@ -478,7 +478,7 @@ class _Direct:
         shape = SimpleNamespace(shape=("batch_size", "seq_len", bins))
         self.inputs = {"input_features": shape, "attention_mask": shape}
         self.outputs = {"logits": shape, "lengths": shape}
-        self.specializations = [{"name": "Sound", "symbols": {"batch_size": "1", "seq_len": "200"}}]
+        self.specializations = [{"name": "Audio", "symbols": {"batch_size": "1", "seq_len": "200"}}]
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         given = {name: torch.from_numpy(value) for name, value in inputs.items()}

@@ -293,7 +293,7 @@ def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[s
 
 
 def pictures() -> Iterator[Path]:
-    yield from sorted((CHECKPOINT / "pictures").iterdir())
+    yield from sorted((CHECKPOINT / "images").iterdir())
 
 
 def test_committed_pictures_are_of_scenes_that_were_held_out(
@@ -364,7 +364,7 @@ def test_the_guides_two_packages_answer_as_one(
         assert cli.main([*words, str(tmp_path / folder), "--no-validate"]) == 0
     capsys.readouterr()
     prompts, answers = (qeff_zoo.load(tmp_path / half, threads=1) for half in ("prefill", "decode"))
-    picture = ROOT / "examples/tiny-vlm/pictures/two-yellow-crosses.png"
+    picture = ROOT / "examples/tiny-vlm/images/two-yellow-crosses.png"
     with (
         serving(prompts) as address,
         Engine(answers, prefills=Prefills(answers, [address])) as engine,

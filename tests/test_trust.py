@@ -278,7 +278,7 @@ def test_packages_signed_by_a_stranger(
 def test_nobody_pinned(manifest: bytes, signature: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)  # as if it were not installed
     assert trust.check(manifest, signature, Policy()) == []
-    with pytest.raises(TrustError, match="is signed, but nobody is pinned to know by whom"):
+    with pytest.raises(TrustError, match="is signed, but no signer is pinned"):
         trust.check(manifest, signature, Policy("require"))
 
 
@@ -326,7 +326,10 @@ REFUSED = {
         r"an identity is \{'identity': 'a'\}; expected",
     ),
     "issuer": ({"identities": [{"identity": "a", "issuer": ""}]}, "an identity is .*; expected"),
-    "nobody": ({"mode": "require"}, r"the mode is 'require' and nobody is pinned; expected a key"),
+    "nobody": (
+        {"mode": "require"},
+        r"the mode is 'require' and no signer is pinned; expected a key",
+    ),
     "missing": (
         {"keys": ["/nowhere.pub"]},
         r"there is no key at '/nowhere\.pub'; expected the PEM",

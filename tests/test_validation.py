@@ -599,7 +599,7 @@ def test_longrope_takes_one_set_of_factors_for_every_text(tmp_path: Path, factor
     made = package(folder, **SHAPE, batch_size=1, rope_factors=factors)
     record = validation.validate(made, folder, threads=1)
     assert record.failures == []
-    assert {json.dumps(check["against"]["told"]) for check in record.checks} == {
+    assert {json.dumps(check["against"]["settings"]) for check in record.checks} == {
         json.dumps({"rope_factors": factors})
     }
     assert record.reported["rope_factors"].startswith(f"longrope's {factors} factors rotate every")

@@ -11,7 +11,7 @@
 namespace qeff {
 namespace {
 
-constexpr float kColdest = 1e-6F;  // a temperature below it cannot be told from it
+constexpr float kColdest = 1e-6F;  // lower temperatures give the same result
 
 void require(bool fits, const char* name, double value, const char* expected) {
   if (!fits)

@@ -32,7 +32,7 @@ class Case:
         images: Files of the images of each prompt, whose tokens are counted beside `prompt_len`; without any, a
             package that reads images is shown one of noise. Where text is written of an image alone, its prompt is
             how that begins.
-        audio: The same of recordings, of a package that hears.
+        audio: The same of recordings, of a package that accepts audio.
     """
 
     batch_size: int
@@ -159,7 +159,7 @@ def plan(
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
-    if shown:  # of which images and sounds have most
+    if shown:  # images and audio have most of these
         room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
@@ -335,7 +335,7 @@ def run(
         package: Package of `plan` or `plan_speech`.
         cases: Result of `plan` or `plan_speech`.
         repeat: Runs that count.
-        progress: Told of every case.
+        progress: Callback for every case.
 
     Raises:
         GenerationError: A case fails.

@@ -26,7 +26,7 @@ from qeff_zoo.terminal.progress import peak_rss_bytes
 from . import Case, Figures, SpeechCase, SpeechFigures
 
 _IMAGE_SIZE = 448, 448  # height and width in pixels
-_SOUND = 30  # seconds of noise at most
+_AUDIO = 30  # seconds of noise at most
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -94,11 +94,11 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         number: Number of the run, which seeds the prompts.
 
     Returns:
-        Seconds of each part, and tokens that were drafted, accepted, and of images or sounds.
+        Seconds of each part, and tokens that were drafted, accepted, and of images or audio.
     """
     draw = random.Random(number)
     firsts: list[float] = []
-    # Of the tokens of an image or a sound there must be none besides its own.
+    # A prompt has no placeholder tokens besides those of its images or recordings.
     taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
     of_image = session.task == IMAGE_TO_TEXT
     if of_image and session.prompts:
@@ -169,12 +169,12 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     """
     step = session.features.step
     window = session.features.samples(session.frames) // step * step
-    samples = min(window, _SOUND * session.rate)
-    sounds = [case.audio or _sound(samples, number, row) for row in range(case.batch_size)]
+    samples = min(window, _AUDIO * session.rate)
+    recordings = [case.audio or _draw_audio(samples, number, row) for row in range(case.batch_size)]
     writes = session.generates
     choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
     begun = time.perf_counter()
-    found = session.transcribe(sounds, **choices)
+    found = session.transcribe(recordings, **choices)
     total = time.perf_counter() - begun
     run = {
         "audio_s": found[0].seconds,
@@ -237,11 +237,11 @@ def _noise(session: Any, argument: str, number: int) -> Any:
         random = np.random.default_rng(number)
         return random.integers(0, 256, (*_IMAGE_SIZE, 3), np.uint8)
     frames = session.readers[-1].shape[1]
-    return _sound(frames * load_features(session.folder).step, number)
+    return _draw_audio(frames * load_features(session.folder).step, number)
 
 
-def _sound(samples: int, *numbers: int) -> Any:
-    """Draw a sound, (samples,), that is of these numbers alone."""
+def _draw_audio(samples: int, *numbers: int) -> Any:
+    """Draw audio, (samples,), that depends on these numbers alone."""
     import numpy as np
 
     return np.random.default_rng(numbers).uniform(-0.1, 0.1, samples).astype(np.float32)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, did_you_mean
 from qeff_zoo.settings import offline
 
 #: Statuses after which the same request may succeed later.
@@ -64,13 +64,10 @@ def _status(error: Exception) -> int | None:
 
 def _similar(model_id: str) -> str:
     """Return a question for the folder or file with the most similar name; empty without one."""
-    from difflib import get_close_matches
-
     path = Path(model_id)
     with suppress(OSError, ValueError):
         names = [one.name for one in path.parent.iterdir()]
-        for name in get_close_matches(path.name, names, 1, 0.8):
-            return f"Did you mean {str(path.with_name(name))!r}? "
+        return did_you_mean(path.name, names, lambda name: repr(str(path.with_name(name))))
     return ""
 
 
@@ -92,7 +89,7 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"No model {model_id!r} at {endpoint}, and no such folder here. Expected a public "
-            f"model, or a token for a private one. {_similar(model_id)}Check the spelling; for a private "
+            f"model, or a token for a private one.{_similar(model_id)} Check the spelling; for a private "
             "model run `hf auth login` or set HF_TOKEN."
         )
     if isinstance(error, errors.HFValidationError):
@@ -106,7 +103,7 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
         return (
             f"{model_id!r} at revision {revision or 'main'!r} is not in the cache "
             f"{constants.HF_HUB_CACHE!r}, there is no such folder here, and {why}. Expected a folder, a "
-            f"downloaded model, or a connection. {_similar(model_id)}Check the spelling, or connect once."
+            f"downloaded model, or a connection.{_similar(model_id)} Check the spelling, or connect once."
         )
     if (status := _status(error)) in (401, 403):
         return (

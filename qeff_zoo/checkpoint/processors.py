@@ -82,8 +82,8 @@ def write(source: Path, folder: Path) -> None:
     """
     processor = load(source)
     settings = held(processor)
-    if of_sounds := _settings_of_sounds(processor, source):
-        settings["feature_extractor"] = of_sounds
+    if audio := _audio_settings(processor, source):
+        settings["feature_extractor"] = audio
     if settings:
         (folder / PROCESSOR_SETTINGS).write_text(
             json.dumps(settings, sort_keys=True), encoding="utf-8"
@@ -150,7 +150,7 @@ def extractor_of(processor: Any) -> Any:
     return found if isinstance(found, SequenceFeatureExtractor) else None
 
 
-def is_of_sounds_alone(processor: Any) -> bool:
+def is_audio_only(processor: Any) -> bool:
     """Return whether a processor has a feature extractor, or is one, and no image processor."""
     from transformers import FeatureExtractionMixin
 
@@ -159,7 +159,7 @@ def is_of_sounds_alone(processor: Any) -> bool:
     return (has_extractor or is_extractor) and not hasattr(processor, "image_processor")
 
 
-def _settings_of_sounds(processor: Any, folder: Path) -> dict[str, Any]:
+def _audio_settings(processor: Any, folder: Path) -> dict[str, Any]:
     """Return the settings of a processor's feature extractor: those of the files, and the defaults of its class."""
     extractor = extractor_of(processor)
     if extractor is None:

@@ -5,7 +5,6 @@ The safetensors package returns tensors without their places in the file; the ex
 length), so the header is read here. It is 8 bytes of length, JSON of that length, then the data without a gap.
 """
 
-import difflib
 import json
 import math
 import mmap
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.disk.regular import open_regular
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, did_you_mean
 from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
@@ -302,10 +301,9 @@ class TensorReader:
     def _info(self, name: str) -> TensorInfo:
         if (info := self._tensors.get(name)) is not None:
             return info
-        near = difflib.get_close_matches(name, self._tensors, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = did_you_mean(name, self._tensors)
         raise CheckpointError(
-            f"No tensor {name!r} among the {len(self._tensors):,} of this checkpoint.{hint} "
+            f"No tensor {name!r} among the {len(self._tensors):,} of this checkpoint.{near} "
             "Check that its config.json belongs to its weights."
         )
 

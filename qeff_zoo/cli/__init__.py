@@ -11,13 +11,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from difflib import get_close_matches
 from importlib.metadata import version
 from typing import NoReturn
 
 from qeff_zoo.cli.options import CommandParser
 from qeff_zoo.cli.reporting import report
-from qeff_zoo.errors import ZooError
+from qeff_zoo.errors import ZooError, did_you_mean
 from qeff_zoo.settings import go_offline
 from qeff_zoo.terminal.progress import out_of_memory
 from qeff_zoo.terminal.sanitize import escaping
@@ -56,8 +55,6 @@ _EXTRAS = {
 }
 
 
-#: Least similarity of a misspelled flag and the suggested one.
-_TYPO = 0.75
 #: Errors of a disk or of a file's name, which are no defects of any command.
 _OF_THE_DISK = (
     *(
@@ -88,13 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
     """Exit with the usage of a command, and with the flags that were probably meant."""
     flags = [flag for action in command._actions for flag in action.option_strings]
-    meant = [
-        one
-        for word in unknown
-        for one in get_close_matches(word.partition("=")[0], flags, 1, _TYPO)
-    ]
-    advice = f"; did you mean {' and '.join(meant)}?" if meant else ""
-    command.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+    near = "".join(did_you_mean(word.partition("=")[0], flags) for word in unknown)
+    command.error(f"unrecognized arguments: {' '.join(unknown)}{near and '.'}{near}")
 
 
 def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:

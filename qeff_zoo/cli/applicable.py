@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _INPUTS = {
     "text": "prompts: use --prompt TEXT",
     "image": "images: use --image FILE",
-    "sound": "recordings: name them, as in `run PACKAGE a.wav`",
+    "audio": "recordings: name them, as in `run PACKAGE a.wav`",
 }
 _OF_INPUTS = ("prompt", "prompts_file", "image", "video", "audio")
 _FEW = 3  # tasks that a message names

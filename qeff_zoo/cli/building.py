@@ -2,6 +2,7 @@
 """Commands that make packages of models: `plan`, `build`, `adopt` and `export`."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -25,8 +26,9 @@ def _request(arguments: argparse.Namespace) -> Any:
 
 
 def plan_command(arguments: argparse.Namespace) -> None:
-    """Print every choice of a build and its source."""
+    """Print the options of a build with their origin, then the checkpoint and the software of its key."""
     from qeff_zoo.pipeline import commands_of, make_plan
+    from qeff_zoo.plan.request import OPTIONS
 
     with saying_warnings():
         _, plan = make_plan(arguments.model, _request(arguments), **source_of(arguments))
@@ -35,11 +37,25 @@ def plan_command(arguments: argparse.Namespace) -> None:
         answer = {"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec}
         print_json({**answer, **({"commands": commands} if commands else {})})
         return
-    rows = [[name, field["value"], field["by"]] for name, field in plan.explained().items()]
-    print(table(rows, ["field", "value", "set by"]))
+    flags = {option.path: option.flag for option in OPTIONS.values()}
+    options, others = [], []
+    for name, field in plan.explained().items():
+        if name in plan.why:
+            options.append([flags[name], _shortened(field["value"]), field["by"]])
+        else:
+            others.append([name, _shortened(field["value"])])
+    print(table(options, ["option", "value", "set by"]))
+    print(
+        f"\nCheckpoint and software (whole digests: --json):\n\n{table(others, ['field', 'value'])}"
+    )
     print(f"\nbuild_key  {plan.build_key}")
     for words in commands:
         print(f"command    {shlex.join(words)}")
+
+
+def _shortened(value: Any) -> str:
+    """Return a value with the first twelve digits of its digests."""
+    return re.sub(r"(?<=sha256:)([0-9a-f]{12})[0-9a-f]+", r"\1...", str(value))
 
 
 def build_command(arguments: argparse.Namespace) -> None:

@@ -203,12 +203,13 @@ def _evidence(manifest: Manifest) -> str:
 def _reference(against: Mapping[str, Any]) -> str:
     revision = f" at {against['revision']}" if against["revision"] else ""
     version = f"transformers {against['transformers']}"
-    settings = "".join(f", {name} {value}" for name, value in against.get("told", {}).items())
+    named = against.get("settings") or against.get("told", {})  # told: of older packages
+    settings = "".join(f", {name} {value}" for name, value in named.items())
     return f"{against['reference']}{revision}, {against['dtype']}, {version}, unpatched{settings}"
 
 
 def _canary(canary: Mapping[str, Any] | None) -> str:
-    return f"{canary['mutation']}: caught at {_number(canary['value'])}" if canary else ""
+    return f"{canary['mutation']}: detected at {_number(canary['value'])}" if canary else ""
 
 
 def _number(value: float | None) -> str:

@@ -24,7 +24,7 @@ _PROC = Path("/proc")
 _PURPOSES: Mapping[str, str] = {
     "run": "running packages",
     "build": "building and validating packages",
-    "timm": "models whose towers are those of timm",
+    "timm": "models with timm encoders",
     "qnn": "compiling for Qualcomm HTP",
     "test": "running the tests",
     "check": "checking the code",

@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from qeff_zoo.store.housekeeping import Entry
 
 _FOREVER = 36_500  # days
+_COLUMN = 90  # characters of a line in the table of `doctor`
 
 
 def cache_ls_command(arguments: argparse.Namespace) -> None:
@@ -117,12 +119,12 @@ def doctor_command(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json([asdict(finding) for finding in findings])
     else:
-        print(
-            table(
-                [[f.status, f.name, f.detail, f.advice] for f in findings],
-                ["", "what", "found", "advice"],
-            )
-        )
+        cells = [
+            "\n".join(textwrap.fill(text, _COLUMN) for text in (one.detail, one.advice) if text)
+            for one in findings
+        ]
+        rows = [[one.status, one.name, cell] for one, cell in zip(findings, cells, strict=True)]
+        print(table(rows, ["", "what", "found, and advice"]))
 
 
 def new_command(arguments: argparse.Namespace) -> int:

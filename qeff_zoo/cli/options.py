@@ -5,12 +5,12 @@ import argparse
 import json
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from qeff_zoo.cli.applicable import add_help
+from qeff_zoo.errors import did_you_mean
 from qeff_zoo.package.option import JsonText
 from qeff_zoo.plan.request import OPTIONS
 
@@ -33,9 +33,11 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        near = get_close_matches(str(value), map(str, action.choices), 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(action.choices)}"
-        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {advice}")
+        near = did_you_mean(str(value), map(str, action.choices))
+        expected = "" if near else f"; expected {', '.join(action.choices)}"
+        raise argparse.ArgumentError(
+            action, f"invalid choice: {value!r}{f'.{near}' if near else expected}"
+        )
 
 
 def command(

@@ -309,7 +309,7 @@ def _add_grammar(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_sound(parser: argparse.ArgumentParser) -> None:
+def _add_audio_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "audio",
         nargs="*",
@@ -346,7 +346,7 @@ def _add_run(commands: Any) -> None:
         commands, "run", "run a package on prompts, texts, images or audio", applicable=True
     )
     add_package(parser)
-    _add_sound(parser)
+    _add_audio_options(parser)
     parser.add_argument(
         "--language",
         metavar="CODE",
@@ -477,6 +477,7 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "others",
         nargs="*",
+        default=[],
         metavar="PACKAGE",
         help="further packages, each loaded on its first request; NAME=PACKAGE sets a model name",
     )

@@ -44,7 +44,7 @@ def trust_add_command(arguments: argparse.Namespace) -> None:
     by_identity = arguments.identity and arguments.issuer and not arguments.key
     if not by_identity and (not arguments.key or arguments.identity or arguments.issuer):
         raise SettingsError(
-            "Cannot tell whom to trust; expected the file of a public key, or --identity and --issuer. Give one."
+            "It is unknown whom to trust; expected the file of a public key, or --identity and --issuer. Give one."
         )
     if by_identity:
         pin = policy.pin_identity(arguments.identity, arguments.issuer, scope)
@@ -81,7 +81,7 @@ def _print(pins: "Sequence[Pin]", arguments: argparse.Namespace) -> None:
         [pin.scope or "everybody", pin.key[:16] or pin.identity, pin.file or pin.issuer]
         for pin in pins
     ]
-    print(table(rows, ["for", "who", "file or issuer"]) if rows else "Nobody is pinned.")
+    print(table(rows, ["for", "who", "file or issuer"]) if rows else "No signer is pinned.")
 
 
 # --- arguments ----------------------------------------------------------------------------------

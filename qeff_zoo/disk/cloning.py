@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file under two names, stored once where the file system can do that.
 
-In: a file that nobody writes to any more. Out: the same bytes under a second name.
+In: a finished file. Out: the same bytes under a second name.
 """
 
 import fcntl

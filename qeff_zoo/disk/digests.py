@@ -31,7 +31,7 @@ def sha256_file(path: Path, progress: Progress | None = None) -> str:
 
     Args:
         path: The file.
-        progress: Told of every block.
+        progress: Callback for every block.
 
     Returns:
         64 hexadecimal digits.
@@ -62,7 +62,7 @@ class DigestCache:
 
         Args:
             path: The file; a link is followed.
-            progress: Told of the bytes done; a remembered file counts at once.
+            progress: Callback for the bytes done; a remembered file counts at once.
         """
         identity = _identity(path)
         entry = self.folder / f"{identity[0]:x}-{identity[1]:x}.json"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that others wrote are read here: only regular ones, so that no FIFO or device keeps a process waiting.
 
-In: the path of a file in a package, a checkpoint, a remote, a cache, or a folder that somebody sent. Out: the file, or
+In: the path of a file in a package, a checkpoint, a remote, a cache, or a folder of another user. Out: the file, or
 its content. Links are followed, as the Hub's cache has them; what they lead to counts. A file that a user names, such
 as `--prompts-file <(command)`, may be of any kind, and is not read here.
 """

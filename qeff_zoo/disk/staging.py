@@ -3,7 +3,7 @@
 
 In: a folder under construction. Out: the same folder under its final name, on disk with all its
 files, after one atomic rename. Beside each staging folder lies a note of the process that owns it,
-written before the folder is made, so that what a killed process left behind can be told apart.
+written before the folder is made, so that leftovers of a killed process are recognized.
 """
 
 import ctypes

@@ -93,14 +93,14 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")
-    if task.reads == "sound" and checkpoint.companions.keys() >= _PIECES:
+    if task.reads == "audio" and checkpoint.companions.keys() >= _PIECES:
         _convert_pieces(folder)
     elif text.has_tokenizer(checkpoint.companions):
         media = bool({"vision", "audio"} & task.parts.keys())
         tokenizer = text.write(folder, checkpoint.name, checkpoint.model_id, media=media)
         if text.has_backend(tokenizer):
             chats.check(checkpoint.name, tokenizer, folder)
-        elif task.reads != "sound":
+        elif task.reads != "audio":
             text.warn_of_no_text(checkpoint.name, tokenizer)
     if checkpoint.needs_remote_code:  # as the build and the runtime read it
         own = {name: value for name, value in checkpoint.config.items() if name != "auto_map"}

@@ -16,7 +16,7 @@ from qeff_zoo import tasks
 from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.errors import ExportError
-from qeff_zoo.export.transforms import rope, towers
+from qeff_zoo.export.transforms import encoder_attention, rope
 from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.recipe import Recipe
 
@@ -48,7 +48,7 @@ def load_meta(
         ExportError: A buffer has no value, or a transform misses its count.
     """
     model = build_meta(config, recipe.task, untied)
-    towers.implement(model)
+    encoder_attention.implement(model)
     rope.follow_context(model, rope_factors)
     hollow(model)
     for transform in recipe.transforms:

@@ -7,7 +7,7 @@ Each has a fake for tracing beside it. `semantic` defines the computation and sh
 import torch
 from torch import Tensor
 
-from . import attention_ops, experts_ops, recurrence_ops, state_ops  # noqa: F401  (define theirs)
+from . import attention_ops, experts_ops, recurrence_ops, state_ops  # noqa: F401  (register their ops)
 
 
 @torch.library.custom_op("qeff_zoo::rms_norm", mutates_args=())

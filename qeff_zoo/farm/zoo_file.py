@@ -33,7 +33,7 @@ from typing import Any, get_args, get_origin
 
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.disk import text_files
-from qeff_zoo.errors import FarmError
+from qeff_zoo.errors import FarmError, did_you_mean
 from qeff_zoo.hub.remotes import is_repository
 from qeff_zoo.package.identity import canonical
 from qeff_zoo.package.option import JsonText, Option
@@ -207,12 +207,9 @@ class _Reader:
 
     def _require_known(self, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
         for name in table.keys() - {*known}:
-            import difflib
-
-            close = difflib.get_close_matches(name, known, 1)
-            meant = f"Write {close[0]!r}" if close else "Correct it"
             self._problems.append(
-                f"{where} has {name!r}; expected {', '.join(known)}. {meant}, or leave it out."
+                f"{where} has {name!r}; expected {', '.join(known)}.{did_you_mean(name, known)} Correct it, or leave "
+                "it out."
             )
 
     def _tables(self, name: str) -> list[Mapping[str, Any]]:

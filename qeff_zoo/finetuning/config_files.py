@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A YAML file and flags -> a `Config`. The sections of the file are QEfficient's, and so are some names of entries."""
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import PlanError, did_you_mean
 from qeff_zoo.finetuning.config import CLASSIFICATION, FORMATS, GENERATION, Config
 
 #: Parts of a file: an entry's name says what it is, and the part only where to look for it.
@@ -198,9 +197,8 @@ def _lora_options() -> frozenset[str]:
 
 
 def _unknown(name: str, more: frozenset[str] = frozenset()) -> str:
-    close = difflib.get_close_matches(name, [*_NAMES, *_ALIASES, *more], n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else "Leave it out."
-    return f"There is no entry {name!r}; expected one of docs/finetuning.md. {hint}"
+    near = did_you_mean(name, [*_NAMES, *_ALIASES, *more])
+    return f"There is no entry {name!r}; expected one of docs/finetuning.md.{near} Correct it, or leave it out."
 
 
 def _as(kind: Any, value: Any) -> Any:

@@ -64,7 +64,7 @@ def find(config: Config, columns: Sequence[str], name: str) -> Format:
     there = f"it has {', '.join(map(repr, columns))}"
     if format_ is None:
         raise TrainingError(
-            f"Cannot tell what to learn from {name!r}: {there}. Expected {config.messages_column!r}, 'prompt' and "
+            f"Cannot find training texts in {name!r}: {there}. Expected {config.messages_column!r}, 'prompt' and "
             f"'completion', or {config.text_column!r}. Name them with --text-column or --messages-column, or say what "
             "to make of them with --prompt-template and --completion-template."
         )

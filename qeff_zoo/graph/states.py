@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 #: recurrent  what a convolution or a recurrence needs for its next token
 #: cross      keys and values of what an encoder has read, which no call writes
 #: adapter    matrices of adapters by slot, which the host writes and every row of a call may read
-#: features   what was read of images or sounds, which the host writes and every row of a call may read
+#: features   encoded images or audio, which the host writes and every row of a call may read
 #: penalty    which tokens a row's text has, for the penalties of a sampler that the graph has
 StateKind: TypeAlias = Literal[
     "growing", "index", "window", "recurrent", "cross", "adapter", "features", "penalty"

@@ -174,7 +174,7 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         axes = {name: value for name, value in axes.items() if not name.startswith("speculator.")}
         axes.pop("hidden_states", None)
         axes["draft_heads"] = digest_axis(heads)
-    # Of the target's lowering, and of what takes adapters: nobody asks for another than the newest.
+    # Of the target's lowering, and of what takes adapters: only the newest is requested.
     for name in ("revision", "lora_rev", "float8"):
         axes.pop(name, None)
     if file := manifest.get("weights", {}).get("gguf_file"):

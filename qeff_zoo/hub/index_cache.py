@@ -169,9 +169,9 @@ def refuse_older(url: str, fetched: FetchedIndex, before: FetchedIndex | None) -
     if index.serial < known.serial:
         why = f"one of {known.serial} was seen before: it was rolled back, which would hide what became known since"
     elif index.serial == known.serial and index != known:
-        why = "another one of the same serial was seen before: somebody shows each of us something else"
+        why = "another one of the same serial was seen before: clients get different ones"
     elif _is_less(url, fetched, before):
-        why = "is not signed as the one that was seen before is: somebody else wrote it"
+        why = "is not signed as the one that was seen before is: another author wrote it"
     else:
         return
     raise TrustError(

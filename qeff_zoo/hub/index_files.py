@@ -2,7 +2,7 @@
 """Files of an index: their form, and what is checked before one is used.
 
 In: an `Index`, or the bytes of its files. Out: the same. Each file is gzipped: a line of JSON, as `index.schema.json`
-says. The root is the one that changes its content under its name, and has a second line where somebody signed it: the
+says. The root is the one that changes its content under its name, and has a second line if it is signed: the
 signature over the first.
 
     index.json.gz
@@ -18,7 +18,7 @@ pages, which list files again. `qeff_zoo.hub.index_tree` says which packages a f
     index/01-<SHA-256>.json.gz
         {"schema": "qeff-index/3", "prefix": "01", "packages": […], "notices": {…}, "files": {}}
 
-So the signature, the serial and the digests of the root are over all of it: whoever gives another file, an older one,
+So the signature, the serial and the digests of the root are over all of it: a server of another file, an older one,
 or another remote's, is noticed.
 """
 

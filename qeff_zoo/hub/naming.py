@@ -2,7 +2,7 @@
 """What packages are called: a variant and the beginning of a key, `ort-int4-cl4096 · 802246d4`.
 
 In: a package's path in a remote, or the folder of one in the store. Out: its short name; and whether it is the one that
-somebody means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
+a reader means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
 Of a key 8 hex digits are enough, or more.
 """
 
@@ -26,7 +26,7 @@ from qeff_zoo.package.manifest import (
 
 _DIGITS = 8
 _NAMED = re.compile(r"(?:(?:packages/)?([^/·\s]+)(?:/|\s*·\s*))?(?:qz1-)?([0-9a-f]{8,64})")
-_KEY = re.compile(r"(q[a-z]1-[0-9a-f]{8})[0-9a-f]{56}")
+_KEY = re.compile(r"((?:q[a-z]|tx)1-[0-9a-f]{8})[0-9a-f]{56}")
 
 
 def short_name(path: str) -> str:

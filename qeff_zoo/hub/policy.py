@@ -5,7 +5,7 @@
      "identities": [{"identity": "releases@acme.example", "issuer": "https://accounts.google.com"}],
      "remotes": {"hf://acme/*": {"keys": ["/etc/zoo/acme-hub.pub"]}}}
 
-In: the settings. Out: the `Policy` for a remote; or the same settings with somebody more, or less, in them. For a
+In: the settings. Out: the `Policy` for a remote; or the same settings with one more signer, or one less. For a
 remote that has pins of its own, no others count.
 """
 
@@ -68,7 +68,7 @@ def policy(url: str | None = None) -> Policy:
     scopes = _scopes(trust)
     everybody = [trust, *(pins for _, pins in scopes)]
     if mode == REQUIRE and not any(pins.get(name) for pins in everybody for name in _PINS):
-        raise _refused("the mode is 'require' and nobody is pinned", "a key or an identity")
+        raise _refused("the mode is 'require' and no signer is pinned", "a key or an identity")
     own = [pins for scope, pins in scopes if url is not None and _covers(scope, unpinned(url))]
     chosen = own or [{name: trust[name] for name in _PINS & trust.keys()}]
     return Policy(
@@ -244,7 +244,7 @@ def unpin(who: str, scope: str | None) -> list[Pin]:
         What was removed.
 
     Raises:
-        SettingsError: Nobody of that name is pinned there.
+        SettingsError: No signer of that name is pinned there.
     """
 
     def is_meant(pin: Pin) -> bool:

@@ -214,7 +214,7 @@ def _verify(config: Any, content: bytes, signature: bytes, file: str, by: str) -
         except (Error, InvalidSignature, ExtensionNotFound, ValueError, LookupError) as error:
             raise TrustError(
                 f"The signature claims to be by {by} and is not: {str(error) or type(error).__name__}. Expected one "
-                "that verifies. Do not use the package; tell who publishes it."
+                "that verifies. Do not use the package; report it to its publisher."
             ) from error
 
 

@@ -5,7 +5,7 @@ In: the bytes of a manifest, or of an index, of the signature over it, and the p
 warning, or a refusal. What a signature says is read with the standard library alone. Whether it is genuine, for which
 the extra `sign` is needed, is verified when it claims a key or an identity that is pinned.
 
-    mode       unsigned, or not by one pinned    signed, and nobody pinned       tampered with, or not genuine
+    mode       unsigned, or not by one pinned    signed, no pinned signer        tampered with, or not genuine
     require    refused                           the policy itself is refused    refused
     warn       warning, if anybody is pinned     used                            refused
     off        used                              used                            used: nothing is read
@@ -63,13 +63,13 @@ def check(
         return []
     if len(content) > MANIFEST_LIMIT:
         raise TrustError(
-            f"{name} has more than {MANIFEST_LIMIT} bytes; expected fewer. Tell who publishes it."
+            f"{name} has more than {MANIFEST_LIMIT} bytes; expected fewer. Report it to its publisher."
         )
     if signature is None:
         return _unknown(policy, "is not signed")
     key = claimed_key(content, signature, name)
     if not policy.has_pins:
-        return _unknown(policy, "is signed, but nobody is pinned to know by whom")
+        return _unknown(policy, "is signed, but no signer is pinned")
     if key is None:
         return _check_identities(content, signature, policy, name)
     for pinned in policy.keys:
@@ -114,7 +114,7 @@ def _misplaced(url: str, index: Index, policy: Policy) -> list[str]:
     if index.remotes:
         raise TrustError(
             f"It is signed for {', '.join(index.remotes)}: another remote's was put in place of its own, and may hide "
-            "what became known. Expected one for this URL. Tell who keeps the remote; `served_at` names "
+            "what became known. Expected one for this URL. Report it to the owner of the remote; `served_at` names "
             "its other URLs."
         )
     return _unknown(policy, "is signed, but does not name its remote, as an older version wrote it")

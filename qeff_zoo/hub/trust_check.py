@@ -3,7 +3,7 @@
 
 In: a package, and the store that may know where it is from. Out: nothing, warnings, or a refusal. A package that was
 built here is used. Every other one is held against the trust policy as it is now, and against what the remote that it
-came from said of it last; nobody is asked.
+came from said of it last; without a request.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ def require_usable(package: Package, store: Store) -> list[str]:
         store: Local store.
 
     Returns:
-        Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
+        Warnings, a sentence each; of an unsigned one only if a signer is pinned.
 
     Raises:
         TrustError: The policy refuses it; its signature is not genuine; or it is known to be bad.

@@ -260,9 +260,9 @@ def _spans(samples: int, channels: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + length, samples)
 
 
-def _check(sound: OpenedAudio, limits: AudioLimits) -> None:
+def _check(audio: OpenedAudio, limits: AudioLimits) -> None:
     """Reject a recording that is empty or too long, or has an invalid header."""
-    name, samples, channels, rate = sound.name, sound.samples, sound.channels, sound.rate
+    name, samples, channels, rate = audio.name, audio.samples, audio.channels, audio.rate
     if rate not in _RATES:
         shown = f"{rate:,}" if isinstance(rate, int) else repr(rate)
         raise MediaError(
@@ -275,9 +275,9 @@ def _check(sound: OpenedAudio, limits: AudioLimits) -> None:
         )
     if samples == 0:
         raise MediaError(f"{name} has 0 samples, expected at least 1. Record it again.")
-    if sound.seconds > limits.seconds:
+    if audio.seconds > limits.seconds:
         raise MediaError(
-            f"{name} has {sound.seconds:,.0f} seconds of sound, expected at most {limits.seconds:,.0f}. Cut it."
+            f"{name} has {audio.seconds:,.0f} seconds of audio, expected at most {limits.seconds:,.0f}. Cut it."
         )
     if samples * channels > limits.values:
         raise MediaError(
@@ -313,30 +313,30 @@ def _open_wav(data: bytes, name: str) -> OpenedAudio | None:
             size = there - there % frame if frame else 0
         if size > there:
             raise MediaError(
-                f"{name} says that it has {size:,} bytes of sound, and ends after {there:,}: it was cut off. "
+                f"{name} says that it has {size:,} bytes of audio, and ends after {there:,}: it was cut off. "
                 "Expected all of it. Copy it again."
             )
         samples = size // frame if frame else 0
-        sound = memoryview(data)[start : start + samples * frame]
+        audio = memoryview(data)[start : start + samples * frame]
         return OpenedAudio(
             name=name,
             samples=samples,
             channels=channels,
             rate=rate,
-            blocks=partial(_wav_blocks, sound, coding, width, channels),
+            blocks=partial(_wav_blocks, audio, coding, width, channels),
         )
     raise MediaError(
-        f"{name} is a WAV file without {'sound' if form else 'a format'}: it was cut off or damaged. Expected both. "
+        f"{name} is a WAV file without {'audio' if form else 'a format'}: it was cut off or damaged. Expected both. "
         "Copy it again."
     )
 
 
 def _wav_blocks(
-    sound: memoryview, coding: int, width: int, channels: int
+    audio: memoryview, coding: int, width: int, channels: int
 ) -> Iterator[NDArray[np.float32]]:
     frame = width * channels
-    for start, stop in _spans(len(sound) // frame, channels):
-        values = _numbers(sound[start * frame : stop * frame], coding, width)
+    for start, stop in _spans(len(audio) // frame, channels):
+        values = _numbers(audio[start * frame : stop * frame], coding, width)
         yield values.reshape(-1, channels)
 
 

@@ -91,8 +91,8 @@ class Features:
         """
         if 0 < most < len(samples):
             raise MediaError(
-                f"The sound has {len(samples) / self.rate:,.1f} seconds; expected at most "
-                f"{most / self.rate:,.0f}, which is what the model hears. Cut it."
+                f"The recording has {len(samples) / self.rate:,.1f} seconds; expected at most "
+                f"{most / self.rate:,.0f}, the model's maximum. Cut it."
             )
 
     def samples(self, inputs: int) -> int:

@@ -398,7 +398,7 @@ def image_processor(
     name = document.get("image_processor_type") or document.get("feature_extractor_type") or default
     if name is None:
         raise CheckpointError(
-            "Cannot tell what this checkpoint makes of images: its processor names no `image_processor_type`. "
+            "Cannot preprocess images for this checkpoint: its processor names no `image_processor_type`. "
             f"Expected one of {', '.join(PROCESSORS)}. Add the name to preprocessor_config.json."
         )
     name = str(name).removesuffix("Pil").removesuffix("Fast")
@@ -451,7 +451,7 @@ def read_image_processor(
             found = [rules.settings_of_timm(by_timm)]
     if not found:
         raise CheckpointError(
-            "Cannot tell what the checkpoint makes of images: it has no settings of a processor. Expected "
+            "Cannot preprocess images for this checkpoint: it has no settings of a processor. Expected "
             f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
     return image_processor(found[0], default, **changes)

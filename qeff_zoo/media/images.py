@@ -164,8 +164,8 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
 
     if image.mode in ("I", "F"):
         raise MediaError(
-            f"Cannot read {name}: its pixels are 32-bit numbers (mode {image.mode!r}), whose black and white nobody "
-            "knows. Expected 8 or 16 bits. Convert it to 8 bits."
+            f"Cannot read {name}: its pixels are 32-bit numbers (mode {image.mode!r}), whose black and white are "
+            "undefined. Expected 8 or 16 bits. Convert it to 8 bits."
         )
     with reading_pixels(name):
         if opaque:

@@ -378,7 +378,7 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
     if found := _read(folder):
         return _processor(*found, usual or _USUAL)
     raise CheckpointError(
-        f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
+        f"Cannot preprocess videos for {folder}: it has no settings of a processor. Expected "
         "video_preprocessor_config.json. Get the whole checkpoint."
     )
 

@@ -128,7 +128,7 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
         path, name = Path(source), f"the video {os.fspath(source)!r}"
         if path.suffix.lower() in _CONTAINERS:
             raise MediaError(
-                f"Cannot read {name}: films of {path.suffix} are not decoded. Expected an animation (GIF, WebP, APNG) "
+                f"Cannot read {name}: videos of {path.suffix} are not decoded. Expected an animation (GIF, WebP, APNG) "
                 f"or a folder of frames. Make one: `ffmpeg -i {path.name} -vf fps=2 -f apng {path.stem}.png`."
             )
         if not path.is_dir():

@@ -10,7 +10,7 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
@@ -20,11 +20,11 @@ class ImageColumn(PatchGrid):
 
     planes: ClassVar[bool] = True
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
         from qeff_zoo.tasks.multimodal.vision_tracing import Column
 
-        return Column(model, self, tower.merge)
+        return Column(model, self, geometry.merge)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
         """See `Images`."""
@@ -34,14 +34,14 @@ class ImageColumn(PatchGrid):
         """See `Images`; the processor's padding is removed."""
         import numpy as np
 
-        tower = vision.geometry
+        geometry = vision.geometry
         height, width = (int(side) for side in prepared["image_sizes"].reshape(2))
         patch = int(vision.program.inputs[self.pixels].shape[2])
         high, wide = height // patch, width // patch
         pixels = np.asarray(prepared[self.pixels], np.float32)
-        patches = tower.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
-        found = vision.run(tower.in_column(patches, high, wide))
-        rows = (high // tower.merge) * (wide // tower.merge)
+        patches = geometry.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
+        found = vision.run(geometry.in_column(patches, high, wide))
+        rows = (high // geometry.merge) * (wide // geometry.merge)
         return vision.joined(digest, [{name: one[:rows] for name, one in found.items()}], prepared)
 
     @property

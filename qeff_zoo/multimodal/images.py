@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
@@ -32,11 +32,11 @@ class Images(ImageEncoder):
         """See `ImageEncoder`."""
         return True
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry | None":
         """See `ImageEncoder`."""
         return None
 
-    def frame_geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+    def frame_geometry(self, config: Mapping[str, Any]) -> "PatchGeometry | None":
         """See `ImageEncoder`."""
         return None
 

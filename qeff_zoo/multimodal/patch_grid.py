@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
@@ -45,12 +45,12 @@ class PatchGrid(Images):
         """See `Images`."""
         return False
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
+        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
 
         merge = self.merge or merge_of({**config, **config["vision_config"]})
-        return Tower.read(config, self, merge)
+        return PatchGeometry.read(config, self, merge)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
@@ -58,17 +58,17 @@ class PatchGrid(Images):
 
         return patch_tracing.tracing(model, self)
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """Return the module to trace.
 
         Args:
             model: The model that `loader.load_meta` returns.
-            tower: Geometry of patches.
+            geometry: Geometry of patches.
             names: Names of the inputs.
         """
         from qeff_zoo.tasks.multimodal.patch_tracing import Patches
 
-        return Patches(model, names[1:], tower, self.merge)
+        return Patches(model, names[1:], geometry, self.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`: all patches in one call."""
@@ -77,16 +77,16 @@ class PatchGrid(Images):
         from qeff_zoo.runtime.multimodal_spans import Encoded
         from qeff_zoo.tasks.multimodal.vision_encoder import GRID, MERGE, check_merge
 
-        tower = vision.geometry
-        check_merge(prepared.get(MERGE), tower)
+        geometry = vision.geometry
+        check_merge(prepared.get(MERGE), geometry)
         frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
         pixels = np.asarray(prepared[self.pixels], np.float32)
         inputs = {
-            self.pixels: tower.ordered(pixels, (frames, height, width)),
+            self.pixels: geometry.ordered(pixels, (frames, height, width)),
             GRID: prepared[GRID],
-            **tower.describe((frames, height, width)),
+            **geometry.describe((frames, height, width)),
         }
-        grid = frames, height // tower.merge, width // tower.merge
+        grid = frames, height // geometry.merge, width // geometry.merge
         times = self.times(frames, prepared, vision.config)
         span = 0 if times is None else self.span(grid, times)
         return Encoded(
@@ -116,16 +116,16 @@ class PatchGrid(Images):
         import numpy as np
 
         from qeff_zoo.tasks.multimodal.vision_encoder import (
-            FILM_GRID,
             GRID,
             OMNI_SECONDS,
             STEP_SECONDS,
+            VIDEO_GRID,
         )
 
-        if FILM_GRID not in given:
+        if VIDEO_GRID not in given:
             return super().video_arrays(pixels, given, known)
         seconds = given.get(STEP_SECONDS, given.get(OMNI_SECONDS, [1.0]))
-        grid = {GRID: given[FILM_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
+        grid = {GRID: given[VIDEO_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
         return {"pixel_values": pixels, **grid, **known}
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:

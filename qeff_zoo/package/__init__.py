@@ -166,7 +166,7 @@ class Package:
         """Read every byte and compare it with the manifest.
 
         Args:
-            progress: Told of the bytes read; all together are `size`.
+            progress: Callback for the bytes read; all together are `size`.
 
         Returns:
             One line per problem, none for an intact package. A file that the manifest does not list

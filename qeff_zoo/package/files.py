@@ -18,7 +18,7 @@ from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PackageError
 from qeff_zoo.terminal.sanitize import shortened
 
-# The first pattern that a path or a file name matches tells the role.
+# The first pattern that a path or a file name matches determines the role.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"evidence/", "evidence"),
     (r"qpc/", "program"),

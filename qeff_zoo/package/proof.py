@@ -20,7 +20,7 @@ def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any])
 
     Example:
         >>> sentences(manifest["validation"], manifest.get("costs", {}))  # doctest: +SKIP
-        ["Computes Hugging Face's model (float32): largest error 8e-06 of the answers' spread at 52 positions …"]
+        ["Computes Hugging Face's model (float32): largest error 8e-06 of the outputs' spread at 52 positions …"]
     """
     return [*_agreements(validation), *_equal_choices(validation), *_costs(costs)]
 
@@ -56,13 +56,13 @@ def _agreements(validation: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         positions = sum(check.get("positions", 0) for check in found)
         verb = "Computes" if all(check["passed"] for check in found) else "Does not compute"
         yield (
-            f"{verb} Hugging Face's model ({dtype}): largest error {_number(worst['value'])} of the answers' spread at "
+            f"{verb} Hugging Face's model ({dtype}): largest error {_number(worst['value'])} of the outputs' spread at "
             f"{positions} positions, {_number(worst['threshold'])} allowed{_noticed(found)}."
         )
 
 
 def _noticed(checks: Sequence[Mapping[str, Any]]) -> str:
-    """Name what every stage would have noticed, by the least error of any stage."""
+    """Name what every stage detects, by the least error of any stage."""
     errors: dict[str, list[float]] = {}
     for check in checks:
         found = [(fault["fault"], fault) for fault in check.get("faults", ())]
@@ -72,7 +72,7 @@ def _noticed(checks: Sequence[Mapping[str, Any]]) -> str:
             if one.get("noticed", True):
                 errors.setdefault(words, []).append(_size(one["value"]))
     listed = [f"{words} ({_number(min(values))})" for words, values in errors.items()]
-    return f"; would have noticed {', '.join(listed)}" if listed else ""
+    return f"; detects {', '.join(listed)}" if listed else ""
 
 
 def _equal_choices(validation: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -314,12 +314,12 @@ def tiny_package(
     from qeff_zoo.validation import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint", seed=seed)
-    # A tenth of a real sound is enough for frames of all kinds.
+    # A tenth of a real recording is enough for frames of all kinds.
     first = next(iter(recipe.shapes.values()))
-    of_sound = [length // 10 for length in first.seq_lens[:2]]
-    lengths = tuple(of_sound) if find(recipe.task).reads == "sound" else (8, 24)
+    of_audio = [length // 10 for length in first.seq_lens[:2]]
+    lengths = tuple(of_audio) if find(recipe.task).reads == "audio" else (8, 24)
     encoder = Request(target=target, task=recipe.task, weights=weights, seq_lens=lengths)
-    read = lengths if of_sound else None  # of those that read texts before they write
+    read = lengths if of_audio else None  # of those that read texts before they write
     decoder = Request(
         target=target,
         task=recipe.task,

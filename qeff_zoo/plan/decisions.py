@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qeff_zoo.errors import did_you_mean
 from qeff_zoo.plan.request import OPTIONS
 
 
@@ -37,15 +38,18 @@ class Decisions:
     def check(self, name: str) -> bool:
         """Return whether the value of an option is among the allowed values; refuse it if not."""
         value, option = self.value[name], OPTIONS[name]
-        expected = ""
+        expected = near = ""
         if option.allowed and value not in option.allowed:
             expected = f"one of {', '.join(map(str, option.allowed))}"
+            near = did_you_mean(str(value), map(str, option.allowed))
         elif option.least is not None and value < option.least:
             expected = f"at least {option.least}"
         elif option.most is not None and value > option.most:
             expected = f"at most {option.most}"
         if expected:
-            self.refuse(f"{option.flag} is {value!r}, expected {expected}.")
+            self.refuse(
+                f"{option.flag} is {value!r}, expected {expected}.{near and near + ' Correct it.'}"
+            )
         return not expected
 
     def provide(self, **facts: Any) -> "Decisions":

@@ -35,20 +35,20 @@ def choose_image_sizes(
         refused.
     """
     flag, images = OPTIONS[_NAME].flag, recipe.images
-    tower = images.geometry(checkpoint.model_config) if images and target.static_shapes else None
-    if tower is None:
+    geometry = images.geometry(checkpoint.model_config) if images and target.static_shapes else None
+    if geometry is None:
         if decisions.value[_NAME]:
             decisions.refuse(
                 f"{flag} is for models that read images of any size, and for targets whose programs have fixed ones: "
                 f"not for recipe {recipe.model_type!r} and --target {target.name}. Leave it out."
             )
         return {}
-    unit = tower.unit
+    unit = geometry.unit
     if not decisions.value[_NAME]:
-        rows = _ROWS if tower.positions else _PATCHES // tower.merge**2
+        rows = _ROWS if geometry.positions else _PATCHES // geometry.merge**2
         decisions.set(_NAME, (_as_square(rows, unit),), "default")
-    patches = sorted({*_counts(decisions.value[_NAME], unit, tower.merge**2, decisions)})
-    return {"patches": tuple(patches), "merged": tower.merge**2, "window": tower.window}
+    patches = sorted({*_counts(decisions.value[_NAME], unit, geometry.merge**2, decisions)})
+    return {"patches": tuple(patches), "merged": geometry.merge**2, "window": geometry.window}
 
 
 def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:

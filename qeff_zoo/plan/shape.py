@@ -187,7 +187,7 @@ def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
             recipe.images and recipe.images.by_cross_attention
         ):
             decisions.refuse(
-                f"{OPTIONS[name].flag} is for models that read text, and images among it: what came of sounds and "
+                f"{OPTIONS[name].flag} is for models that read text, and images among it: encoded audio and "
                 "other texts, and images that are read by cross-attention, are not handed over. Leave it out."
             )
         for one in foreign:

@@ -100,7 +100,7 @@ def check_programs(
         )
     elif target.static_shapes and {"vision", "audio"} <= {*roles}:
         decisions.refuse(
-            f"A package for {recipe.task} reads images and sounds in one prompt, which programs for --target "
+            f"A package for {recipe.task} reads images and audio in one prompt, which programs for --target "
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
             f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
         )

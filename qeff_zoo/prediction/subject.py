@@ -146,7 +146,7 @@ class Subject:
         """Return the answers of Hugging Face's model, for each sequence.
 
         Args:
-            step: Told of every call.
+            step: Callback for every call.
             numerics: Numerics of a device; None for float32.
         """
         settings = self.plan.spec.get("task", {})
@@ -156,7 +156,7 @@ class Subject:
             "task": self._program.task,
             "sequences": self.texts.sequences,
             "positions": self.texts.positions,
-            "told": {
+            "settings": {
                 name: settings[name]
                 for name in ("pooling", "normalize", "rope_factors")
                 if name in settings
@@ -224,7 +224,7 @@ class Subject:
         Args:
             name: Name of its numerics.
             program: Opened. Of a decoder it takes calls of `width` tokens, and answers every one.
-            step: Told of every call.
+            step: Callback for every call.
         """
         assert self._expected is not None
         tally = Tally(name)

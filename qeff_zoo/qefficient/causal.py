@@ -135,9 +135,9 @@ class QEFFAutoModelForCausalLM(Model):
 
     #: Folder or Hub id of heads that draft for it.
     _heads: str | None = None
-    #: Whether `compile` is to be told compute contexts.
+    #: Whether `compile` sets compute contexts.
     _compute_contexts: bool = False
-    #: Whether it is to be told how many drafted tokens a call checks.
+    #: Whether it sets how many drafted tokens a call verifies.
     _checks_drafts: bool = False
     #: Keys of `qaic_config` that `compile` reads.
     _options: Mapping[str, Any] = MappingProxyType({})

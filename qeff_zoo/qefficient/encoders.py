@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's classes of models that read whole inputs: embeddings, classifiers, and labels of frames of sound."""
+"""QEfficient's classes of models that read whole inputs: embeddings, classifiers, and labels of audio frames."""
 
 import inspect
 import os
@@ -239,8 +239,8 @@ class QEFFAutoModelForCTC(_Encoder):
         """Build a package, or find it in the store.
 
         Args:
-            seq_len: Samples of a sound, one length or several; of models that read features, frames of those. What is
-                longer is read in windows.
+            seq_len: Samples of a recording, one length or several; of models that read features, frames. What is longer
+                is read in windows.
             **choices: See `QEFFAutoModel.compile`.
 
         Returns:
@@ -281,9 +281,9 @@ class QEFFAutoModelForCTC(_Encoder):
             isinstance(one, Real) for one in inputs
         )
         given = inputs if isinstance(inputs, list | tuple) and not of_numbers else [inputs]
-        sounds = [one if isinstance(one, whole) else _of_one_channel(one) for one in given]
+        recordings = [one if isinstance(one, whole) else _of_one_channel(one) for one in given]
         session = self._opened(device_ids, runtime_ai100)
-        return [found.text for found in session.transcribe(sounds)]
+        return [found.text for found in session.transcribe(recordings)]
 
 
 def _of_one_channel(samples: Any) -> Any:

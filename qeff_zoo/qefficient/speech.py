@@ -65,7 +65,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
 
         Args:
             prefill_seq_len: Tokens that begin a text, by one call; QEfficient's 1 gives the same answers.
-            encoder_ctx_len: Positions of a window of sound: the model's own, or None.
+            encoder_ctx_len: Positions of an audio window: the model's own, or None.
             ctx_len: Tokens of a window, those that it is begun with included.
             batch_size: Windows at a time.
             num_devices: See `QEFFAutoModelForCausalLM.compile`, also for the others.
@@ -80,7 +80,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
             The package's folder.
         """
         config = self._opened_checkpoint().config
-        positions = config.get("max_source_positions")  # none of sounds of any length
+        positions = config.get("max_source_positions")  # None for audio of any length
         if encoder_ctx_len not in (None, positions):
             raise PlanError(
                 [
@@ -147,12 +147,12 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                     f"The inputs are {sorted(inputs)!r}; expected {name}, as a processor returns them. Call it on the "
                     "samples."
                 )
-            sounds = to_numpy(inputs[name]).astype(np.float32)
-            mask = to_numpy(inputs.get("attention_mask", np.ones(sounds.shape[:2])))
+            recordings = to_numpy(inputs[name]).astype(np.float32)
+            mask = to_numpy(inputs.get("attention_mask", np.ones(recordings.shape[:2])))
             features = (
-                [one[: int(there.sum())] for one, there in zip(sounds, mask, strict=True)]
+                [one[: int(there.sum())] for one, there in zip(recordings, mask, strict=True)]
                 if session.sources.any_length
-                else [one.T for one in sounds]
+                else [one.T for one in recordings]
             )
             found = session.transcribe_features(features, **arguments)
         else:

@@ -5,14 +5,13 @@ In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_
     dropped silently: options of cards are returned by name, and unknown arguments are refused. None is not a value.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo import targets
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import PlanError, did_you_mean
 from qeff_zoo.package.option import JsonText, Option
 from qeff_zoo.plan.request import OPTIONS
 
@@ -320,9 +319,9 @@ def translate(
                     f"`compile`: {name} is {value!r}, and {option.name} is said to be {choices[option.name]!r} as well;"
                     " expected one of them. Leave one out."
                 )
-        elif close := difflib.get_close_matches(name, known, 1, _TYPO):
+        elif near := did_you_mean(name, known, cutoff=_TYPO):
             problems.append(
-                f"`compile` takes no {name!r}, which is {value!r}. Did you mean {close[0]!r}? A flag of the compiler "
+                f"`compile` takes no {name!r}, which is {value!r}.{near} A flag of the compiler "
                 "is given by compiler_flag."
             )
         else:

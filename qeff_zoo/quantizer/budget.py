@@ -3,7 +3,7 @@
 
 What a group costs is measured: it alone is rounded to the nearest in the fewest bits, all else stays float32, and the
 answers are compared. What it would cost in more bits is that, times the squared error of its weights in those over
-theirs in the fewest. Costs of several groups are added up.
+their own in the fewest. Costs of several groups are added up.
 """
 
 from collections.abc import Mapping, Sequence

@@ -65,7 +65,7 @@ def fold(
         source, dtype = layer.get_submodule(name), stored(name)
         if dtype is None:
             continue
-        # Any scales tell whether the source is one; so the search, which takes longer, comes after.
+        # Any scales show whether the source is one; so the search, which takes longer, comes after.
         trial = torch.exp2(torch.arange(_length(source)) % 3 - 1.0)
         undo, _ = _apply(layer, group, source, offset, spread, trial, dtype)
         same = _is_same(before, run())

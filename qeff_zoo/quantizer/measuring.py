@@ -53,7 +53,7 @@ class Measured:
         """Run the float model; choose schemes.
 
         Args:
-            step: Told of every layer.
+            step: Callback for every layer.
         """
         streamed = self.subject.streamed
         varied: list[_Varied] = []

@@ -63,7 +63,7 @@ class Work:
 
         Args:
             folder: Folder for them.
-            step: Told of every layer.
+            step: Callback for every layer.
         """
         streamed = self.subject.streamed
         self.writer = Writer(

@@ -422,7 +422,7 @@ class Decoder:
         """Return the index of each token's features, and all features of a call, or one of zeros."""
         tensors, names = self.program.inputs, self.feature_names
         if not names:
-            return self._pictured(*pieces, width=width)
+            return self._with_images(*pieces, width=width)
         rows: dict[str, list[Array]] = {name: [] for name in names}
         index, count = np.full((len(pieces), width), -1, np.int64), 0
         for place, piece in enumerate(pieces):
@@ -437,7 +437,7 @@ class Decoder:
             rows[name] = [np.zeros((1, *map(int, tensors[name].shape[1:])), np.float32)]
         return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
 
-    def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
+    def _with_images(self, piece: Piece, *, width: int) -> dict[str, Array]:
         """Return the index of each token's image features, and the images, if the call has any."""
         index = np.full((1, width), -1, np.int64)
         if piece.spans is None:

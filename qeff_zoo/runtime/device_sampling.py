@@ -98,7 +98,7 @@ class DeviceSampler:
         self.most = int(program.inputs[_NUMBERS].shape[1])
         self.vocab_size = next(int(one.axes[1]) for one in program.states if one.kind == "penalty")
         self._tells = _PROBS in program.outputs
-        self._nobody = Drawing(Sampling(), np.iinfo(np.int64).max, self.most)
+        self._unused_slot = Drawing(Sampling(), np.iinfo(np.int64).max, self.most)
 
     @classmethod
     def of(cls, program: Program) -> Union["DeviceSampler", None]:
@@ -162,7 +162,7 @@ class DeviceSampler:
             input_ids: Token ids (rows, columns).
             position_ids: Positions of the tokens.
         """
-        each = [one or self._nobody for one in drawings]
+        each = [one or self._unused_slot for one in drawings]
         first = np.array([one.first for one in each])[:, None]
         found: dict[str, Any] = {
             name: [[value(one.sampling)] for one in each] for name, value in _OF_ROWS.items()

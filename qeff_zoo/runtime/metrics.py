@@ -92,7 +92,7 @@ class Metrics:
             if count
         )
         return media + (
-            f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first answer after "
+            f"{self.prompt_tokens:,} prompt tokens at {self.prefill_tokens_per_s:,.1f}/s, first token after "
             f"{self.ttft_s:.2f} s; {self.generated_tokens:,} tokens at {self.decode_tokens_per_s:,.1f}/s; "
             f"{self.total_s:.2f} s in all{drafted}"
         )

@@ -68,7 +68,7 @@ def open_session(
             the same answer; or "rejection" for more of them, of the same distribution.
         block_attention: Whether requests may have documents that are computed independently (block attention, text
             generation). The rotation of the model's keys is inferred first.
-        observe: Told of every call, its choices of experts and keys included.
+        observe: Callback for every call, its choices of experts and keys included.
         smoke_test: Whether the session makes one call that shows that it can run; the result may be meaningless.
         opening: Opens what runs in place of the package's programs; None for those themselves.
 

@@ -144,7 +144,7 @@ class StateFiles:
         whole, digest = content[:-_DIGEST], content[-_DIGEST:]
         expected = hashlib.blake2b(whole, digest_size=_DIGEST, key=self._secret).digest()
         if not secrets.compare_digest(expected, digest):
-            raise ValueError("it is damaged, or somebody else wrote it")
+            raise ValueError("it is damaged, or another user wrote it")
         begin = len(_MARK) + _LENGTH
         at = begin + int.from_bytes(whole[len(_MARK) : begin], "big")
         head = json.loads(whole[begin:at])
@@ -190,7 +190,7 @@ def _require_ours(path: Path, forbidden: int) -> None:
         return
     raise GenerationError(
         f"Cannot keep the prefix cache in {str(path)!r}: {found}. Expected a folder of this user alone. Run `chmod -R "
-        "go-rwx` on it if nobody else has written there, or change prefix_cache_dir."
+        "go-rwx` on it if no other user has written there, or change prefix_cache_dir."
     )
 
 

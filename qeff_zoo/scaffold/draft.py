@@ -37,7 +37,7 @@ _SHAPES = {
 }
 # From awkward to plain, until the model runs.
 _PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))
-# What somebody else's modelling code may raise on a configuration that it does not take.
+# What foreign modelling code may raise on a configuration that it does not take.
 _FAILURES: tuple[type[Exception], ...] = (
     *(ZooError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
     *(RuntimeError, TypeError, ValueError),
@@ -81,7 +81,7 @@ def propose(model: str) -> Proposal:
         model: Hub id, folder or config.json; only the configuration is read.
 
     Raises:
-        UnsupportedModelError: transformers has no such text model, or it has no single tower.
+        UnsupportedModelError: transformers has no such text model, or it is not a single text model.
         ZooError: There is a recipe already, or the configuration cannot be read.
 
     Example:

@@ -43,7 +43,7 @@ def examine(config: Mapping[str, Any]) -> Subject:
         config: Raw config.json.
 
     Raises:
-        UnsupportedModelError: transformers does not have or accept it, or it is not one tower of text.
+        UnsupportedModelError: transformers does not have or accept it, or it is not a single text model.
     """
     from transformers import CONFIG_MAPPING, __version__
     from transformers.models.auto import modeling_auto as auto
@@ -64,7 +64,7 @@ def examine(config: Mapping[str, Any]) -> Subject:
         ) from error
     if not _is_text(parsed):
         raise UnsupportedModelError(
-            f"model_type {model_type!r} has several towers or no text; expected one tower of text. Give the config of "
+            f"model_type {model_type!r} has several parts or no text; expected a single text model. Give the config of "
             f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
         )
     named = tuple(config.get("architectures") or ())

@@ -95,7 +95,7 @@ def routes(prefix: str, model: str, adapters: Adapters, sources: Sources) -> API
             raise ApiError(
                 403,
                 f"This server loads no adapter from {brief(body.lora_path)}; expected a folder or a repository that it "
-                "was started with (--allow-adapters). Ask whoever runs it.",
+                "was started with (--allow-adapters). Ask its operator.",
                 param="lora_path",
                 code="adapter_not_allowed",
             )
@@ -122,7 +122,7 @@ def routes(prefix: str, model: str, adapters: Adapters, sources: Sources) -> API
         if name in adapters and name not in chosen:
             raise ApiError(
                 403,
-                f"The adapter {brief(name)} was loaded by whoever runs this server; expected one that a client has "
+                f"The adapter {brief(name)} was loaded by the operator of this server; expected one that a client has "
                 "loaded. Leave it.",
                 param="lora_name",
                 code="adapter_not_allowed",

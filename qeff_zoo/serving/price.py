@@ -58,7 +58,7 @@ class Bounds:
         return ImageLimits(pixels=self.pixels)
 
     @property
-    def sounds(self) -> AudioLimits:
+    def recordings(self) -> AudioLimits:
         """Limits of one recording."""
         return AudioLimits(seconds=self.seconds, values=self.values)
 
@@ -124,8 +124,10 @@ def price(
     sizes = [size_of(one, bounds.images) for one in brought.get("images", ())]
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
-    films = [pixels_of(one) for one in brought.get("videos", ())]
-    sounds = [open_audio(one, _RATE, limits=bounds.sounds) for one in brought.get("audio", ())]
+    videos = [pixels_of(one) for one in brought.get("videos", ())]
+    recordings = [
+        open_audio(one, _RATE, limits=bounds.recordings) for one in brought.get("audio", ())
+    ]
     shown = [1] * len(sizes)
     if session is not None and "images" in session.takes:
         shown = cast("ImageTextToTextSession", session).tokens_of(sizes)
@@ -134,19 +136,19 @@ def price(
         grammar=grammar,
         nbytes={
             "images": [BYTES_OF_PIXEL * count for count in pixels],
-            "videos": [BYTES_OF_PIXEL * count for count in films],
-            "audio": [bytes_of_sound(one, _RATE) for one in sounds],
+            "videos": [BYTES_OF_PIXEL * count for count in videos],
+            "audio": [bytes_of_audio(one, _RATE) for one in recordings],
         },
         tokens={
             "images": shown,
-            "audio": [1 + int(one.seconds * _TOKENS_OF_SECOND) for one in sounds],
+            "audio": [1 + int(one.seconds * _TOKENS_OF_SECOND) for one in recordings],
         },
     )
 
 
-def bytes_of_sound(sound: OpenedAudio, rate: int) -> int:
+def bytes_of_audio(audio: OpenedAudio, rate: int) -> int:
     """Return the memory of a recording during its decoding to a rate and its feature extraction."""
-    return int(sound.seconds * rate) * BYTES_OF_SAMPLE
+    return int(audio.seconds * rate) * BYTES_OF_SAMPLE
 
 
 def check_context(

@@ -203,13 +203,13 @@ def _brought(
 ) -> Preparation[dict[str, Sequence[Any]]]:
     """Return the files of images, videos and recordings in the messages."""
     urls = [("image", url) for message in body.messages for url in message.images]
-    films = [("video", url) for message in body.messages for url in message.videos]
+    videos = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
     refuse_files(body.model, body.messages, session.takes)
-    if films:
+    if videos:
         with blaming("messages"):
             cast("ImageTextToTextSession", session).check_reads_videos()
-    media = yield from read_media([*urls, *films], hosts)
+    media = yield from read_media([*urls, *videos], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
     brought = {"images": shown, "videos": played, "audio": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}

@@ -37,7 +37,7 @@ from qeff_zoo.serving.errors import (
     unknown_parameter,
 )
 from qeff_zoo.serving.media import MediaPool
-from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
+from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_audio
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 from qeff_zoo.tasks.speech import subtitles
@@ -104,11 +104,11 @@ class SpeechQueue:
         self._jobs: dict[Any, _Job] = {}
         self._done = self._failed = 0
 
-    async def transcribe(self, sound: bytes, choices: Mapping[str, Any]) -> Transcription:
+    async def transcribe(self, audio: bytes, choices: Mapping[str, Any]) -> Transcription:
         """Return the transcription. Cancellation ends the work at the end of a window.
 
         Args:
-            sound: Content of an audio file.
+            audio: Content of an audio file.
             choices: Options of the session's `transcribe`.
 
         Raises:
@@ -116,24 +116,24 @@ class SpeechQueue:
             MediaError: The recording cannot be read, or exceeds a limit.
             GenerationError: The model does not support an option.
         """
-        found = [item async for item in self._work(sound, choices, lambda _: False)]
+        found = [item async for item in self._work(audio, choices, lambda _: False)]
         assert isinstance(found[-1], Transcription)
         return found[-1]
 
     async def stream(
-        self, sound: bytes, choices: Mapping[str, Any]
+        self, audio: bytes, choices: Mapping[str, Any]
     ) -> AsyncIterator[Segment | Transcription]:
         """Yield each segment at its end, then the transcription.
 
         Args:
-            sound: Content of an audio file.
+            audio: Content of an audio file.
             choices: Options of the session's `transcribe`.
         """
-        async for item in self._work(sound, choices, lambda _: True):
+        async for item in self._work(audio, choices, lambda _: True):
             yield item
 
     async def _work(
-        self, sound: bytes, choices: Mapping[str, Any], wanted: Callable[[Segment], bool]
+        self, audio: bytes, choices: Mapping[str, Any], wanted: Callable[[Segment], bool]
     ) -> AsyncIterator[Segment | Transcription]:
         """Decode a recording, pass it to the worker, and yield its results."""
         loop = asyncio.get_running_loop()
@@ -147,9 +147,9 @@ class SpeechQueue:
         with self._requests.one():
             if self._closing:
                 raise shutting_down()
-            rate, limits, job = self.session.rate, self._bounds.sounds, _Job(emit)
-            opened = await self._pool.run(partial(open_audio, sound, rate, limits=limits))
-            nbytes = bytes_of_sound(opened, rate)
+            rate, limits, job = self.session.rate, self._bounds.recordings, _Job(emit)
+            opened = await self._pool.run(partial(open_audio, audio, rate, limits=limits))
+            nbytes = bytes_of_audio(opened, rate)
             async with self._pool.room(nbytes) as keep:
                 try:
                     recording = await self._pool.run(self.session.begin(opened, **choices), nbytes)
@@ -262,14 +262,14 @@ class _TranscriptionRequest:
     """Parsed request of a transcription.
 
     Args:
-        sound: Content of the audio file.
+        audio: Content of the audio file.
         choices: Options of `SpeechQueue.transcribe`.
         form: Format of the response.
         times: Timestamps of segments, of words, or both.
         stream: Whether the response is streamed.
     """
 
-    sound: bytes
+    audio: bytes
     choices: Mapping[str, Any]
     form: str
     times: frozenset[str]
@@ -292,7 +292,7 @@ def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> A
         if parsed.stream:
             return await _streamed(request, queue, parsed)
         try:
-            found = await unless_gone(request, queue.transcribe(parsed.sound, parsed.choices))
+            found = await unless_gone(request, queue.transcribe(parsed.audio, parsed.choices))
         except (BusyError, GenerationError, MediaError) as error:
             raise _refusal(error) from error
         return _written(found, parsed, task)
@@ -318,8 +318,8 @@ async def _read(
     for name, value in form.multi_items():
         if name not in _KNOWN | _IGNORED | {*_TIMES}:
             raise unknown_parameter(name, value)
-    sound = form.get("file")
-    if not isinstance(sound, UploadFile):
+    audio = form.get("file")
+    if not isinstance(audio, UploadFile):
         raise _invalid("file", "is missing; expected a recording, as multipart/form-data", "Add it")
     fields = {name: value for name, value in form.items() if isinstance(value, str)}
     if "model" not in fields:
@@ -337,7 +337,8 @@ async def _read(
     writes = session.generates
     if "word" in times and not session.has_word_timestamps:
         raise _invalid(
-            _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
+            _TIMES[0],
+            "asks for words; expected 'segment', the only unit for which this model returns times",
         )
     stream = fields.get("stream", "false").lower()
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
@@ -355,7 +356,7 @@ async def _read(
         with blaming("language"):
             cast("SpeechSeq2SeqSession", session).language_token(choices.get("language"))
     return _TranscriptionRequest(
-        sound=await sound.read(),
+        audio=await audio.read(),
         choices={**choices, "word_timestamps": True} if writes and "word" in times else choices,
         form=form_,
         times=times,
@@ -403,7 +404,7 @@ def _choices(
                 code="invalid_value",
             )
         for name in given:
-            raise _invalid(name, "does not apply to this model, which labels frames of sound")
+            raise _invalid(name, "does not apply to this model, which labels audio frames")
         return {}
     # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
     fallback = (
@@ -500,7 +501,7 @@ async def _streamed(
     request: Request, queue: SpeechQueue, parsed: _TranscriptionRequest
 ) -> Response:
     """Return server-sent events: the text of each segment, then the whole text."""
-    items = queue.stream(parsed.sound, parsed.choices)
+    items = queue.stream(parsed.audio, parsed.choices)
     try:  # what is refused is refused with a status of its own
         first = await unless_gone(request, anext(items))
     except (BusyError, GenerationError, MediaError) as error:

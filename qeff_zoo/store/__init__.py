@@ -343,7 +343,7 @@ class Store:
 
         Args:
             path: The file; a link is followed.
-            progress: Told of the bytes done; a remembered file counts at once.
+            progress: Callback for the bytes done; a remembered file counts at once.
         """
         return DigestCache(self._layout.digests).digest(path, progress)
 
@@ -421,7 +421,7 @@ class Store:
         busy = housekeeping.in_use(self._layout)
         if used := [entry.path for entry in packages if entry.path.resolve() in busy]:
             raise StoreError(
-                f"Cannot remove {str(used[0])!r}: a process runs it, or reads it. Expected a package that nobody uses. "
+                f"Cannot remove {str(used[0])!r}: a process runs it, or reads it. Expected a package without users. "
                 "End that process first."
             )
         size = housekeeping.freed([entry.path for entry in packages])
@@ -441,7 +441,7 @@ class Store:
         """Read every byte of every package and graph.
 
         Args:
-            progress: Told of the bytes read.
+            progress: Callback for the bytes read.
 
         Returns:
             Problems by key; an empty list for what is intact.

@@ -103,7 +103,7 @@ def _note_of(
         if unchecked:
             return {}
         raise PackageError(
-            f"Cannot adopt {str(compiled)!r}: it has no {NOTE}, so that nobody knows what it was compiled from; "
+            f"Cannot adopt {str(compiled)!r}: it has no {NOTE}, so it is unknown what it was compiled from; "
             f"expected what {SCRIPT} of the prepared folder made. Run that, or say --unchecked if you are sure."
         )
     if f"sha256:{note.get('sums')}" != sums:

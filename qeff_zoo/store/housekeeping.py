@@ -227,7 +227,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> dict[str, list[s
 
     Args:
         layout: The store.
-        progress: Told of the bytes read.
+        progress: Callback for the bytes read.
 
     Returns:
         Problems by key; an empty list for what is intact.

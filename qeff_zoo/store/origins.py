@@ -2,7 +2,7 @@
 """Whose packages the store has: those that were built here, and where the others were pulled from.
 
 In: the folder of a package. Out: what a note in it says, which got its name together with the package; None where it
-says nothing, as of a package that somebody put there by hand. What nobody can tell is not trusted.
+says nothing, as of a package that was put there by hand. Unknown origins are not trusted.
 """
 
 import json

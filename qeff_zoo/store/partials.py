@@ -95,7 +95,7 @@ def _acquire(path: Path) -> int | None:
     lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever held it before may have removed it, and a third have made another of that name.
+        # The process that held it before may have removed it, and a third have made another of that name.
         if os.path.samestat(os.fstat(lock), os.stat(name)):  # noqa: PTH116
             return lock
     except (BlockingIOError, FileNotFoundError):

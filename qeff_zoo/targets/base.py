@@ -124,7 +124,7 @@ class Target(ABC):
     roles: tuple[str, ...] = ()
     fused_roles: tuple[str, ...] = ()
     static_shapes: bool = False
-    lora_unsupported: str = "nobody has tried it"
+    lora_unsupported: str = "it is untested"
     runs_on_cards: bool = False
     compiles_offline: bool = False
     unrounded: str = ""

@@ -55,7 +55,7 @@ _MODULES: Mapping[str, str] = {
 }
 NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.
-_EXAMPLES = {"audio": "speech.wav", "vision": "--image picture.png"}
+_EXAMPLES = {"audio": "speech.wav", "vision": "--image photo.png"}
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: Default of an option, and its source.
@@ -164,7 +164,7 @@ class Task(Part):
     before: tuple[Part, ...] = ()
     beside: tuple[Part, ...] = ()
     by_token: bool = False
-    reads: Literal["text", "image", "sound"] = "text"
+    reads: Literal["text", "image", "audio"] = "text"
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
@@ -320,4 +320,4 @@ def example(name: str) -> str:
         if inputs and task and task.answers == "logits":
             return f"{' '.join(inputs)} --chat --prompt 'What is this?'"
         return "--prompt 'Once upon a time'"
-    return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]
+    return {"image": "--image photo.png", "audio": "speech.wav"}[task.reads]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a package computes the features of sounds that transformers' feature extractor does, on two awkward ones."""
+"""Comparison of a package's audio features with transformers' feature extractor, on two awkward recordings."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from qeff_zoo.media.features import Array, Features, find
 from qeff_zoo.package.files import read_json
 from qeff_zoo.validation.sample_audio import voice
 
-#: Samples of sounds: beyond whole frames, and so few that most is filled up.
+#: Samples of recordings: beyond whole frames, and so few that most is filled up.
 AWKWARD = 16_161, 5_003
 #: Distance of features in parts of their spread: transforms in float32 and in float64 are a tenth of it apart.
 TOLERANCE = 1e-3
@@ -48,30 +48,30 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     for samples in AWKWARD:
         if found := difference(ours, reference, voice(samples, ours.rate, samples)):
             raise ParityError(
-                f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
+                f"A recording of {samples:,} samples has other features than by transformers' {name}: {found}. "
                 f"Expected the same. Compare the settings in {PROCESSOR_SETTINGS} with those of the checkpoint."
             )
-    return {"audio": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
+    return {"audio": f"{len(AWKWARD)} recordings as transformers' {name} computes their features"}
 
 
-def difference(ours: Features, reference: Any, sound: Array) -> str | None:
-    """Return in words what differs between the features of a sound; None for nothing.
+def difference(ours: Features, reference: Any, audio: Array) -> str | None:
+    """Return in words what differs between the features of a recording; None for nothing.
 
     Args:
         ours: A package's.
         reference: Feature extractor of transformers.
-        sound: Samples.
+        audio: Samples.
     """
-    sound = sound[: ours.most or None]
+    audio = audio[: ours.most or None]
     try:
         made = reference(
-            [sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
+            [audio], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
         )
-        right, found = np.asarray(made[ours.name][0]), ours.compute(sound)
+        right, found = np.asarray(made[ours.name][0]), ours.compute(audio)
         if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
             right = right.T  # some have bins first
         if len(right) * ours.step == ours.most:  # what silence fills up
-            found = ours.compute(np.pad(sound, (0, ours.most - len(sound))))
+            found = ours.compute(np.pad(audio, (0, ours.most - len(audio))))
     except _IMPOSSIBLE as error:
         return f"they cannot be computed ({type(error).__name__}: {error})"
     masks = [np.asarray(one[0]) for name, one in made.items() if "mask" in name and one.ndim == 2]

@@ -326,8 +326,8 @@ def tokens_of_layer(sequence: Sequence[int], position: int) -> list[int]:
     return tokens_after(sequence, position, room)
 
 
-def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
-    """Write the stages of a package that reads whole sounds, the shortest of which are long enough for some frames."""
+def audio_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
+    """Write the stages of a package that reads whole recordings, the shortest of a few frames."""
     return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10, enough=0)
 
 

@@ -34,7 +34,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     Raises:
         ParityError: An array differs.
     """
-    if processors.is_of_sounds_alone(processor):
+    if processors.is_audio_only(processor):
         return {}
     from PIL import Image
 

@@ -73,7 +73,7 @@ def validate(
         checkpoint: Source checkpoint of the package, or its folder.
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
-        progress: Told of every step.
+        progress: Callback for every step.
         opening: Opens what predicts the package's programs on this machine, in the device's numerics, for a device
             that is not here.
         exact: Opens the same programs without the device's rounding of activations and states.
@@ -104,7 +104,7 @@ def validate(
 
 
 def _arrays(package: Path, source: Path) -> dict[str, str]:
-    """Compare what a package makes of images and sounds with what transformers' processor makes of them.
+    """Compare a package's preprocessing of images and audio with transformers' processor.
 
     Args:
         package: Nothing is compared without the settings that a build wrote.
@@ -163,8 +163,8 @@ def run_reference(
     request["swapped"] = bool(device or (shipped or trial).drawn)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-    sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-    return process.run(request, progress, {**chosen, **shown(trial), **sounds})
+    recordings = {f"audio.{number}": audio for number, audio in enumerate(trial.recordings)}
+    return process.run(request, progress, {**chosen, **shown(trial), **recordings})
 
 
 def judge(
@@ -234,7 +234,7 @@ def _request(
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
         "of_media": trial.of_media,
-        "told": _reference_settings(package),
+        "settings": _reference_settings(package),
         "numerics": rounding.as_dict(),
         "noise": {
             "factor": tolerance.factor,
@@ -354,7 +354,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
-                **({"told": settings} if settings else {}),
+                **({"settings": settings} if settings else {}),
             },
             kind=find(package.task).answers,
         )
@@ -429,7 +429,7 @@ def _report(
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
         )
-    settings = next(iter(judges.values())).against.get("told", {})
+    settings = next(iter(judges.values())).against.get("settings", {})
     if factors := settings.get("rope_factors"):
         reported["rope_factors"] = (
             f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "

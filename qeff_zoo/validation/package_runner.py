@@ -39,8 +39,8 @@ class Trial:
         greedy: Prompt and continuation.
         sources: Token ids of each sequence's source text; for images the arguments of `drawings.draw`, followed by the
             tokens of the encoder prompt.
-        sounds: Inputs of an audio model: (samples,) or feature frames (frames, bins); for each transcribed sequence,
-            (bins, frames).
+        recordings: Inputs of an audio model: (samples,) or feature frames (frames, bins); for each transcribed
+            sequence, (bins, frames).
         texts: Token ids of the texts that are matched with images; as sequences, they follow the images.
         faults: Faults that the stages test for.
     """
@@ -56,7 +56,7 @@ class Trial:
     drawn: Mapping[str, Array] = field(default_factory=dict)
     greedy: tuple[list[int], list[int]] | None = None
     sources: Sequence[Sequence[int]] = ()
-    sounds: Sequence[Array] = ()
+    recordings: Sequence[Array] = ()
     texts: Sequence[Sequence[int]] = ()
     faults: Sequence[Fault] = ()
 

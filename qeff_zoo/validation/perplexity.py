@@ -224,7 +224,7 @@ def score_reference(
         scoring: Text to score.
         checkpoint: With its weights.
         rope_factors: The package's longrope factors; None for other models.
-        step: Told of every call.
+        step: Callback for every call.
         logits: File for the logits that predict each target, `.npy` of (targets, vocabulary); None for no file.
     """
     request = {
@@ -246,7 +246,7 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
     Args:
         scoring: Text to score.
         decoder: Runs the graph.
-        step: Told of every call.
+        step: Callback for every call.
     """
     losses = [
         loss_of(logits, scoring.tokens[target])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixed sounds that packages are validated on: a voice of pulses through changing resonances, pauses, and noise."""
+"""Fixed recordings for the validation of packages: a voice of pulses through changing resonances, pauses, and noise."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -62,10 +62,10 @@ def voice(samples: int, rate: int, number: int) -> Array:
     syllable = (time / _SYLLABLE).astype(int)
     chosen = random.integers(0, len(_RESONANCES) + 1, syllable[-1] + 1)  # the last is a pause
     peaks = np.array([*_RESONANCES, (0, 0, 0)], float)[chosen[syllable]]  # (samples, 3)
-    sound = np.zeros(samples)
+    audio = np.zeros(samples)
     for harmonic in range(1, 30):
         near = 1 / (1 + ((harmonic * pitch[:, None] - peaks) / _WIDTH) ** 2)
-        sound += near.sum(1) * np.sin(harmonic * phase)
+        audio += near.sum(1) * np.sin(harmonic * phase)
     speaks = chosen[syllable] < len(_RESONANCES)
-    whole: Array = 0.1 * sound * speaks + 0.01 * random.standard_normal(samples)
+    whole: Array = 0.1 * audio * speaks + 0.01 * random.standard_normal(samples)
     return whole.astype(np.float32)

@@ -67,7 +67,7 @@ def request_of(package: Package) -> dict[str, Any] | None:
     return {
         "model_id": source_in(package.manifest).get("model_id"),
         "parts": bool({"vision", "audio"} & task.parts.keys()),
-        "writes": task.answers == "logits" or task.reads == "sound",
+        "writes": task.answers == "logits" or task.reads == "audio",
     }
 
 

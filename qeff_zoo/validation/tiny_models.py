@@ -26,7 +26,7 @@ sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(tas
 own = parsed_model_config(config)
 model = tasks.auto_class(task, own).from_config(own, dtype=torch.float32)
 for parameter in model.parameters():
-    # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads images or sounds.
+    # Norms and biases: away from their ones and zeros; so is all that is nothing in encoders of images or audio.
     if parameter.dim() == 1 or (sees and not parameter.any()):
         parameter.data += 0.1 * torch.randn_like(parameter)
 model.save_pretrained(folder)
@@ -47,7 +47,7 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
     """
     config = {"model_type": recipe.model_type, **tiny.config}
     task = find(recipe.task)
-    labelled = task.reads == "text" or (task.reads == "sound" and not task.by_token)
+    labelled = task.reads == "text" or (task.reads == "audio" and not task.by_token)
     if task.answers == "scores" and labelled:
         # Decoders find a text's last token by the id of padding.
         return {"pad_token_id": _PADDING, **config, "num_labels": _LABELS}

@@ -6,7 +6,7 @@ that only models with a head have) is written down in transformers. Its renaming
 are; its conversions are run on tensors without data while what they do is recorded.
 
 The result is JSON, so that a graph kept from an earlier build is bound to new weights without
-torch: `problems_of` tells whether old bindings fit.
+torch: `problems_of` lists misfits of old bindings.
 """
 
 import re

@@ -61,7 +61,7 @@ class Storage:
         Args:
             name: Name of its weight, and the number of the matrix if that has several.
             value: Expression of the matrix.
-            takes: Tells whether the target computes with integers of a format.
+            takes: Predicate: whether the target computes with integers of a format.
         """
         if (pattern := self.pattern_of(name)) is not None:
             return dict(self.named)[pattern], False

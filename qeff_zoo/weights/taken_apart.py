@@ -36,7 +36,7 @@ def joined(
         halved: See `qeff_zoo.checkpoint.formats.halves_experts`.
     """
     found: dict[str, Expression] = {}
-    # An older llm-compressor has the experts in a list inside of theirs.
+    # An older llm-compressor has the experts in a list of its own.
     tensors = {
         place.replace(".experts.experts.", ".experts."): one for place, one in tensors.items()
     }

@@ -35,7 +35,7 @@ TASKS = {
 UNSUPPORTED = {
     "text-generation": ("model_types", "AutoModelForCausalLM"),
     "feature-extraction": ("encoders", "AutoModel"),
-    "image-text-to-text": ("pictures", "AutoModelForImageTextToText"),
+    "image-text-to-text": ("images", "AutoModelForImageTextToText"),
     "text2text-generation": ("text2text", "AutoModelForSeq2SeqLM"),
     "speech-seq2seq": ("speech", "AutoModelForSpeechSeq2Seq"),
     "automatic-speech-recognition": ("ctc", "AutoModelForCTC"),

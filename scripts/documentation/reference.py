@@ -81,14 +81,16 @@ def manifest() -> str:
 def fields(
     schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the path, type and description of each property of an object, depth first.
+    """Yield the path, type and description of each property of an object, depth first; `*` is any other name.
 
     Args:
         schema: Schema of the object.
         root: Whole schema, which has `$defs`.
         prefix: Path of the object, empty or with a dot at its end.
     """
-    for name, found in schema.get("properties", {}).items():
+    rest = schema.get("additionalProperties")
+    others = {"*": rest} if isinstance(rest, Mapping) and "$ref" in rest else {}
+    for name, found in {**schema.get("properties", {}), **others}.items():
         part = _resolved(found, root)
         path, kind = (
             f"{prefix}{name}",
@@ -107,9 +109,6 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
 
 def _described(schema: Mapping[str, Any]) -> str:
     text: str = schema.get("description", "")
-    if "enum" in schema:
-        values = ", ".join(f"`{value}`" for value in schema["enum"])
-        text = f"{text}; {values}" if text else values
-    if "const" in schema:
-        text = f"`{schema['const']}`"
-    return text
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    words = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return "; ".join(filter(None, [text, ", ".join(f"`{word}`" for word in words)]))

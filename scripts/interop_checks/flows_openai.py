@@ -247,8 +247,8 @@ def transcription_in_a_stream(urls: Any) -> None:
 
 @flow("openai")
 def image(urls: Any) -> None:
-    picture = sorted((RECORDING.parent / "tiny-vlm" / "pictures").glob("*.png"))[0]
-    url = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+    image = sorted((RECORDING.parent / "tiny-vlm" / "images").glob("*.png"))[0]
+    url = f"data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}"
     parts = [
         {"type": "text", "text": "What is in the picture?"},
         {"type": "image_url", "image_url": {"url": url}},

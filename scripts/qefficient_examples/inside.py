@@ -24,7 +24,7 @@ _SIDES = (536, 354)
 _FEW = 12
 
 
-def _picture() -> bytes:
+def _image() -> bytes:
     across, down = np.meshgrid(np.linspace(0, 255, _SIDES[0]), np.linspace(0, 255, _SIDES[1]))
     pixels = np.stack([across, down, (across + down) / 2], axis=-1).astype(np.uint8)
     file = io.BytesIO()
@@ -33,7 +33,7 @@ def _picture() -> bytes:
 
 
 def _download(*_: Any, **__: Any) -> Any:
-    content = _picture()
+    content = _image()
     return SimpleNamespace(
         content=content, raw=io.BytesIO(content), status_code=200, raise_for_status=lambda: None
     )
@@ -43,8 +43,8 @@ def _data_set(name: str, *_: Any, **__: Any) -> Any:
     if name == "wikitext":
         return {"text": ["the quick brown fox jumps over the lazy dog and runs away. " * 40] * 4}
     times = np.arange(2 * 16_000) / 16_000
-    sound = (0.3 * np.sin(2 * np.pi * 220 * times)).astype(np.float32)
-    return [{"audio": {"array": sound, "sampling_rate": 16_000}}] * 4
+    audio = (0.3 * np.sin(2 * np.pi * 220 * times)).astype(np.float32)
+    return [{"audio": {"array": audio, "sampling_rate": 16_000}}] * 4
 
 
 def stay_here() -> None:
@@ -56,7 +56,7 @@ def stay_here() -> None:
     from qeff_zoo.media import fetching
 
     utils.httpx.get = requests.get = _download  # type: ignore[attr-defined]
-    fetching.fetch_media = lambda *_, **__: _picture()
+    fetching.fetch_media = lambda *_, **__: _image()
     datasets.load_dataset = _data_set
 
 

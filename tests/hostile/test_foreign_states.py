@@ -80,14 +80,14 @@ def test_states_without_our_key_are_dropped(
     for path in folder.glob("*/*.states"):
         path.write_bytes(forged(path))
     assert answer(package, folder) == genuine
-    assert "it is damaged, or somebody else wrote it" in caplog.text
+    assert "it is damaged, or another user wrote it" in caplog.text
     other = folder.with_name("other")  # of another folder, whose secret is another
     assert answer(package, other) == genuine
     for path in other.glob("*/*.states"):
         path.replace(folder / path.relative_to(other))
     caplog.clear()
     assert answer(package, folder) == genuine
-    assert "somebody else wrote it" in caplog.text
+    assert "another user wrote it" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["dtype", "shape", "names"])

@@ -208,7 +208,7 @@ def test_an_index_of_another_channel_is_refused(
     (zoo / INDEX_NAME).write_bytes(other)
     assert cli.main(["pull", zoo.as_uri()]) == 1
     assert "nightly: another remote's was put in place of its own" in capsys.readouterr().err
-    with pytest.raises(PublishError, match="somebody put another one's there"):
+    with pytest.raises(PublishError, match="it put another one's there"):
         changed(zoo.as_uri(), decode(other), decode(other), index_signer(pair.private))
 
 

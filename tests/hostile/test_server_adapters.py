@@ -110,7 +110,7 @@ def test_what_the_operator_loaded_stays(places: Path) -> None:
     doors = Doors(f"{places}/ours")
     assert doors.unload("own") == (
         403,
-        "The adapter 'own' was loaded by whoever runs this server; expected one that a client has loaded. Leave it.",
+        "The adapter 'own' was loaded by the operator of this server; expected one that a client has loaded. Leave it.",
     )
     assert doors.unload("none")[0] == 404
     assert doors.load(f"{places}/ours/sql", "own")[0] == 400

@@ -191,7 +191,7 @@ def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
     kind = "mmproj" if architecture == "clip" else str(metadata.get("general.type", "model"))[:64]
     if kind == "mmproj":
         raise UnsupportedModelError(
-            f"{name!r} is a GGUF file of type 'mmproj', a vision or sound projector. Expected the language model's own "
+            f"{name!r} is a GGUF file of type 'mmproj', a vision or audio projector. Expected the language model's own "
             "file. Give that one for texts; for images build the checkpoint of safetensors, which has them as well."
         )
     if kind != "model":

@@ -61,7 +61,7 @@ def _into(calls: dict[int, ir.Node], layer: int) -> ir.Value:
     handed = [value for value in node.inputs if before and value in before.outputs] if node else []
     if len(handed) != 1 or handed[0] is None:
         raise ExportError(
-            f"Layer {layer} takes {len(handed)} tensors of the one before, so that hidden states cannot be told from "
-            "others. Expected layers that follow one another and hand on one. Build without this speculator."
+            f"Layer {layer} takes {len(handed)} tensors of the one before, so hidden states cannot be distinguished "
+            "from others. Expected layers that follow one another and hand on one. Build without this speculator."
         )
     return handed[0]

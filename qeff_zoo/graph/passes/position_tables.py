@@ -28,7 +28,7 @@ _CLOSE = 1e-5  # share of the largest number
 
 #: Inputs: of tokens or patches, and of tokens whose rotary embedding has several axes.
 _POSITIONS = ("position_ids", "rope_positions")
-#: Of a window of sound: its number, by which it finds its times in a table of all windows.
+#: Of an audio window: its number, by which it finds its times in a table of all windows.
 _NUMBER = "window_ids"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole numbers are divided as whole numbers: float16 does not hold them all beyond 2,048, and none beyond 65,504.
 
-transformers counts the frames of a sound by `torch.div(…, rounding_mode="floor")`, of which the exporter makes a
+transformers counts the frames of a recording by `torch.div(…, rounding_mode="floor")`, of which the exporter makes a
 quotient of floats that is rounded down.
 """
 

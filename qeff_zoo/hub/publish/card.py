@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model card of a remote: front matter for the Hub, text for people, all from the index.
 
-In: an index. Out: the text of README.md. What somebody wrote into an existing card stays: the part between two marks is
-ours, the rest is theirs.
+In: an index. Out: the text of README.md. Other text of an existing card stays: only the part between two
+marks is generated.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from qeff_zoo.terminal.printing import human_size
 
 CARD_NAME = "README.md"
 _LIMIT = 1 << 20
-#: The most packages that a card lists; of more, nobody reads the table, and a publication would read the whole index.
+#: The most packages that a card lists; a larger table is unreadable, and a publication would read the whole index.
 _MOST_PACKAGES = 1000
 _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
-#: It ends with a digest of what was written around it, which shows whether somebody else wrote there.
+#: It ends with a digest of what was written around it, which shows other edits.
 _END = "<!-- /packages {} -->"
 #: A mark in a text of others is escaped, and is none.
 _SECTION = re.compile(

@@ -27,7 +27,7 @@ def objections(package: Package, progress: Progress | None = None) -> list[str]:
 
     Args:
         package: Any.
-        progress: Told of the bytes read; all together are the package's size.
+        progress: Callback for the bytes read; all together are the package's size.
 
     Returns:
         One sentence each; none for a package that may go.
@@ -219,5 +219,5 @@ def _closed(model_id: str) -> str | None:
     if info.private:
         return f"{model_id} is private"
     if info.gated:
-        return f"{model_id} is gated: whoever wants its weights must accept conditions first"
+        return f"{model_id} is gated: its weights require accepted conditions"
     return None

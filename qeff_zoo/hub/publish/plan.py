@@ -153,7 +153,7 @@ def plan_publication(
         where: A Hub repository `org/repo`, or a remote's URL: hf://org/repo[@branch], file:///path.
         private: Make a new repository a private one.
         create_pr: Open a pull request in place of committing.
-        of_others: Publish what was pulled from somebody else, as they made it.
+        of_others: Whether to publish a pulled package of another publisher unchanged.
         reporter: Shows progress.
 
     Raises:
@@ -190,10 +190,10 @@ def _of_others(package: Package) -> Iterator[str]:
     source = (
         f"was pulled from {origin.url}"
         if isinstance(origin, Origin)
-        else "is from nobody knows where: this store did not build it"
+        else "is of unknown origin: this store did not build it"
     )
     yield (
-        f"It {source}, and is signed by nobody who is pinned. Build it here, pin who signed it, or publish it as the "
+        f"It {source}, and no pinned signer has signed it. Build it here, pin its signer, or publish it as the "
         "package of others that it is, with --of-others."
     )
 
@@ -269,7 +269,7 @@ def _misplaced(
             "not sent there. Set HF_ENDPOINT to https://…."
         )
     elif get_token() is None:
-        yield "Nobody is signed in to the Hub. Run `hf auth login` or set HF_TOKEN."
+        yield "There is no Hub login. Run `hf auth login` or set HF_TOKEN."
     if private and holdings.visibility == PUBLIC:
         yield (
             f"{remote.repo} is public, and who can see a repository is never changed here. Leave out --private, or "
@@ -278,7 +278,7 @@ def _misplaced(
     if remote.revision and holdings.visibility is None:
         yield f"{remote.repo} is not there, and a new one has no branch {remote.revision!r}. Leave the branch out."
     if create_pr and holdings.visibility is None:
-        yield f"{remote.repo} is not there, so nobody could merge a pull request. Leave out --create-pr."
+        yield f"{remote.repo} is not there, so a pull request could not be merged. Leave out --create-pr."
 
 
 def _forbidden(remote: HubRemote) -> Iterator[str]:

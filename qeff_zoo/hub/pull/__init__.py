@@ -66,7 +66,7 @@ class Puller:
     Args:
         store: Destination store.
         reporter: Shows progress.
-        announce: Told in a line what is pulled from where, before a package is.
+        announce: Callback for a line that names what is pulled from where, before a package is.
     """
 
     store: Store
@@ -149,7 +149,7 @@ class Puller:
         origin = self.store.origin(build_key)
         held = self.held(origin) if isinstance(origin, Origin) else None
         if held is None:
-            found = "is not what was pulled" if origin else "is from nobody knows where"
+            found = "is not what was pulled" if origin else "is of unknown origin"
             raise RemoteError(
                 f"The store's package {build_key} {found}; expected the manifest that a remote had. Run "
                 f"`qeff-zoo repair {build_key[:16]}` where a remote has it, or remove it and build it."
@@ -229,8 +229,8 @@ def _warned_once(origin: Origin) -> Iterator[str]:
     policy = trust.policy_for(origin)
     if policy.mode != OFF and not policy.has_pins and index_cache.is_first_pull(origin.url):
         yield (
-            f"Nobody is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin who signs them "
-            "with `qeff-zoo trust add`. This is said once."
+            f"No signer is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin their "
+            "signer with `qeff-zoo trust add`. This is said once."
         )
 
 

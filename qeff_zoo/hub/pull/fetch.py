@@ -78,7 +78,7 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
     if found != origin.manifest:
         raise RemoteError(
             f"The manifest in {origin.path!r} of {origin.url!r} has SHA-256 {found}; expected {origin.manifest}. It "
-            "was changed since, or damaged on its way. Pull again; if that does not help, tell the publisher."
+            "was changed since, or damaged on its way. Pull again; if that does not help, report it to the publisher."
         )
     warnings = tuple(trust.check(content, signature, trust.policy_for(origin)))
     manifest = read_manifest(content, f"{origin.url}: {origin.path}")
@@ -103,7 +103,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     if broken:
         raise RemoteError(
             f"The manifest in {place!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
-            "rule of it held. Use a qeff-zoo as new as its publisher's, or tell them."
+            "rule of it held. Use a qeff-zoo as new as its publisher's, or report it to them."
         )
     return manifest
 
@@ -148,7 +148,7 @@ def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry
         if is_so != listed:
             raise RemoteError(
                 f"The index of {origin.url!r} says of {origin.path!r} that its {name} is {listed!r}, and its manifest "
-                f"says {is_so!r}; expected the same. Tell the publisher, or pull from another remote."
+                f"says {is_so!r}; expected the same. Report it to the publisher, or pull from another remote."
             )
 
 

@@ -59,7 +59,7 @@ class Ranges:
         self.counts = [count for (count,) in _COUNT.iter_unpack(page[: len(page) // 8 * 8])]
         spans = [self.span(number) for number in range(len(self.counts))]
         lengths = [end - start for start, end in spans]
-        if not self.counts or any(map(int.__gt__, self.counts, lengths)):  # nobody wrote that
+        if not self.counts or any(map(int.__gt__, self.counts, lengths)):  # not from here
             os.ftruncate(self._file, 0)
             self._begin()
 
@@ -105,7 +105,7 @@ class Ranges:
         while offset < end:
             count = os.preadv(self._file, [buffer[: end - offset]], offset)
             if not count:
-                return  # somebody has cut it: its digest will tell
+                return  # it was cut: its digest will differ
             take(buffer[:count])
             offset += count
 

@@ -69,7 +69,7 @@ class Transfer:
 
     Args:
         source: Source of the files.
-        progress: Told of bytes that are there and need not come again; of a negative number when
+        progress: Callback for bytes that are there and need not come again; of a negative number when
             they were wrong. Called by one thread at a time.
         received: Bytes that came from the source so far, wrong ones too.
     """
@@ -122,8 +122,8 @@ class Transfer:
             target.unlink()
         raise RemoteError(
             f"{file.path!r} of {self.source.url!r} has {wrong}, also when fetched again; expected {file.size:,} bytes "
-            f"with SHA-256 {file.digest}, as its manifest promises. Nothing of it was kept. Tell the publisher, or "
-            "pull from another remote."
+            f"with SHA-256 {file.digest}, as its manifest promises. Nothing of it was kept. Report it to the "
+            "publisher, or pull from another remote."
         )
 
     def _in_order(self, file: Wanted, target: Path) -> tuple[str | None, int]:
@@ -136,7 +136,7 @@ class Transfer:
                 state.update(block)
                 count += len(block)
                 self._advance(len(block))
-        # What is complete may be a package's file too, which nobody opens to write.
+        # What is complete may be a package's file too, which is never opened for writing.
         if count < file.size:
             with target.open("ab") as output, closing(self._blocks(file, count)) as blocks:
                 for block in blocks:
@@ -168,7 +168,7 @@ class Transfer:
                 ignored, self._supports_ranges = True, False
             finally:
                 halted.set()
-                wait(futures)  # nobody writes to what is not claimed any more
+                wait(futures)  # a file without a claim has no writer
             count = sum(ranges.counts)
             if count == file.size:
                 ranges.finish()
@@ -240,7 +240,7 @@ def _verdict(file: Wanted, digest: str, count: int) -> str | None:
 def _own(target: Path, size: int) -> None:
     """Remove an unfinished file that must not be written to.
 
-    A package has it too if whoever fetched it was killed then, and nothing may be written through a shared name. What
+    A package has it too if its process was killed then, and nothing may be written through a shared name. What
     has all bytes is only read.
     """
     with suppress(FileNotFoundError):

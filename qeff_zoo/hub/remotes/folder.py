@@ -7,7 +7,7 @@
     .staging/         files on their way
     .lock             held while the index and what follows from it change
 
-A commit puts its files in place first, which nobody sees yet. Then it holds the lock for a moment: the index is read
+A commit puts its files in place first, still invisible. Then it holds the lock for a moment: the index is read
 and changed, its new files are written beside the old ones, and its root is replaced in one step. A publisher that dies
 lets go of the lock, and what it left undone the next does. Who has read the root goes on reading the old files, which
 stay for a day.
@@ -229,7 +229,7 @@ def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
                 continue
             if _package_of(path) and (root / path).exists():
                 raise PublishError(
-                    f"The remote has another {path}, put there by somebody else at this moment, and nothing is "
+                    f"The remote has another {path}, which another process just put there, and nothing is "
                     "overwritten. Expected none, or the same. Pull that package, or publish elsewhere."
                 )
             (root / path).parent.mkdir(parents=True, exist_ok=True)

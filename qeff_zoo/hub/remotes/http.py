@@ -28,7 +28,7 @@ from qeff_zoo.hub.remotes.protocol import require_safe
 from qeff_zoo.settings import offline as is_offline
 
 NOT_MODIFIED, NOT_FOUND = 304, 404
-#: The Hub's way to say that a file or a repository is not there; for a private one with 401, so as not to tell.
+#: The Hub's way to say that a file or a repository is not there; for a private one with 401, to hide that it exists.
 ABSENT = ("EntryNotFound", "RepoNotFound")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5

@@ -3,7 +3,7 @@
 
 It is read by plain HTTP at one commit, and written by huggingface_hub: large files first, then one commit on top of the
 head whose index was read. huggingface_hub does not repeat commits. Here they are: a commit with a parent is made once
-or not at all, and where no answer came, the index at the head tells which.
+or not at all, and where no answer came, the index at the head shows which.
 """
 
 import re

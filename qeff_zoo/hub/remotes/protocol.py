@@ -123,7 +123,7 @@ class WritableRemote(Remote, Protocol):
     ) -> str:
         """Publish files and a changed index in one step, even if others do the same at that moment.
 
-        The index is read where the commit will go, changed, and written only if nobody else was faster; else all of
+        The index is read where the commit will go, changed, and written only if no other commit was faster; else all of
         that is repeated, `update` included.
 
         Args:
@@ -228,7 +228,7 @@ def changed(
     if before.serial >= SERIAL_LIMIT:
         raise PublishError(
             f"The index of {url!r} has serial {before.serial}; expected less than {SERIAL_LIMIT}. Begin it anew: "
-            f"remove {INDEX_NAME} there, publish the packages again, and tell who uses them to remove what they "
+            f"remove {INDEX_NAME} there, publish the packages again, and inform their users to remove what they "
             "remember of it."
         )
     after = replace(after, serial=before.serial + 1, remotes=remotes)
@@ -243,7 +243,7 @@ def _remotes(url: str, before: Index) -> tuple[str, ...]:
     """
     if before.remotes and not is_named(url, before.remotes):
         raise PublishError(
-            f"The index of {url!r} is signed for {', '.join(before.remotes)}; expected one for this remote: somebody "
+            f"The index of {url!r} is signed for {', '.join(before.remotes)}; expected one for this remote: it "
             "put another one's there. Put the right one back, or remove it and publish the packages again."
         )
     ours = canonical(url)

@@ -3,7 +3,7 @@
 
 In: a model id and what is asked of its package. Out: a `Resolution`. It considers the packages of the store, and those
 of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that
-has the id as its name. Later remotes are not asked, so that nobody there can offer what the first one lacks.
+has the id as its name. Later remotes are not asked, so that they cannot offer what the first one lacks.
 """
 
 from collections.abc import Mapping

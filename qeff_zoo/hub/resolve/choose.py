@@ -99,7 +99,7 @@ def decide(
         candidates: Not judged yet.
         wanted: Requirements.
         notices: Notices of the index, by path.
-        here: Tells what is installed.
+        here: Installed versions.
 
     Returns:
         Those that will do, the best first; then the others, the nearest first.
@@ -233,7 +233,7 @@ def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, 
 
     Args:
         needs: Version ranges by tool.
-        here: Tells what is installed.
+        here: Installed versions.
     """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion
@@ -253,7 +253,7 @@ def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed)
     Args:
         needs: Version ranges by tool.
         tested: Versions that it was compiled and compared with.
-        here: Tells what is installed.
+        here: Installed versions.
     """
     for tool in dict.fromkeys([*needs, *tested]):
         found, known = here(tool), tested.get(tool)

@@ -194,7 +194,7 @@ def _absence(remote: Remote) -> str:
     """Explain a missing index by a missing repository, if that is the reason."""
     if not isinstance(remote, HubRemote) or offline():
         return ""
-    with suppress(RemoteError):  # of a Hub that cannot be asked nobody knows
+    with suppress(RemoteError):  # unknown if the Hub is unreachable
         if not remote.is_there():
             return (
                 f"The Hub has no repository {remote.repo!r}, or it is private. Expected one that this user may read. "
@@ -218,7 +218,7 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
         if claim.unanswered:
             raise claim.unanswered
         return claim
-    if is_here(reference):  # nobody else's folder of that name is meant
+    if is_here(reference):  # no other folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
     return _query_remotes(configured_remotes(reference), implied, reference, key)
@@ -325,7 +325,7 @@ def _in_store(
 
     Args:
         store: Local store.
-        fits: Tells of a manifest whether it is of the model.
+        fits: Predicate: whether a manifest is of the model.
         remote: URL of the one that has the model; None if none has it, and then packages of any count.
     """
     for path in sorted((store.root / "packages").glob(f"*/{MANIFEST_NAME}")):
@@ -335,7 +335,7 @@ def _in_store(
                 continue
             package = Package.open(path.parent)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, PackageError):
-            continue  # damaged, or going away: `cache verify` tells
+            continue  # damaged, or going away: `cache verify` reports it
         origin = store.origin(package.build_key)
         if remote and not isinstance(origin, BuiltHere) and not _is_from(origin, remote):
             continue
@@ -402,5 +402,5 @@ def commit_of(model: str, revision: str) -> str:
             return str(api.model_info(model, revision=revision).sha)
     except CheckpointError as error:
         raise ResolutionError(
-            f"Cannot tell the commit of {revision!r} of {model!r}: {error} Or give the commit, 40 hex digits."
+            f"Cannot find the commit of {revision!r} of {model!r}: {error} Or give the commit, 40 hex digits."
         ) from error

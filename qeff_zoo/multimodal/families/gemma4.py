@@ -10,7 +10,7 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
@@ -30,12 +30,12 @@ class Gemma4(PatchGrid):
 
     positions: ClassVar[str] = "image_position_ids"
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
+        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
 
         merge = merge_of({**config, **config["vision_config"]})
-        return Tower.read(config, self, 1 if self.merged else merge, row=merge)
+        return PatchGeometry.read(config, self, 1 if self.merged else merge, row=merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`."""
@@ -43,11 +43,11 @@ class Gemma4(PatchGrid):
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
 
-        tower = vision.geometry
+        geometry = vision.geometry
         pixels = np.asarray(prepared[self.pixels], np.float32)
-        inputs = tower.unpadded({**prepared, self.pixels: pixels})
+        inputs = geometry.unpadded({**prepared, self.pixels: pixels})
         width, height = (int(one) + 1 for one in inputs["position_ids"].max(0))
-        grid = 1, height // tower.merge, width // tower.merge
+        grid = 1, height // geometry.merge, width // geometry.merge
         return Encoded(digest=digest, features=vision.run(inputs), grid=grid)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
@@ -43,11 +43,11 @@ class Lfm2Vl(PatchGrid):
         """See `Images`."""
         return True
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
         from qeff_zoo.tasks.multimodal.vision_tracing import Shaped
 
-        return Shaped(model, tower.merge)
+        return Shaped(model, geometry.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`: tile by tile, of patches (tiles, patches, values)."""

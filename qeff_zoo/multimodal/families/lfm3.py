@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 #: Attribute of a layer's module with the convolution over rows and columns of patches.
 _CONVOLUTION = "spatial_conv"
@@ -19,7 +19,7 @@ _CONVOLUTION = "spatial_conv"
 class Lfm3Vl(PatchGrid):
     """Patches of images and videos, which layers find by rows and columns: a program has no sizes."""
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """As of `PatchGrid`."""
         from qeff_zoo.tasks.forward_patches import swapped
         from qeff_zoo.tasks.multimodal.patch_tracing import Patches
@@ -30,12 +30,12 @@ class Lfm3Vl(PatchGrid):
         class Surrounded(Patches):
             def forward(self, given: Sequence[Any]) -> tuple[Any, ...]:
                 inputs = dict(zip(names, given, strict=True))
-                around = _around(inputs["position_ids"], inputs["cu_seqlens"], tower.merge, size)
+                around = _around(inputs["position_ids"], inputs["cu_seqlens"], geometry.merge, size)
                 convolve = partial(_convolve, around=around)
                 with swapped(*((one, "forward", partial(convolve, one)) for one in layers)):
                     return super().forward(given)
 
-        return Surrounded(model, names[1:], tower, 0)
+        return Surrounded(model, names[1:], geometry, 0)
 
 
 def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, Any]]:

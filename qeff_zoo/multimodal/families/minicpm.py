@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
@@ -30,7 +30,7 @@ class MiniCpm(PatchGrid):
     placed: ClassVar[bool] = False
     numbered: ClassVar[tuple[str, ...]] = ("image_id_start_token", "image_id_end_token")
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `PatchGrid`."""
         return _geometry(config, self)
 
@@ -41,11 +41,11 @@ class MiniCpm(PatchGrid):
 
         return Layout(grid=_grid, write=_write)
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
         from qeff_zoo.tasks.multimodal.packed_patch_tracing import Packed
 
-        return Packed(model, tower.merge)
+        return Packed(model, geometry.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """See `Images`: tile by tile, of patches (1, channels, rows, columns of all)."""
@@ -115,15 +115,15 @@ class MiniCpm(PatchGrid):
         return {**arrays, self.pixels: [torch.cat(arrays[self.pixels], -1)]}
 
 
-def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "Tower":
+def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "PatchGeometry":
     """Return the geometry of patches, of which the encoder may merge squares after one of its layers."""
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
 
     vision = config["vision_config"]
     never = config.get("downsample_mode") == "4x"
     inner = 1 if never else int(vision.get("window_kernel_size", (2, 2))[0])
     outer = merge_of({**config, **vision}) ** int(config.get("merger_times", 1))
-    return Tower.read(config, images, inner * outer, inner)
+    return PatchGeometry.read(config, images, inner * outer, inner)
 
 
 def _grid(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":

@@ -10,14 +10,14 @@ from qeff_zoo.multimodal.families.minicpm import MiniCpm
 if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 
 @dataclass(frozen=True, kw_only=True)
 class MiniCpmOcr(MiniCpm):
     """Tiles of any size, in four times as many rows as those of MiniCPM-V where a config has no `downsample_mode`."""
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """As of `MiniCpm`."""
         return super().geometry(_complete(config))
 

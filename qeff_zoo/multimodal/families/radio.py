@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
     from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each image's patches.
@@ -33,14 +33,14 @@ class Radio(PatchGrid):
     lines: ClassVar[bool] = True
     placed: ClassVar[bool] = False
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """As of `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import Tower
+        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
         vision = {**_DEFAULTS, **config["vision_config"]}
         vision["image_size"] = vision["max_img_size"]
         merge = round(1 / float(config.get("downsample_ratio", 0.5)))
-        return Tower.read({**config, "vision_config": vision}, self, merge)
+        return PatchGeometry.read({**config, "vision_config": vision}, self, merge)
 
     def trace_language(self, model: Any, audio: Any = None, **variant: Any) -> "Tracing":
         """As of `Images`: logits are made within the language model, whose head the whole does not name."""
@@ -49,12 +49,12 @@ class Radio(PatchGrid):
         give(model, _head, "get_output_embeddings")
         return super().trace_language(model, audio, **variant)
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """As of `PatchGrid`: patches of merged squares lie one below another, all in the segment of the tokens."""
         import torch
 
         from qeff_zoo.export.concrete import Concrete
-        from qeff_zoo.export.transforms.towers import apart
+        from qeff_zoo.export.transforms.encoder_attention import apart
         from qeff_zoo.tasks.forward_patches import swapped
         from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
 
@@ -82,12 +82,12 @@ class Radio(PatchGrid):
                 with Concrete(), swapped(*swaps):
                     found = vision(image, attention_mask=mask).features
                     rows = self.model.project_vision_features(
-                        found, patches.shape[0] // tower.merge, tower.merge
+                        found, patches.shape[0] // geometry.merge, geometry.merge
                     )
                 return (rows_of(rows),)
 
         def _joined(features: Any, **_: Any) -> Any:
-            return features.reshape(1, -1, 1, tower.merge**2 * features.shape[-1])
+            return features.reshape(1, -1, 1, geometry.merge**2 * features.shape[-1])
 
         return Placed()
 
@@ -97,17 +97,17 @@ class Radio(PatchGrid):
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
 
-        tower = vision.geometry
+        geometry = vision.geometry
         height, width = (int(size) for size in prepared[_GRID].reshape(2))
-        square = tower.describe((1, max(height, width), max(height, width)))
+        square = geometry.describe((1, max(height, width), max(height, width)))
         inside = (square["position_ids"] < (height, width)).all(1)
         pixels = np.asarray(prepared[self.pixels], np.float32)
         inputs = {
-            self.pixels: tower.ordered(pixels, (1, height, width)),
+            self.pixels: geometry.ordered(pixels, (1, height, width)),
             **{name: square[name][inside] for name in _PLACES},
             "cu_seqlens": np.array([0, len(pixels), len(pixels)]),
         }
-        grid = 1, height // tower.merge, width // tower.merge
+        grid = 1, height // geometry.merge, width // geometry.merge
         return Encoded(digest=digest, features=vision.run(inputs), grid=grid)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":

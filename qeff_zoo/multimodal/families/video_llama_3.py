@@ -11,7 +11,7 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 #: Patches on a side of the square of a frame that becomes an image token.
 _MERGE = 2
@@ -28,11 +28,11 @@ class VideoLlama3(PatchGrid):
 
     has_frame_program: ClassVar[bool] = True
 
-    def frame_geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def frame_geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import Tower
+        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
-        return Tower.read(config, self, _MERGE)
+        return PatchGeometry.read(config, self, _MERGE)
 
     def trace_frame(self, model: Any) -> "Tracing":
         """See `Images`."""
@@ -46,9 +46,9 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
+        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, KEPT, VIDEO_GRID, VIDEO_MERGE
 
-        names = FILM_GRID, FILM_MERGE, KEPT
+        names = VIDEO_GRID, VIDEO_MERGE, KEPT
         if lacking := [name for name in names if name not in given]:
             raise GenerationError(
                 f"What was prepared of the video has no {', '.join(lacking)}; expected that, too. Give all that the "
@@ -60,7 +60,7 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
+        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, KEPT, VIDEO_GRID, VIDEO_MERGE
 
         rows, columns = size
         shape = vision.program.inputs[self.pixels].shape[1:]
@@ -68,6 +68,6 @@ class VideoLlama3(PatchGrid):
         return {
             FRAMES: random.standard_normal((patches, *shape), np.float32),
             KEPT: np.arange(rows * columns) > 0,
-            FILM_GRID: np.array([[1, rows * _MERGE, columns * _MERGE]]),
-            FILM_MERGE: np.array([_MERGE]),
+            VIDEO_GRID: np.array([[1, rows * _MERGE, columns * _MERGE]]),
+            VIDEO_MERGE: np.array([_MERGE]),
         }

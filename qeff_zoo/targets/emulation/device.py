@@ -159,7 +159,7 @@ def _infer_types(model: ir.Model) -> None:
         unknown = [value.name for value in node.outputs if value.type is None and value.uses()]
         if unknown:
             raise CompileError(
-                f"Cannot tell the type of {unknown[0]!r}, which {node.op_type} computes in graph {model.graph.name!r}; "
+                f"Cannot find the type of {unknown[0]!r}, which {node.op_type} computes in graph {model.graph.name!r}; "
                 "expected a graph whose types ONNX infers. Check it with `onnx.checker`."
             )
 

@@ -33,7 +33,7 @@ def _attention(node: NodeContext) -> list[openvino.Output]:
     heads, groups = node.get_attribute("num_heads"), node.get_attribute("kv_num_heads")
     size = past_key.get_partial_shape()[3].get_length()
     length = _length(query, 1)
-    # The kernel is told of a row the position of its newest token.
+    # The kernel gets the position of a row's newest token.
     start = ops.subtract(
         ops.add(ops.reshape(ops.convert(newest, "i64"), _ONE, False), _ONE), length
     )

@@ -49,7 +49,7 @@ class OrtTarget(Target):
     revision: int = 4
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     lora_unsupported: str = ""
-    reads: tuple[str, ...] = ("text", "image", "sound")
+    reads: tuple[str, ...] = ("text", "image", "audio")
     roles: tuple[str, ...] = get_args(Role)
     unrounded: str = "parts"
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)

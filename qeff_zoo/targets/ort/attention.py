@@ -13,7 +13,7 @@ rows are cut off before anything is computed, and rows of different lengths have
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in images and sounds, it is MultiHeadAttention, which keeps no scores of pairs.
+Where every query sees every key, as in images and audio, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of routed tokens: sorted by expert, each expert's tokens are multiplied by its matrix alone.
 
-An expert that nobody chose multiplies no rows, which costs next to nothing. Each has a matrix of its own, which lies in
+An unselected expert multiplies no rows, which costs next to nothing. Each has a matrix of its own, which lies in
 the file as it is used.
 """
 

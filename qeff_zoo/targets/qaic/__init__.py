@@ -34,7 +34,7 @@ class QaicTarget(Target):
     level: str = "device"
     lora_unsupported: str = ""
     needs_weights: bool = False
-    reads: tuple[str, ...] = ("text", "image", "sound")
+    reads: tuple[str, ...] = ("text", "image", "audio")
     roles: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
     fused_roles: tuple[str, ...] = ("heads",)
     runs_on_cards: bool = True

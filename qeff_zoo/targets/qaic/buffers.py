@@ -63,7 +63,7 @@ def buffer_of(api: Any, name: str, kind: int) -> Buffer:
         kind: Number of its type.
 
     Raises:
-        PackageError: Nobody knows this type.
+        PackageError: The type is unknown.
     """
     types = {getattr(api, known): known for known in _DTYPES if hasattr(api, known)}
     if kind not in types:

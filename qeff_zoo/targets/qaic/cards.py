@@ -62,7 +62,7 @@ def choose(qaicrt: Any, flags: Mapping[str, Any]) -> list[int]:
     if len(free) < needed:
         raise GenerationError(
             f"{len(free)} of {len(every)} Cloud AI 100 cards have {cores} free cores ({status}); expected {needed}, as "
-            f"the program was compiled. End what else runs on them (`qaic-util -q` tells), or name cards with "
+            f"the program was compiled. End what else runs on them (`qaic-util -q` lists it), or name cards with "
             f"{DEVICES_ENV}."
         )
     return free[:needed]

@@ -70,7 +70,7 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
     options = program.flags
     task = tasks.find(program.task)
     shared = "max_loras" in program.variant or task.before
-    if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
+    if program.shape.apart or (shared and program.decodes):  # else states could not be transferred
         options = {**options, "split_retained_state_io": True}
     crosses = task.role == "decoder" and "encoder" in [part.role for part in task.before]
     return compiler_arguments(Files(name), options, decodes=program.decodes, crosses=crosses)

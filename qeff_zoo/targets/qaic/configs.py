@@ -119,7 +119,7 @@ def pipelined(
     layers = sorted({layer for layer, _ in nodes if layer is not None})
     if len(layers) < stages:
         raise CompileError(
-            f"The graph has {len(layers)} layers that its nodes tell apart, and --mdp-num-partitions is {stages}; "
+            f"The graph has {len(layers)} layers by the names of its nodes, and --mdp-num-partitions is {stages}; "
             "expected at most one stage for each layer. Choose fewer."
         )
     stage_of = dict(zip(layers, _stages(len(layers), stages), strict=True))

@@ -91,7 +91,7 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
 
 def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
     if not options.get("mxint8_kv_cache") or _size(config, ("kv_lora_rank",)):
-        return  # of latents, the graph tells
+        return  # of latents, the graph shows it
     heads, width = _size(config, _HEADS), _size(config, _WIDTH)
     size = _size(config, _HEAD_SIZES) or (width // heads if width and heads else None)
     if size and size % MX_BLOCK:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script that runs a compiler of Cloud AI 100 wherever its SDK is, and running that here.
 
-In: how one compiler is found and called, and what it is told of each program. Out: QPCs, or none where one failed.
+In: how one compiler is found and called, and its arguments for each program. Out: QPCs, or none where one failed.
 """
 
 import os
@@ -30,7 +30,7 @@ vacant() { [ ! -e "$$1" ] || fail "'$$1' is there already; expected no such fold
 
 $compiler
 
-compile() { # folder of the QPC, then what the compiler is told
+compile() { # folder of the QPC, then the compiler's arguments
   local qpc=$$1 partial=$$1.partial
   shift
   rm -rf "$$partial"
@@ -63,10 +63,10 @@ def script(
 
     Args:
         compiler: Lines of bash, run where the caller is: they set `name`, `version` and `platform`, and define
-            `compile_into`, which is told the folder to write to and what the compiler is told. They may use `fail` and
+            `compile_into`, with the folder to write to and the compiler's arguments. They may use `fail` and
             `logged`.
         qpcs: Folders that must not be there yet.
-        commands: `compile`, the folder of a QPC, and what the compiler is told; or a command that `compiler` defines.
+        commands: `compile`, the folder of a QPC, and the compiler's arguments; or a command that `compiler` defines.
         after: Handling of the output.
     """
     lines = [shlex.join(words) for words in (*(("vacant", qpc) for qpc in qpcs), *commands)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images and audio as inputs of Cloud AI 100 programs, under QEfficient's names.
 
-A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `audio_embeds`; and, of models that add
+A program that reads one returns `vision_embeds` (1, rows, hidden), of audio `audio_embeds`; and, of models that add
 more to the states of some layers, `deepstack_features` (layers, 1, rows, hidden). The language program retains them: a
-call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and is told for each
+call that has none of them leaves them out. It finds the tokens in whose place they stand itself, and gets for each
 row of a call, in `image_idx` (batch_size, 1) or `audio_idx`, the features of its first one. A program that reads
 images itself retains `pixel_values` in the place of features.
 """

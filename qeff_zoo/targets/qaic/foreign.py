@@ -2,7 +2,7 @@
 """A graph that QEfficient exported, compiled as it is, for QEfficient's own runtime.
 
 In: the graph, sizes and flags. Out: a folder with what qaic-compile reads, the script that calls it, and, where the SDK
-is, its QPC. That is no package: the graph does not say which tensors of a checkpoint its weights are, so nobody can
+is, its QPC. That is no package: the graph does not say which tensors of a checkpoint its weights are, so it cannot
 compare its answers with Hugging Face's model.
 """
 
@@ -45,7 +45,7 @@ def compile_foreign(
         Folder of the QPC; the given one where there is no compiler.
 
     Raises:
-        CompileError: The graph has sizes or states that nobody chose, the folder is taken, or the compiler refuses.
+        CompileError: The graph has sizes or states without a value, the folder is taken, or the compiler refuses.
     """
     import onnx_ir as ir
     from google.protobuf.message import DecodeError

@@ -3,7 +3,7 @@
 
 States go through the compiler's own scatter and gather, see `states`, and RMS norms are its own op, see `ops`. All else
 is standard ONNX: bodies of semantic ops, with angles from tables, weights as products read them, and no constant that
-float16 and int32 do not hold. Functions of layers are inlined; nodes' names tell the layer, see `passes.layers`.
+float16 and int32 do not hold. Functions of layers are inlined; nodes' names have the layer, see `passes.layers`.
 
 Integers of a quantized checkpoint stay where MatMulNBits takes them as QEfficient gives them, and its 8-bit floats
 behind DequantizeLinear.

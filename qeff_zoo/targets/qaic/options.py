@@ -17,7 +17,7 @@ from qeff_zoo.package.option import option
 CORES = 16
 #: What attention is cut into blocks of, as QEfficient calls it.
 MODES = ("kv", "q", "h", "qkv", "hq", "hkv", "hqkv")
-#: Tokens that a sampler on a card draws from at most, unless it is told otherwise.
+#: Tokens that a sampler on a card draws from at most, by default.
 TOP_K_IDS = 512
 #: Choices of a sampler on a card.
 SAMPLER = ("include_sampler", "max_top_k_ids", "include_guided_decoding", "return_pdfs")

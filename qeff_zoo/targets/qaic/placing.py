@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image and audio features in graphs for Cloud AI 100, see `qeff_zoo.targets.qaic.features`.
 
-In: a lowered graph whose tokens are told their rows of features, or one that makes those. Out: the same, in place, with
+In: a lowered graph whose tokens get their rows of features, or one that makes those. Out: the same, in place, with
 QEfficient's names and shapes: tokens find their rows by counting.
 """
 

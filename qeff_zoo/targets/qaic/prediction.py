@@ -102,7 +102,7 @@ class PredictedProgram:
         GenerationError: The states do not fit into memory.
     """
 
-    #: As on a card, nobody else reads the states.
+    #: As on a card, nothing else reads the states.
     memory = None
 
     def __init__(

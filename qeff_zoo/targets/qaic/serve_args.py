@@ -110,7 +110,7 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
     if any(program.flags.get("single_program") for program in package.programs):
         raise refused(
             package,
-            "reads images in its one program, of which nothing public says how vllm-qaic is told; expected a program "
+            "reads images in its one program, for which vllm-qaic documents no argument; expected a program "
             f"for images beside it. Run `qeff-zoo serve {shlex.quote(str(package.path))}`, or build it without "
             "--single-program.",
         )

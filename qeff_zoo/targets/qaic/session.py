@@ -246,7 +246,7 @@ class QaicProgram:
     def _hand_over(self, running: Any, api: Any, found: Mapping[str, Any], *, gives: bool) -> None:
         """Make ready to give states to another program, or to take its, where they are listed and are floats.
 
-        Of MXINT8 nobody says how it lies in a buffer.
+        The layout of MXINT8 in a buffer is undocumented.
         """
         names = [name for one in self.states for name in (one.name, one.output)]
         if not all(name in found for name in names):

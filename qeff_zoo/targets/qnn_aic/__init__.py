@@ -27,9 +27,7 @@ class QnnAicTarget(QaicTarget):
     keeps_float8: bool = False
     reads: tuple[str, ...] = ("text",)
     roles: tuple[str, ...] = ()
-    lora_unsupported: str = (
-        "nobody has tried what its converter makes of matrices that the host writes"
-    )
+    lora_unsupported: str = "its converter is untested with matrices that the host writes"
     options: tuple[type, ...] = (QaicOptions, QnnAicOptions)
 
     def problems(

@@ -118,7 +118,7 @@ export PYTHONPATH=$$sdk/lib/python$${PYTHONPATH:+:$$PYTHONPATH}
 name=$generator platform=
 version=$$(sed -n 's/^version: *//p' "$$sdk/sdk.yaml" 2>/dev/null | head -n 1 | tr -d "\"' ") || true
 
-convert() { # DLC, then what the converter is told
+convert() { # DLC, then the converter's arguments
   local dlc=$$1
   shift
   rm -f "$$dlc"

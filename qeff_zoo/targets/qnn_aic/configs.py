@@ -12,7 +12,7 @@ from typing import Any
 from qeff_zoo.graph.states import State
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
-#: Of the backend's file: what QEfficient says where nobody chooses.
+#: Of the backend's file: QEfficient's defaults.
 DEFAULTS: Mapping[str, Any] = {
     "compiler_compilation_target": "hardware",
     "compiler_hardware_version": "2.0",
@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = {
     "compiler_time_passes": False,
     "compiler_mxint8_mdp_io": False,
 }
-#: How QNN says that values are MXINT8: bytes, of which another file tells the format.
+#: How QNN says that values are MXINT8: bytes, whose format is in another file.
 _MX_TYPE, _MX_FORMAT = "uint8", "QNN_TENSOR_DATA_FORMAT_MX"
 _TEXTS = ("mos",)  # numbers that QEfficient writes as text
 _EXTENSIONS = "libQnnAicNetRunExtensions.so"  # found where the script says that libraries are

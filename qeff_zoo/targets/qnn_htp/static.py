@@ -19,7 +19,7 @@ from qeff_zoo.graph.semantic import domains
 from . import recurrence, rewrites
 
 _LARGEST = 1 << 22  # bytes of a constant that is computed here, and of what it is computed from
-_FEW = 64  # numbers of a constant by which a shape may be told
+_FEW = 64  # numbers of a constant that a shape may have
 
 
 def _as_input(context: Any) -> None:

@@ -17,8 +17,8 @@ class AudioReference(CtcReference):
     Args:
         model: Hugging Face model.
         request: Unused.
-        arrays: Arrays `sound.number`, (samples,) or feature frames (frames, bins).
+        arrays: Arrays `audio.number`, (samples,) or feature frames (frames, bins).
     """
 
-    def _read(self, sound: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return super()._read(sound)[None]
+    def _read(self, audio: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return super()._read(audio)[None]

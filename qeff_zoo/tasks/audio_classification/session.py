@@ -71,8 +71,8 @@ class AudioClassificationSession:
             float32, (rows, labels).
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
-        sound, mask = filled(rows, self.sizes.batch_size, seq_len)
-        found = self._program.run({self.input_name: sound, "attention_mask": mask})["logits"]
+        audio, mask = filled(rows, self.sizes.batch_size, seq_len)
+        found = self._program.run({self.input_name: audio, "attention_mask": mask})["logits"]
         answers: Array = found[: len(rows)].astype(np.float32, copy=False)
         return answers
 

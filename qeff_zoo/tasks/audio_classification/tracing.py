@@ -27,9 +27,9 @@ class ClassifyAudio(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, sound: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, audio: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits."""
-        return ctc_tracing.logits_of(self.model, sound, attention_mask)
+        return ctc_tracing.logits_of(self.model, audio, attention_mask)
 
 
 def tracing(model: Any) -> Tracing:
@@ -38,12 +38,12 @@ def tracing(model: Any) -> Tracing:
     Args:
         model: Model from `loader.load_meta`.
     """
-    sound, mask, seq = ctc_tracing.example(model)
+    audio, mask, seq = ctc_tracing.example(model)
     axes = {0: Dim("batch_size", min=2), 1: seq}
     return Tracing(
         module=ClassifyAudio(model).eval(),
-        inputs={"sound": sound, "attention_mask": mask},
-        dynamic_shapes={"sound": axes, "attention_mask": axes},
+        inputs={"audio": audio, "attention_mask": mask},
+        dynamic_shapes={"audio": axes, "attention_mask": axes},
         input_names=[model.main_input_name, "attention_mask"],
         output_names=["logits"],
         checked_later=True,

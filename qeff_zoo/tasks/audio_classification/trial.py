@@ -27,14 +27,14 @@ class AudioTrial:
         """Run every stage."""
         session = self.session
         stages, lengths = context.task.stages()(session.sizes)
-        sounds = sample_audio.draw(lengths, session)
+        recordings = sample_audio.draw(lengths, session)
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
             numbers = [number for call in stage.calls for number in call.sequences]
             found = []
             for call in stage.calls:
-                found += [*session.run([sounds[one] for one in call.sequences], call.seq_len)]
+                found += [*session.run([recordings[one] for one in call.sequences], call.seq_len)]
                 context.step(1)
             keys[stage.name] = [(number, 0, 0) for number in numbers]
             answers[stage.name] = np.stack(found)
@@ -44,5 +44,5 @@ class AudioTrial:
             keys=keys,
             answers=answers,
             runs=[],
-            sounds=sounds,
+            recordings=recordings,
         )

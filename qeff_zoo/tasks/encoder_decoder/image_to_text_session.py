@@ -66,7 +66,7 @@ class ImageToTextSession(WritingSession):
         self._end_at(self.rules.ends)
         #: Whether outputs include special tokens, and a prompt is the beginning of the output.
         self.tagging = bool(chosen.get("tagging"))
-        self._pictures, self._counting = 0, threading.Lock()
+        self._image_count, self._counting = 0, threading.Lock()
         prompt = chosen.get("image_prompt")
         #: Format of encoder prompts; None for an encoder of images alone.
         self.prompts = ImagePrompts.of(folder, prompt) if prompt else None
@@ -78,7 +78,7 @@ class ImageToTextSession(WritingSession):
     @property
     def shown(self) -> Mapping[str, int]:
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
-        return {"images": self._pictures, "encoded_images": self.sources.count}
+        return {"images": self._image_count, "encoded_images": self.sources.count}
 
     def prepare(self, image: ImageSource, limits: ImageLimits = LIMITS) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.
@@ -172,7 +172,7 @@ class ImageToTextSession(WritingSession):
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
-            self._pictures += 1
+            self._image_count += 1
         return replace(made, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:

@@ -14,9 +14,9 @@ from qeff_zoo.tasks.commands import BENCH_GENERATION, CONVERSATION, GENERATION, 
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
 
-_OF_SOUND = seq2seq.TASK
+_OF_AUDIO = seq2seq.TASK
 TASK = replace(
-    _OF_SOUND,
+    _OF_AUDIO,
     name=TEXT2TEXT,
     reads="text",
     auto_classes=("AutoModelForSeq2SeqLM",),

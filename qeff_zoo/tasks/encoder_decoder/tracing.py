@@ -358,9 +358,9 @@ def _source(
     """
     batch = Dim("batch_size", min=2)
     if _has_end(model):
-        sound, mask, seq = ctc_tracing.example(model)
+        audio, mask, seq = ctc_tracing.example(model)
         axes = {0: batch, 1: seq}
-        return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
+        return {model.main_input_name: (audio, axes), "attention_mask": (mask, axes)}
     if model.main_input_name == "pixel_values" or prefix_image_tracing.precedes(model):
         return {"pixel_values": (_example_image(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":

@@ -49,7 +49,7 @@ class Languages:
         if not every & {*tokens}:
             raise GenerationError(
                 f"The source's language is {language!r}, but this model's texts have no token for theirs; expected "
-                "none to be told. Leave it out."
+                "no source language. Leave it out."
             )
         return [requested if token in every else token for token in tokens]
 

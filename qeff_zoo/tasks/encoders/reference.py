@@ -26,7 +26,7 @@ class TextReference(Answers):
     Args:
         model: Hugging Face model.
         request: Request with `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
-            `told` the options that differ from the checkpoint's.
+            `settings` the options that differ from the checkpoint's.
         arrays: Unused.
     """
 
@@ -37,7 +37,7 @@ class TextReference(Answers):
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
         if self._embeds:
-            settings = {**read_pooling(Path(request["checkpoint"])), **request["told"]}
+            settings = {**read_pooling(Path(request["checkpoint"])), **request["settings"]}
             self._pooling, self._normalize = str(settings["pooling"]), bool(settings["normalize"])
             behind = [] if self._pooling == "none" else _read_dense(Path(request["checkpoint"]))
             self._activations = [activation for _, activation in behind]

@@ -25,8 +25,8 @@ class ImageReference(Answers):
 
     Args:
         model: Hugging Face model.
-        request: Request with `checkpoint`, `task`, `sequences` as in `drawings.draw`, and in `told` the options that
-            differ from the model's; and `texts` to match with the images.
+        request: Request with `checkpoint`, `task`, `sequences` as in `drawings.draw`, and in `settings` the options
+            that differ from the model's; and `texts` to match with the images.
         arrays: Unused.
     """
 
@@ -35,7 +35,7 @@ class ImageReference(Answers):
         halves += [model.text_model] if self._texts else []
         super().__init__([*request["sequences"], *self._texts], *halves)
         self._count = len(request["sequences"])
-        self._model, self._settings = model, request["told"]
+        self._model, self._settings = model, request["settings"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._process = processor_of(request)
 

@@ -18,7 +18,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import ANY_TO_ANY
-from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, AudioReader, SoundPreparer
+from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, AudioPreparer, AudioReader
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, Prepared, listed
 
@@ -66,13 +66,13 @@ class AnyToAnySession(ImageTextToTextSession):
         self.audio_reader: AudioReader = encoder(
             audio, self.config, feature_cache_bytes, self.audio
         )
-        self._prepare_sound = SoundPreparer(self.audio_reader)
+        self._prepare_audio = AudioPreparer(self.audio_reader)
         #: Placeholder token of audio features.
-        self._heard = self._id(self.audio.token)
-        self.placeholders |= {self._heard}
-        self.markers["audio"] = self._heard
+        self._audio_token = self._id(self.audio.token)
+        self.placeholders |= {self._audio_token}
+        self.markers["audio"] = self._audio_token
         if self.audio.spaced:
-            self.spaced[self._heard] = self.audio.spaced
+            self.spaced[self._audio_token] = self.audio.spaced
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -89,14 +89,14 @@ class AnyToAnySession(ImageTextToTextSession):
         """Image encoder and audio encoder."""
         return (self.reader, self.audio_reader)
 
-    def prepare_sound(self, given: Any) -> Any:
+    def prepare_audio(self, given: Any) -> Any:
         """Return the encoder inputs of an audio input, see `SoundPreparer`."""
-        return self._prepare_sound(given, self.folder)
+        return self._prepare_audio(given, self.folder)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
         """See `MediaTextSession`."""
         if argument == "audio":
-            return [self._prepare_sound.encoding(one, self.folder) for one in given]
+            return [self._prepare_audio.encoding(one, self.folder) for one in given]
         return super().encoding(argument, given)
 
     def request(
@@ -113,7 +113,7 @@ class AnyToAnySession(ImageTextToTextSession):
         """
         audio = listed(audio)
         if not (chat and audio and isinstance(prompt, str)):
-            encoded_audio = [self.prepare_sound(one) for one in audio]
+            encoded_audio = [self.prepare_audio(one) for one in audio]
             return super().request(prompt, chat=chat, audio=encoded_audio, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
@@ -129,24 +129,24 @@ class AnyToAnySession(ImageTextToTextSession):
         **choices: Any,
     ) -> Request:
         """See `MediaTextSession`, with images and audio, each in the prompt's order."""
-        sound = self.markers["audio"]
+        audio_token = self.markers["audio"]
         self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, sound, len(audio), "recordings")
-        left = {self.marker: iter(prepared), sound: iter(audio)}
+        self._check_count(tokens, audio_token, len(audio), "recordings")
+        left = {self.marker: iter(prepared), audio_token: iter(audio)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
 
     def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
         """Return the encoded images and audio of a prompt."""
-        beside = not all(map(self._is_sound, prepared))
+        beside = not all(map(self._is_audio, prepared))
         return [
             self._listen(one, beside=beside)
-            if self._is_sound(one)
+            if self._is_audio(one)
             else super(AnyToAnySession, self).look([one])[0]
             for one in prepared
         ]
 
-    def _is_sound(self, one: Prepared | Encoded) -> bool:
+    def _is_audio(self, one: Prepared | Encoded) -> bool:
         return one.kind == "audio" if isinstance(one, Encoded) else self.audio_reader.name in one
 
     def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
@@ -172,7 +172,7 @@ class AnyToAnySession(ImageTextToTextSession):
         if encoded.kind == "images":
             return super().run_of(encoded)
         before, after = map(self._all_named, (self.audio.before, self.audio.after))
-        return [*before, *[self._heard] * encoded.rows, *after]
+        return [*before, *[self._audio_token] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """See `MediaTextSession`."""

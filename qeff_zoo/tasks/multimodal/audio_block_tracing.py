@@ -71,7 +71,7 @@ class AudioForward(nn.Module):
         """Return the feature rows."""
         features, mask, windows = given
         real = mask > 0
-        sound = real.reshape(1, 1, -1)
+        audio = real.reshape(1, 1, -1)
 
         def attend(module: nn.Module) -> Callable[..., Tensor]:
             plain = module.forward
@@ -84,7 +84,7 @@ class AudioForward(nn.Module):
 
         def convolve(module: nn.Module) -> Callable[..., Tensor]:
             plain = module.forward
-            return lambda states: plain(states * sound.to(states.dtype))
+            return lambda states: plain(states * audio.to(states.dtype))
 
         projector = self.model.base_model.projector
         project, query = projector.forward, projector.qformer.forward

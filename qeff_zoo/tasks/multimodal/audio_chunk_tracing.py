@@ -73,9 +73,9 @@ class AudioForward(nn.Module):
     def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
         self.model, self.audio = model, audio
-        self.tower = model.base_model.audio_tower
-        self.chunk = getattr(self.tower.config, audio.chunk)
-        self.attentions = [one for one in self.tower.modules() if hasattr(one, _CUT)]
+        self.encoder = model.base_model.audio_tower
+        self.chunk = getattr(self.encoder.config, audio.chunk)
+        self.attentions = [one for one in self.encoder.modules() if hasattr(one, _CUT)]
         first, *_ = self.attentions
         self.before, self.behind = first.max_past_horizon, first.max_future_horizon
 
@@ -108,7 +108,7 @@ class AudioForward(nn.Module):
         context = self.before + self.chunk + self.behind
         # The context rows of each chunk, counted from the rows that precede the first chunk.
         around = torch.arange(chunks)[:, None] * self.chunk + torch.arange(context)
-        merged = self.tower.subsample_conv_projection
+        merged = self.encoder.subsample_conv_projection
         merge = merged.forward
 
         def in_chunks(frames: Tensor, *there: Tensor) -> Any:
@@ -126,8 +126,8 @@ class AudioForward(nn.Module):
             found: Tensor = functional.pad(states, sides)[:, around]
             return found
 
-        if hasattr(self.tower, _HIDDEN):
-            hidden = [(self.tower, _HIDDEN, lambda _: self._unseen(real, around))]
+        if hasattr(self.encoder, _HIDDEN):
+            hidden = [(self.encoder, _HIDDEN, lambda _: self._unseen(real, around))]
         else:  # its attention masks chunks itself, and its convolutions take no mask
             parts = [one for one in merged.children() if not isinstance(one, nn.Linear)]
             hidden = [
@@ -156,10 +156,10 @@ class AudioForward(nn.Module):
 
         def filled(*args: Any, **arguments: Any) -> Any:
             found = plain(*args, **arguments)
-            unheard = getattr(found, _FILLED)
-            counts.append((~unheard).sum(1))
+            masked = getattr(found, _FILLED)
+            counts.append((~masked).sum(1))
             found.pooler_output = functional.pad(found.pooler_output, (0, 0, 0, most))[:, :most]
-            setattr(found, _FILLED, functional.pad(unheard, (0, most), value=True)[:, :most])
+            setattr(found, _FILLED, functional.pad(masked, (0, most), value=True)[:, :most])
             return found
 
         return [(base, _ROWS, filled)]
@@ -188,7 +188,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
         audio: Audio input of the recipe.
     """
     module = AudioForward(model, audio).eval()
-    merged = module.tower.subsample_conv_projection
+    merged = module.encoder.subsample_conv_projection
     *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
     bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels
     frames = _MERGED * module.chunk

@@ -181,7 +181,7 @@ class AudioChunkReader(AudioBlockReader):
             )
 
 
-class SoundPreparer:
+class AudioPreparer:
     """Audio preprocessing for the encoder of a package.
 
     Args:

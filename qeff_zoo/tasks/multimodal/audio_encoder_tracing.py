@@ -165,11 +165,11 @@ class Packed(Window):
         return rows, rows
 
 
-def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, Any]]:
+def _ends_in(encoder: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, Any]]:
     """Zero the input of convolutions after the end of audio that is shorter than a piece, if it is unpadded.
 
     Args:
-        tower: Encoder with consecutive convolutions.
+        encoder: Encoder with consecutive convolutions.
         frames: Number of audio frames, (1,).
         alone: Whether the audio is such a piece, (1,).
 
@@ -183,7 +183,7 @@ def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, 
         return found
 
     changes = []
-    for conv in (one for one in tower.modules() if isinstance(one, nn.Conv1d | nn.Conv2d)):
+    for conv in (one for one in encoder.modules() if isinstance(one, nn.Conv1d | nn.Conv2d)):
         changes.append((conv, "forward", partial(within, conv, frames)))
         frames = (frames - 1) // conv.stride[-1] + 1
     return changes

@@ -64,9 +64,9 @@ class AudioForward(nn.Module):
         def in_spans(states: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
             found, _ = embed(states, None)
             there = (index >= 0)[..., None]
-            unheard = torch.where(index == -1, torch.finfo(found.dtype).min, 0.0)
+            masked = torch.where(index == -1, torch.finfo(found.dtype).min, 0.0)
             picked = found[0][index.clamp(min=0)] * there.to(found.dtype)
-            return picked, unheard.to(found.dtype)[:, None], None
+            return picked, masked.to(found.dtype)[:, None], None
 
         computed = list[Tensor]()
 
@@ -88,13 +88,13 @@ class AudioForward(nn.Module):
             PutRecorder(),
             torch.full((1, 2), self.model.config.audio_config.audio_token_id),
         )
-        sound, found = features.flatten(0, 1)[None], list[Tensor]()
+        audio, found = features.flatten(0, 1)[None], list[Tensor]()
         with swapped(*changes), Concrete(), put:
             for projection in self.projections:
                 maker(
                     input_ids=tokens,
                     inputs_embeds=torch.zeros(*tokens.shape, self.model.config.hidden_size),
-                    audio_input_features=sound,
+                    audio_input_features=audio,
                     audio_embed_sizes=[rows],
                     **projection,
                 )

@@ -15,7 +15,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
-from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader, SoundPreparer
+from qeff_zoo.tasks.multimodal.audio_encoder import AudioPreparer, AudioReader
 from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 
 
@@ -57,7 +57,7 @@ class AudioTextToTextSession(MediaTextSession):
         config = model_config(read_json(folder / "config.json"))
         reader = media.encoder()(audio, config, feature_cache_bytes, media)
         super().__init__(folder, program, reader=reader, media=media, prefixes=prefixes)
-        self._prepare = SoundPreparer(reader)
+        self._prepare = AudioPreparer(reader)
 
     def _entry(self) -> Mapping[str, Any]:
         return entry_of(self.media)

@@ -21,7 +21,7 @@ class EmbeddingReference(DecoderReference):
 
     Args:
         model: Hugging Face base model.
-        request: Request with `checkpoint`, `sequences`, `positions`, and in `told` the options that differ from the
+        request: Request with `checkpoint`, `sequences`, `positions`, and in `settings` the options that differ from the
             checkpoint's.
         arrays: Images in the sequences, see `Media`.
     """
@@ -33,7 +33,7 @@ class EmbeddingReference(DecoderReference):
         super().__init__(model, request, arrays)
         folder = Path(request["checkpoint"])
         published = read_pooling(folder) if (folder / "modules.json").is_file() else {}
-        self._normalize = {"normalize": True, **published, **request["told"]}["normalize"]
+        self._normalize = {"normalize": True, **published, **request["settings"]}["normalize"]
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         if len(numbers) > 1 and not self._media.together:

@@ -101,7 +101,7 @@ class ImageTextToTextSession(MediaTextSession):
             reader.size = size
         super().__init__(folder, program, reader=reader, media=images, prefixes=prefixes)
         if images.has_frame_program:
-            self.placeholders |= {self._film()}
+            self.placeholders |= {self._video_token()}
         self._processor: Any = None
         self._video_processor: Any = None
 
@@ -222,15 +222,15 @@ class ImageTextToTextSession(MediaTextSession):
         if not videos:
             return super().request(prompt, chat=chat, **{**choices, self.argument: images})
         self.media.check_prompt(len(images), len(videos))
-        films = [self.prepare_video(one) for one in videos]
+        prepared_videos = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
-            kinds = [*["image"] * len(images), *["video"] * len(films)]
+            kinds = [*["image"] * len(images), *["video"] * len(prepared_videos)]
             tokens = self._message(kinds, text, options_of(chat))
         else:
             tokens = [*self._read(prompt)]
         read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
-        same, prepared = read(tokens, None if chat else text, images, films)
+        same, prepared = read(tokens, None if chat else text, images, prepared_videos)
         made = self.request_of(same, prepared, **choices)
         self._check_time(made)
         return made if text is None else replace(made, text=text)
@@ -240,7 +240,7 @@ class ImageTextToTextSession(MediaTextSession):
         tokens: Sequence[int],
         text: str | None,
         images: Sequence[Any],
-        films: Sequence[Prepared],
+        videos: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
         """Return a prompt whose videos are marked by tokens, and the encoder inputs in its order.
 
@@ -248,46 +248,46 @@ class ImageTextToTextSession(MediaTextSession):
             tokens: Token ids of the prompt.
             text: Text of the tokens; None for a rendered chat template, or for token ids of the user.
             images: Images of the prompt.
-            films: Prepared videos of the prompt.
+            videos: Prepared videos of the prompt.
         """
-        film = self._film()
+        video = self._video_token()
         self._check_count(tokens, self.marker, len(images))
-        self._check_count(tokens, film, len(films), "videos")
+        self._check_count(tokens, video, len(videos), "videos")
         if texts := self._stamp():
             around = [self._special_token(name) for name in self._numbered]
             tokenizer = required(self.tokenizer)
-            stamps = Stamps(texts, tokenizer, tokenizer.piece(film).strip(), around=around)
+            stamps = Stamps(texts, tokenizer, tokenizer.piece(video).strip(), around=around)
             if text is None:
-                tokens = stamps.in_tokens(tokens, film, films)
+                tokens = stamps.in_tokens(tokens, video, videos)
             else:
-                tokens = [*self._read(stamps.in_text(text, films))]
-            films = [step for one in films for step in steps_of(one)]
-        left = {self.marker: iter(self.prepare_all(images)), film: iter(films)}
+                tokens = [*self._read(stamps.in_text(text, videos))]
+            videos = [step for one in videos for step in steps_of(one)]
+        left = {self.marker: iter(self.prepare_all(images)), video: iter(videos)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # The token at a feature's position is ignored: one placeholder serves both.
-        return [self.marker if token == film else token for token in tokens], prepared
+        return [self.marker if token == video else token for token in tokens], prepared
 
     def _read_in_text(
         self,
         tokens: Sequence[int],
         text: str | None,
         images: Sequence[Any],
-        films: Sequence[Prepared],
+        videos: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
         """As `_read_in_tokens`, for a prompt whose videos are marked by text that spans several tokens."""
         tokenizer = required(self.tokenizer)
-        image, film = tokenizer.name(self.marker), self.media.video
-        if film.endswith("_id"):
-            film = tokenizer.name(self._film())
+        image, video = tokenizer.name(self.marker), self.media.video
+        if video.endswith("_id"):
+            video = tokenizer.name(self._video_token())
         whole = tokenizer.spelled(tokens) if text is None else text
-        found = re.findall(f"{re.escape(image)}|{re.escape(film)}", whole)
+        found = re.findall(f"{re.escape(image)}|{re.escape(video)}", whole)
         self._check_places(found.count(image), image, len(images), self._nouns)
-        self._check_places(found.count(film), film, len(films), "videos")
-        stamps = Stamps(self._stamp(), tokenizer, film, image)
+        self._check_places(found.count(video), video, len(videos), "videos")
+        stamps = Stamps(self._stamp(), tokenizer, video, image)
         left = {
-            image: iter([one] for one in self.prepare_all(images)), film: map(steps_of, films)
+            image: iter([one] for one in self.prepare_all(images)), video: map(steps_of, videos)
         }  # fmt: skip
-        written = stamps.in_text(whole, films)
+        written = stamps.in_text(whole, videos)
         read = self._encode(written, special_tokens=False) if text is None else self._read(written)
         return [*read], [step for one in found for step in next(left[one])]
 
@@ -308,7 +308,7 @@ class ImageTextToTextSession(MediaTextSession):
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the placeholder tokens of an image or video in a prompt."""
-        return [self._film()] * encoded.rows if encoded.of_video else super().run_of(encoded)
+        return [self._video_token()] * encoded.rows if encoded.of_video else super().run_of(encoded)
 
     def _check_time(self, made: Request) -> None:
         """Check that rotary positions fit the context: time may count faster than tokens."""
@@ -331,7 +331,7 @@ class ImageTextToTextSession(MediaTextSession):
         default: Sequence[str] = self.media.stamp
         return stamp_of(self.folder, self.media.video_processor) or default
 
-    def _film(self) -> int:
+    def _video_token(self) -> int:
         """Return the placeholder token of a video."""
         named = self._named(self.media.video)
         if len(named) != 1:

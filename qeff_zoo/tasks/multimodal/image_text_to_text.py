@@ -235,7 +235,7 @@ def _variant(
 
 def _image_sizes(shape: Shape) -> list[dict[str, Any]]:
     if isinstance(shape, PatchShape):
-        return named("Picture", [_of_patches(count, shape) for count in shape.patches])
+        return named("Image", [_of_patches(count, shape) for count in shape.patches])
     symbols = {"image_rows": _PATCHES // _MERGED, "windows": _PATCHES // _MERGED}
     sides = {
         "height": _SIDE,
@@ -244,7 +244,7 @@ def _image_sizes(shape: Shape) -> list[dict[str, Any]]:
         "crops": _CROPS,
         "pool": _MERGED,
     }
-    return named("Picture", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
+    return named("Image", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
 
 
 def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:

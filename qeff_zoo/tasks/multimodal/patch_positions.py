@@ -41,15 +41,15 @@ class PatchEncoder(Protocol):
     def placed(self) -> bool:
         """Whether the program takes `position_ids`."""
 
-    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+    def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """Return the geometry of patches."""
 
-    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+    def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """Return the module to trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tower:
+class PatchGeometry:
     """Geometry settings of a vision encoder.
 
     Args:
@@ -82,7 +82,7 @@ class Tower:
         merge: int,
         inner: int = 1,
         row: int = 0,
-    ) -> "Tower":
+    ) -> "PatchGeometry":
         """Return the geometry for a model's config.json.
 
         Args:

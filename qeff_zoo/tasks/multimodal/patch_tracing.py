@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.multimodal.patch_positions import PatchEncoder, Tower
+from qeff_zoo.tasks.multimodal.patch_positions import PatchEncoder, PatchGeometry
 
 _UNIT = 4  # patches of the example, per merged square
 _MOST = 1 << 20  # patches
@@ -137,14 +137,16 @@ class Patches(nn.Module):
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
         names: Names of the inputs after the patches.
-        tower: Geometry of patches in the vision encoder.
+        geometry: Geometry of patches in the vision encoder.
         arguments: Number of patches on a side of a merged square, if the forward takes it; else 0.
     """
 
-    def __init__(self, model: Any, names: Sequence[str], tower: Tower, arguments: int) -> None:
+    def __init__(
+        self, model: Any, names: Sequence[str], geometry: PatchGeometry, arguments: int
+    ) -> None:
         super().__init__()
         self.model, self.names, self.arguments = model, names, arguments
-        self.merge, self.placed = tower.merge, bool(tower.positions)
+        self.merge, self.placed = geometry.merge, bool(geometry.positions)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows, and those of deepstack layers."""
@@ -212,11 +214,11 @@ def tracing(model: Any, images: PatchEncoder) -> Tracing:
         images: Image input of the recipe.
     """
     vision = model.config.vision_config
-    tower = images.geometry(model.config.to_dict())
-    merged = tower.merge**2
+    geometry = images.geometry(model.config.to_dict())
+    merged = geometry.merge**2
     count = _UNIT * merged
     channels: Any = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
-    side = tower.unit // tower.merge
+    side = geometry.unit // geometry.merge
     values = [channels, side, side]
     if not images.planes:
         values = [math.prod(values) * getattr(vision, "temporal_patch_size", 1)]
@@ -224,24 +226,24 @@ def tracing(model: Any, images: PatchEncoder) -> Tracing:
     ends = torch.tensor([0, count // 2, count])
     whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
     if images.placed:
-        places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
+        places = torch.zeros(count, 3 if geometry.frames else 2, dtype=torch.long)
         whole["position_ids"] = places, {0: merged * rows}
-    if not tower.positions:
+    if not geometry.positions:
         whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
-    if tower.window:
+    if geometry.window:
         whole["window_index"] = torch.arange(_UNIT), {0: rows}
         whole["cu_window_seqlens"] = ends.clone(), {0: Dim("windows", min=3, max=_MOST)}
-    if tower.side and tower.taps == "antialiased":
-        whole["interp_weights"] = torch.zeros(count, tower.side**2), {0: merged * rows}
-    elif tower.side:
-        taps = {"bicubic": 16, "nearest": 1}.get(tower.taps, 4)
+    if geometry.side and geometry.taps == "antialiased":
+        whole["interp_weights"] = torch.zeros(count, geometry.side**2), {0: merged * rows}
+    elif geometry.side:
+        taps = {"bicubic": 16, "nearest": 1}.get(geometry.taps, 4)
         whole["interp_indices"] = torch.zeros(count, taps, dtype=torch.long), {0: merged * rows}
         if taps > 1:
             whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
     return Tracing(
-        module=images.traced_module(model, tower, names).eval(),
+        module=images.traced_module(model, geometry, names).eval(),
         inputs={"given": [example for example, _ in whole.values()]},
         dynamic_shapes={"given": [axes for _, axes in whole.values()]},
         input_names=names,

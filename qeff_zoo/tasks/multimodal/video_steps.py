@@ -11,7 +11,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks.multimodal.session import Prepared
-from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
+from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, GRID, KEPT, VIDEO_GRID, VIDEO_MERGE
 
 #: Timestamp of each step in seconds, among the arrays of a processor.
 TIMES = "timestamps"
@@ -25,7 +25,7 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 
 
 #: Arrays of processors for the audio of a video.
-_SOUNDS = {"input_features", "feature_attention_mask"}
+_AUDIO = {"input_features", "feature_attention_mask"}
 
 
 def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
@@ -42,9 +42,9 @@ def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
     Raises:
         GenerationError: If the arrays include audio, or lack those of patches.
     """
-    if sound := given.keys() & _SOUNDS:
+    if audio := given.keys() & _AUDIO:
         raise GenerationError(
-            f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
+            f"What was prepared of the video has {', '.join(sorted(audio))}, its audio; expected its frames alone. "
             "Process it with use_audio_in_video=False."
         )
     pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
@@ -77,13 +77,13 @@ def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     if len(times) != steps:
         raise GenerationError(
             f"The video has {steps} steps of time, and {len(times)} times of them ({TIMES!r}); expected one for each, "
-            "in seconds, which this model is told. Let the package process the video, or give them beside its arrays."
+            "in seconds, which this model requires. Let the package process the video, or give them beside its arrays."
         )
     return times
 
 
 def _count(prepared: Mapping[str, Any]) -> int:
-    if grid := {GRID, FILM_GRID} & prepared.keys():
+    if grid := {GRID, VIDEO_GRID} & prepared.keys():
         return int(np.asarray(prepared[grid.pop()]).reshape(3)[0])
     return len(prepared["pixel_values"])
 
@@ -91,9 +91,9 @@ def _count(prepared: Mapping[str, Any]) -> int:
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Return the temporal steps of a video as images, which do not attend to one another."""
     if KEPT in prepared:
-        steps, height, width = (int(one) for one in prepared[FILM_GRID].reshape(3))
+        steps, height, width = (int(one) for one in prepared[VIDEO_GRID].reshape(3))
         parts = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
-        alike = {FILM_GRID: np.array([[1, height, width]]), FILM_MERGE: prepared[FILM_MERGE]}
+        alike = {VIDEO_GRID: np.array([[1, height, width]]), VIDEO_MERGE: prepared[VIDEO_MERGE]}
         return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in parts]
     if GRID not in prepared:
         own = "pixel_values", TIMES, DURATION
@@ -125,8 +125,8 @@ class Stamps:
     Args:
         texts: Texts before and after a step, between steps, and before and after all of them, as in a recipe.
         tokenizer: Tokenizer of the package.
-        film: Text that marks a video.
-        step: Text that marks a step; empty for the same as `film`.
+        video: Text that marks a video.
+        step: Text that marks a step; empty for the same as `video`.
         around: Texts around the number of each video in a prompt; empty without numbers.
     """
 
@@ -134,13 +134,13 @@ class Stamps:
         self,
         texts: Sequence[str],
         tokenizer: Tokenizer,
-        film: str,
+        video: str,
         step: str = "",
         around: Sequence[str] = (),
     ) -> None:
         before, after, self._between, self._first, self._last = (*texts, *[""] * 3)[:5]
-        self._step = f"{before}{step or film}{after}"
-        self._film, self._tokenizer, self._around = film, tokenizer, around
+        self._step = f"{before}{step or video}{after}"
+        self._marker, self._tokenizer, self._around = video, tokenizer, around
 
     def text(self, video: Prepared, number: int, most: int) -> str:
         """Return the text of a video.
@@ -164,15 +164,15 @@ class Stamps:
 
     def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
         """Return a text with its video markers expanded."""
-        first, *rest = prompt.split(self._film)
+        first, *rest = prompt.split(self._marker)
         written = zip(self._texts(videos), rest, strict=True)
         return first + "".join(text + after for text, after in written)
 
-    def in_tokens(self, tokens: Sequence[int], film: int, videos: Sequence[Prepared]) -> list[int]:
+    def in_tokens(self, tokens: Sequence[int], video: int, videos: Sequence[Prepared]) -> list[int]:
         """Return a prompt's tokens with its video markers expanded; texts between them are tokenized separately."""
         left, whole = iter(self._texts(videos)), list[int]()
         for token in tokens:
-            if token == film:
+            if token == video:
                 whole += self._tokenizer.encode(next(left), special_tokens=False)
             else:
                 whole.append(token)

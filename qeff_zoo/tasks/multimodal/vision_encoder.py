@@ -12,7 +12,7 @@ from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded, RawImage
 from qeff_zoo.runtime.program import Array, Program, Tensor
-from qeff_zoo.tasks.multimodal.patch_positions import Tower
+from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 #: Array of a processor with the grid of each image: time, height and width in patches.
 GRID = "image_grid_thw"
@@ -31,7 +31,7 @@ FRAMES = "pixel_values_videos"
 #: Name of `STEP_SECONDS` in processors of Qwen Omni.
 OMNI_SECONDS = "video_second_per_grid"
 #: Grid, merge size and kept image tokens of patches for a separate program of frames.
-FILM_GRID, FILM_MERGE, KEPT = "video_grid_thw", "video_merge_sizes", "video_compression_mask"
+VIDEO_GRID, VIDEO_MERGE, KEPT = "video_grid_thw", "video_merge_sizes", "video_compression_mask"
 
 
 class PassThroughEncoder(Reader):
@@ -90,15 +90,15 @@ class Vision(Reader):
         self.images, self.config = images, config
         self.tiles, self._open_frames = tiles, frames
         #: Geometry of patches, for a program that takes these.
-        self.tower: Tower | None = images.geometry(config)
+        self.patch_geometry: PatchGeometry | None = images.geometry(config)
         #: Geometry of video frames with another merge size.
-        self._film_tower: Tower | None = images.frame_geometry(config)
+        self._frame_geometry: PatchGeometry | None = images.frame_geometry(config)
 
     @property
-    def geometry(self) -> Tower:
+    def geometry(self) -> PatchGeometry:
         """Geometry of patches."""
-        assert self.tower is not None
-        return self.tower
+        assert self.patch_geometry is not None
+        return self.patch_geometry
 
     @property
     def has_frames(self) -> bool:
@@ -154,8 +154,8 @@ class Vision(Reader):
         if FRAMES not in prepared:
             encoded: Encoded = self.images.encode(self, digest, prepared)
             return encoded
-        if self._film_tower is not None:
-            return self._look_at_step(digest, prepared, self._film_tower)
+        if self._frame_geometry is not None:
+            return self._look_at_step(digest, prepared, self._frame_geometry)
         return self._look_at_frames(digest, prepared[FRAMES])
 
     def _shape(self, output: Tensor, arguments: Mapping[str, Array]) -> tuple[int, ...]:
@@ -171,10 +171,12 @@ class Vision(Reader):
         grid = len(frames), len(frames), 1
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
 
-    def _look_at_step(self, digest: bytes, prepared: Mapping[str, Array], tower: Tower) -> Encoded:
+    def _look_at_step(
+        self, digest: bytes, prepared: Mapping[str, Array], geometry: PatchGeometry
+    ) -> Encoded:
         """Return the features of one video frame, reduced to the image tokens that its processor keeps."""
-        check_merge(prepared.get(FILM_MERGE), tower)
-        arguments = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
+        check_merge(prepared.get(VIDEO_MERGE), geometry)
+        arguments = geometry.describe(tuple(int(size) for size in prepared[VIDEO_GRID].reshape(3)))
         pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
         found = self._run({PIXELS: pixels, **arguments}, self._frames)
         kept = np.asarray(prepared[KEPT], bool)
@@ -182,18 +184,18 @@ class Vision(Reader):
         return Encoded(digest=digest, features=features, of_video=True)
 
 
-def check_merge(found: Array | None, tower: Tower) -> None:
+def check_merge(found: Array | None, geometry: PatchGeometry) -> None:
     """Check that a processor merged patches as the program does.
 
     Args:
         found: Patches on a side of a merged square, of each image; None if the processor does not return them.
-        tower: Geometry of the program's patches.
+        geometry: Geometry of the program's patches.
 
     Raises:
         MediaError: If the merge sizes differ.
     """
-    if found is not None and (found != tower.merge).any():
+    if found is not None and (found != geometry.merge).any():
         raise MediaError(
             f"Cannot read an image whose patches are merged by {found.reshape(-1).tolist()}; expected "
-            f"{tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
+            f"{geometry.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
         )

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.export.transforms import towers
+from qeff_zoo.export.transforms import encoder_attention
 from qeff_zoo.recipe_media import ImageEncoder, Media
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
@@ -137,8 +137,8 @@ class Column(ImageForward):
         squares = patches.reshape(rows, self.merge, self.merge, channels, side, side)
         column = squares.permute(3, 0, 1, 4, 2, 5)
         wide = self.merge * side
-        tower = self.model.get_encoder(modality="image")
-        turn, run = tower.patch_positional_embedding, tower.transformer
+        encoder = self.model.get_encoder(modality="image")
+        turn, run = encoder.patch_positional_embedding, encoder.transformer
         plain, attend = turn.forward, run.forward
 
         def packed(embeds: Tensor, **named: Any) -> Any:
@@ -178,9 +178,9 @@ class Shaped(nn.Module):
         """Return the feature rows of patches (patches, values), whose positions are in the weights alone."""
         patches, ends, shares = given
         count = patches.shape[0]
-        tower = self.model.get_encoder(modality="image")
-        embed, run = tower.embeddings, tower.encoder
-        attend, apart = run.forward, towers.apart(count, ends)
+        encoder = self.model.get_encoder(modality="image")
+        embed, run = encoder.embeddings, encoder.encoder
+        attend, apart = run.forward, encoder_attention.apart(count, ends)
 
         def place(table: Tensor, *_: Any, **__: Any) -> Tensor:
             return (shares @ table.flatten(0, 1))[None]
@@ -188,7 +188,7 @@ class Shaped(nn.Module):
         def packed(inputs_embeds: Tensor, attention_mask: Any, **named: Any) -> Any:
             return attend(inputs_embeds, apart, **named)
 
-        see = tower.forward
+        see = encoder.forward
 
         def unmasked(**named: Any) -> Any:
             return see(**{**named, "pixel_attention_mask": None})
@@ -196,7 +196,7 @@ class Shaped(nn.Module):
         changes = (
             (embed, "resize_positional_embeddings", place),
             (run, "forward", packed),
-            (tower, "forward", unmasked),
+            (encoder, "forward", unmasked),
         )
         with Concrete(), swapped(*changes):
             output = self.model.get_image_features(

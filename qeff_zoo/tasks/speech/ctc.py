@@ -7,7 +7,7 @@ See `qeff_zoo.tasks.speech.ctc_tracing` for inputs and outputs.
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import SOUND_SHAPES, Recipe
+from qeff_zoo.recipe import AUDIO_SHAPES, Recipe
 from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, lazy
 from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
 from qeff_zoo.tasks.encoders import whole_texts
@@ -37,7 +37,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     if checkpoint.config.get("add_adapter"):
         found.append(
             f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the "
-            "end of a sound with what lies behind it. Expected a model without; use another checkpoint."
+            "end of a recording with what lies behind it. Expected a model without; use another checkpoint."
         )
     if _CONVOLUTIONS in checkpoint.config and shortest < whole_texts.LEAST_SAMPLES:
         found.append(
@@ -52,13 +52,13 @@ TASK = Task(
     role="encoder",
     answers="scores",
     by_token=True,
-    reads="sound",
+    reads="audio",
     auto_classes=("AutoModelForCTC",),
     suffixes=("ForCTC",),
-    shapes=SOUND_SHAPES,
+    shapes=AUDIO_SHAPES,
     probe=_run_once,
     tracing=_tracing,
-    specializations=whole_texts.specializations("Sound"),
+    specializations=whole_texts.specializations("Audio"),
     problems=_problems,
     session=lazy("qeff_zoo.tasks.speech.ctc_session:CtcSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:CtcTrial"),
@@ -70,5 +70,5 @@ TASK = Task(
         bench="speech",
         bench_options=BENCH_SPEECH,
     ),
-    stages=lazy("qeff_zoo.validation.cases:sound_stages"),
+    stages=lazy("qeff_zoo.validation.cases:audio_stages"),
 )

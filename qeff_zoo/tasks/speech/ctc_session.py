@@ -128,8 +128,8 @@ class CtcSession:
             float32, (frames, labels) of each row: only the frames without padding.
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
-        sound, mask = filled(rows, self.sizes.batch_size, seq_len)
-        found = self._program.run({self.input_name: sound, "attention_mask": mask})
+        audio, mask = filled(rows, self.sizes.batch_size, seq_len)
+        found = self._program.run({self.input_name: audio, "attention_mask": mask})
         return [
             found["logits"][row, : max(0, int(found["lengths"][row]))].astype(
                 np.float32, copy=False
@@ -171,7 +171,7 @@ class CtcSession:
                 "Build it from a checkpoint with its tokenizer."
             )
 
-    def begin(self, sound: OpenedAudio) -> Steps[LabelledRecording]:
+    def begin(self, audio: OpenedAudio) -> Steps[LabelledRecording]:
         """Decode a recording, in steps. Thread-safe.
 
         Raises:
@@ -179,7 +179,7 @@ class CtcSession:
             GenerationError: The package has no vocabulary.
         """
         self._check_labels()
-        samples = yield from decoding(sound, self.rate)
+        samples = yield from decoding(audio, self.rate)
         return LabelledRecording(self._windows(samples), len(samples) / self.rate, samples.nbytes)
 
     def windows(
@@ -261,13 +261,13 @@ def filled(rows: Sequence[Array], batch_size: int, seq_len: int) -> tuple[Array,
         batch_size: Rows of the call; those to spare repeat the first.
         seq_len: Number of inputs of a row.
     """
-    sound = np.zeros((batch_size, seq_len, *rows[0].shape[1:]), np.float32)
+    audio = np.zeros((batch_size, seq_len, *rows[0].shape[1:]), np.float32)
     mask = np.zeros((batch_size, seq_len), np.int64)
     for row in range(batch_size):
         given = rows[row if row < len(rows) else 0]
-        sound[row, : len(given)] = given
+        audio[row, : len(given)] = given
         mask[row, : len(given)] = 1
-    return sound, mask
+    return audio, mask
 
 
 def _strides(config: Mapping[str, Any]) -> Sequence[int]:

@@ -52,33 +52,33 @@ class Listen(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, audio: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits, and the number of frames of each row without padding."""
-        logits = logits_of(self.model, sound, attention_mask)
+        logits = logits_of(self.model, audio, attention_mask)
         return logits, frames_of(self.model, attention_mask.sum(1))
 
 
-def logits_of(model: Any, sound: Tensor, attention_mask: Tensor) -> Tensor:
+def logits_of(model: Any, audio: Tensor, attention_mask: Tensor) -> Tensor:
     """Return a model's logits of audio, independent of the padding after it.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        sound: Samples, or feature frames.
+        audio: Samples, or feature frames.
         attention_mask: Mask, 1 is audio, 0 is padding after it.
     """
     for module in model.modules():
         if hasattr(module, _KNOWN):  # else compared with the length of the audio before
             setattr(module, _KNOWN, None)
-    sound = silenced(sound, attention_mask)
-    given = {model.main_input_name: sound, "attention_mask": attention_mask}
+    audio = silenced(audio, attention_mask)
+    given = {model.main_input_name: audio, "attention_mask": attention_mask}
     logits: Tensor = model(**given).logits
     return logits
 
 
-def silenced(sound: Tensor, attention_mask: Tensor) -> Tensor:
+def silenced(audio: Tensor, attention_mask: Tensor) -> Tensor:
     """Return audio with zeros after its end, which convolutions near the end read."""
-    real = attention_mask.to(sound.dtype)
-    return sound * (real if sound.dim() == 2 else real[:, :, None])
+    real = attention_mask.to(audio.dtype)
+    return audio * (real if audio.dim() == 2 else real[:, :, None])
 
 
 def frames_of(model: Any, lengths: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ def _longest(config: Any) -> int:
 def run_once(model: Any) -> None:
     """Run the model without any computation."""
     with uncomputed():
-        sound, mask, _ = example(model)
-        model(**{model.main_input_name: sound, "attention_mask": mask})
+        audio, mask, _ = example(model)
+        model(**{model.main_input_name: audio, "attention_mask": mask})
 
 
 def tracing(model: Any) -> Tracing:
@@ -157,12 +157,12 @@ def tracing(model: Any) -> Tracing:
     Args:
         model: Model from `loader.load_meta`.
     """
-    sound, mask, seq = example(model)
+    audio, mask, seq = example(model)
     batch, unit = Dim("batch_size", min=2), unit_of(_encoder_of(model).to_dict())
     return Tracing(
         module=Listen(model).eval(),
-        inputs={"sound": sound, "attention_mask": mask},
-        dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
+        inputs={"audio": audio, "attention_mask": mask},
+        dynamic_shapes={"audio": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
         input_names=[model.main_input_name, "attention_mask"],
         output_names=["logits", "lengths"],
         then=_name_frames if unit == 1 else partial(_fill_up, unit=unit),

@@ -23,19 +23,19 @@ class CtcReference(Answers):
     Args:
         model: Hugging Face model.
         request: Unused.
-        arrays: Arrays `sound.number`, (samples,) or feature frames (frames, bins).
+        arrays: Arrays `audio.number`, (samples,) or feature frames (frames, bins).
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        super().__init__(_sounds(arrays), model)
+        super().__init__(_recordings(arrays), model)
         self._model = model
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         # One call each: in a batch, Hugging Face's models mix the end of the audio with its padding.
         return [self._read(self._sequences[number]) for number in numbers]
 
-    def _read(self, sound: Array) -> Array:
-        given = torch.from_numpy(sound)[None].to(self._model.dtype)
+    def _read(self, audio: Array) -> Array:
+        given = torch.from_numpy(audio)[None].to(self._model.dtype)
         logits = self._model(**{self._model.main_input_name: given}).logits[0]
         tick()
         found: Array = logits.float().numpy()
@@ -48,23 +48,23 @@ class SpeechReference(Text2TextReference):
     Args:
         model: Hugging Face model.
         request: Request with `sequences` and `positions`.
-        arrays: Arrays `sound.number` of each sequence, as the model takes it.
+        arrays: Arrays `audio.number` of each sequence, as the model takes it.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         super().__init__(model, {**request, "sources": []}, arrays)
-        self._sounds = _sounds(arrays)
+        self._recordings = _recordings(arrays)
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         # One call each for audio of different lengths: in a batch, the end of one is mixed with its padding.
-        alike = len({len(one) for one in self._sounds}) == 1
+        alike = len({len(one) for one in self._recordings}) == 1
         groups = [numbers] if alike else [[number] for number in numbers]
         return [one for group in groups for one in super(SpeechReference, self)._run(group, length)]
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        audio = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
+        audio = torch.from_numpy(np.stack([self._recordings[number] for number in numbers]))
         return {self._model.main_input_name: audio.to(self._model.dtype)}
 
 
-def _sounds(arrays: Mapping[str, Array]) -> list[Array]:
-    return [array for name, array in arrays.items() if name.startswith("sound.")]
+def _recordings(arrays: Mapping[str, Array]) -> list[Array]:
+    return [array for name, array in arrays.items() if name.startswith("audio.")]

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
+from qeff_zoo.recipe import WINDOW_SHAPES, AudioShape, Recipe, Shape, Speech
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
 from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
 from qeff_zoo.tasks.text_generation import task
@@ -84,15 +84,15 @@ def sources(shape: Shape) -> list[dict[str, Any]]:
 def specializations(shape: Shape) -> list[dict[str, Any]]:
     """Return the specializations of text generation; for audio of any length, with states of the longest."""
     found = task.TASK.specializations(shape)
-    inputs = shape.inputs_per_row if isinstance(shape, SoundShape) else 1
+    inputs = shape.inputs_per_row if isinstance(shape, AudioShape) else 1
     for one in found if shape.seq_lens else ():
         one["symbols"]["encoder_ctx_len"] = str(-(-max(shape.seq_lens) // inputs))
     return found
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = task.not_alone("what is said in a sound is short")(checkpoint, recipe, request)
-    if any(isinstance(shape, SoundShape) for shape in recipe.shapes.values()):
+    found = task.not_alone("a transcript is short")(checkpoint, recipe, request)
+    if any(isinstance(shape, AudioShape) for shape in recipe.shapes.values()):
         return found
     return [*found, *task.of_one_length(checkpoint, request, "recordings in windows")]
 
@@ -121,7 +121,7 @@ TASK = Task(
     ),
     tag="automatic-speech-recognition",
     answers="logits",
-    reads="sound",
+    reads="audio",
     auto_classes=("AutoModelForSpeechSeq2Seq",),
     suffixes=("ForConditionalGeneration",),
     shapes=WINDOW_SHAPES,

@@ -126,18 +126,18 @@ class SpeechSeq2SeqSession:
         """Duration of a window, or of the longest audio."""
         return self.frames * self.features.step / self.rate
 
-    def listen(self, sounds: Mapping[int, Array]) -> None:
+    def listen(self, recordings: Mapping[int, Array]) -> None:
         """Encode audio, each into a batch slot of the decoder, whose next tokens depend on it alone.
 
         Args:
-            sounds: Arrays by slot, (samples,) or (frames, bins); a whole window for models of windows.
+            recordings: Arrays by slot, (samples,) or (frames, bins); a whole window for models of windows.
         """
-        inputs = {row: self.as_given(one) for row, one in sounds.items()}
+        inputs = {row: self.as_given(one) for row, one in recordings.items()}
         self.sources.read(inputs)
 
-    def as_given(self, sound: Array) -> Array:
+    def as_given(self, audio: Array) -> Array:
         """Return audio as the encoder takes it, which for windows is (bins, frames)."""
-        return sound if self.sources.any_length else sound.T
+        return audio if self.sources.any_length else audio.T
 
     def generate(self, window: Array, prompt: Sequence[int], length: int) -> list[int]:
         """Continue tokens greedily, without the generation rules of speech.
@@ -191,11 +191,11 @@ class SpeechSeq2SeqSession:
         recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
         return self._all(recordings, listen)
 
-    def begin(self, sound: OpenedAudio, **choices: Any) -> Steps[Recording]:
+    def begin(self, audio: OpenedAudio, **choices: Any) -> Steps[Recording]:
         """Decode a recording and compute its features, in steps. Thread-safe.
 
         Args:
-            sound: The recording.
+            audio: The recording.
             **choices: Fields of `TranscriptionOptions`.
 
         Raises:
@@ -203,7 +203,7 @@ class SpeechSeq2SeqSession:
             GenerationError: The model does not support an option.
         """
         chosen = TranscriptionOptions(**choices)
-        return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
+        return (yield from recording_of(self, audio, chosen, self._prepared(chosen)))
 
     def transcribe_features(
         self,
@@ -286,7 +286,7 @@ class SpeechSeq2SeqSession:
         choices.check()
         if choices.word_timestamps and not self.has_word_timestamps:
             raise GenerationError(
-                f"Package {str(self.folder)!r} tells no times of words; expected one with a program 'alignment', as "
+                f"Package {str(self.folder)!r} returns no times of words; expected one with a program 'alignment', as "
                 "those have whose checkpoint's generation_config.json has `alignment_heads`. Build it again, or ask "
                 "for times of segments."
             )

@@ -46,7 +46,7 @@ class Transcriber(Protocol):
 
 def recording_of(
     session: Transcriber,
-    sound: OpenedAudio,
+    audio: OpenedAudio,
     choices: TranscriptionOptions,
     prompt: Sequence[int],
 ) -> Steps[Recording]:
@@ -54,7 +54,7 @@ def recording_of(
     # A window includes silence; a click is too short for a frame of the encoder.
     any_length = session.sources.any_length
     least = int(_LEAST * session.rate) if any_length else session.frames * session.features.step
-    samples = yield from decoding(sound, session.rate)
+    samples = yield from decoding(audio, session.rate)
     length = len(samples)
     if length < least:
         samples = np.pad(samples, (0, least - length))
@@ -100,7 +100,7 @@ def begun(
         )
     elif not session.sources.any_length and len(recording) > session.frames:
         raise GenerationError(
-            f"The recording has {recording.seconds:,.0f} seconds; expected at most {session.seconds:,.0f} where no "
-            "times are told, by which a longer one is cut. Leave timestamps out, or cut it."
+            f"The recording has {recording.seconds:,.0f} seconds; expected at most {session.seconds:,.0f} without "
+            "timestamps, by which a longer one is cut. Request timestamps, or cut it."
         )
     return recording

@@ -200,8 +200,8 @@ class SpeechTokens:
             )
         if times and self.no_times is None:
             raise GenerationError(
-                "This model tells no times: generation_config.json has no `no_timestamps_token_id`. Expected one that "
-                "does. Ask for text alone, of recordings that fit into one window."
+                "This model returns no times: generation_config.json has no `no_timestamps_token_id`. Expected one "
+                "that does. Ask for text alone, of recordings that fit into one window."
             )
         if self.begins is not None:
             return self._prefix(language, (target or _ENGLISH) if task == "translate" else None)
@@ -226,7 +226,7 @@ class SpeechTokens:
         source = self.code_of(language)
         if source is None:
             raise GenerationError(
-                f"This model has to be told which language is spoken; expected one of "
+                f"This model requires the spoken language; expected one of "
                 f"{', '.join(sorted(self.languages))}. Give it (--language CODE)."
             )
         assert self.begins is not None

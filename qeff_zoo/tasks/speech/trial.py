@@ -32,15 +32,15 @@ class CtcTrial:
         """Run every stage."""
         session = self.session
         stages, lengths = context.task.stages()(session.sizes)
-        sounds = sample_audio.draw(lengths, session)
-        positions: list[list[int]] = [[] for _ in sounds]
+        recordings = sample_audio.draw(lengths, session)
+        positions: list[list[int]] = [[] for _ in recordings]
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
             found: list[Array] = []
             keys[stage.name] = []
             for call in stage.calls:
-                got = session.run([sounds[number] for number in call.sequences], call.seq_len)
+                got = session.run([recordings[number] for number in call.sequences], call.seq_len)
                 for number, frames in zip(call.sequences, got, strict=True):
                     positions[number] = list(range(len(frames)))
                     keys[stage.name] += [(number, index, 0) for index in positions[number]]
@@ -53,7 +53,7 @@ class CtcTrial:
             keys=keys,
             answers=answers,
             runs=[],
-            sounds=sounds,
+            recordings=recordings,
         )
 
 
@@ -92,7 +92,7 @@ class SpeechSeq2SeqTrial(DecoderTrial):
 
     def about(self) -> Mapping[str, Any]:
         """Return the audio as the reference takes it."""
-        return {"sounds": [self.session.as_given(window) for window in self._windows]}
+        return {"recordings": [self.session.as_given(window) for window in self._windows]}
 
 
 def _lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:

@@ -36,7 +36,7 @@ class TranscribeByLabels:
     def __call__(self, session: Any) -> None:
         """Transcribe and print, one recording after the other."""
         arguments = self.arguments
-        # One that cannot be read is told before hours of another are written down.
+        # One that cannot be read is reported before hours of another are transcribed.
         for path in arguments.audio[1:]:
             read_audio(path, session.rate)
         for path in arguments.audio:

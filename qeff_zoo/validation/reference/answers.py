@@ -29,7 +29,7 @@ class Answers:
     Args:
         about: The model's class, versions, what the damage of each canary was, and the greedy continuation.
         arrays: `variant.sequence` -> (positions, values); of a run of the package `variant.sequence.run`, where the
-            reference was told to choose as the package did.
+            reference follows the package's selections.
     """
 
     about: Mapping[str, Any]

@@ -68,7 +68,7 @@ class DraftLayerLogits:
         following = torch.cat([input_ids[:, 1:], input_ids[:, :1]], 1)
         following[rows, columns] = torch.tensor(
             [one[0] for one in after]
-        )  # behind the end of a text comes what is told
+        )  # behind the end of a text come the other arguments
         every = [self.of_row(read[row], following[row]) for row in range(len(read))]
         found, most = [], LAYER_ANSWERS
         for row, column, tokens in zip(rows, columns, after, strict=True):

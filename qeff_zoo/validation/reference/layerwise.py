@@ -57,7 +57,7 @@ def unloaded_if_large(request: Mapping[str, Any], arrays: Mapping[str, Array]) -
     Raises:
         ValueError: They do not fit, and the model is no text decoder.
     """
-    available, factors = available_memory(), request["told"].get("rope_factors")
+    available, factors = available_memory(), request["settings"].get("rope_factors")
     if available is None or _FLOAT32 * _MOST * _stored(request) <= _SHARE * available:
         return None
     needed = _FLOAT32 * count_parameters(request, request["task"])
@@ -66,7 +66,7 @@ def unloaded_if_large(request: Mapping[str, Any], arrays: Mapping[str, Array]) -
     beside = [
         *(request.get(name) for name in ("sources", "speculator", "adapters", "device")),
         any(request.get("media") or ()),
-        any(name.startswith("sound.") for name in arrays),
+        any(name.startswith("audio.") for name in arrays),
         (Path(request["checkpoint"]) / "adapter_config.json").is_file(),
     ]
     if tasks.find(request["task"]).answers == "logits" and not any(beside):

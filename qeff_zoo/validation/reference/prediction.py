@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = read_request()
     torch.set_grad_enabled(False)
-    factors = request["told"].get("rope_factors")
+    factors = request["settings"].get("rope_factors")
     model = load_model(request, request["task"], factors)
     device, matrices = request.get("device"), Numerics.from_dict(request["numerics"]).matrices
     with computing_as(model, DeviceNumerics(**device), matrices) if device else nullcontext():

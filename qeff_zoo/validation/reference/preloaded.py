@@ -109,7 +109,7 @@ def shared() -> Server:
 
 def _serve(where: str) -> None:
     """Fork a reference for each connection until the standard input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(where)
         listening.listen()

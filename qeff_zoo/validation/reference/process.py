@@ -84,11 +84,11 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     with np.load(arguments[1], allow_pickle=False) as found:
         arrays = dict(found)
-    task, factors = request["task"], request["told"].get("rope_factors")
+    task, factors = request["task"], request["settings"].get("rope_factors")
     unloaded = unloaded_if_large(request, arrays)
     model = unloaded.model if unloaded else load_model(request, task, factors)
     answers = answers_of(model, request, arrays)
-    brought = ("media.", "sound.")
+    brought = ("media.", "audio.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     if unloaded:

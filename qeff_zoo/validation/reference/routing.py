@@ -264,7 +264,7 @@ class Choices:
         near, equal = (sum(count[at] for count in self.followed.values()) for at in (0, 1))
         return {
             "made": made,
-            "told": near,
+            "near": near,
             "equal": equal,
             "share": near / max(1, made),
             "allowed_share": min(allowed, _MOST_SHARE),

@@ -24,7 +24,7 @@ def answers_of(
     Args:
         model: Hugging Face's, for the request's task.
         request: With `task`, and what that takes.
-        arrays: Arrays of the request: `sound.sequence`, and images or audio among text, see `Media`.
+        arrays: Arrays of the request: `audio.sequence`, and images or audio among text, see `Media`.
     """
     answers: Answers = tasks.find(request["task"]).reference()(model, request, arrays)
     return answers

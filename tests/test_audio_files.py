@@ -145,7 +145,7 @@ def test_three_hours_are_refused_before_they_are_decoded() -> None:
     limits = AudioLimits(seconds=60)
     with pytest.raises(MediaError, match="cut off"):  # it does not have them
         read_audio(bytes(data), RATE, limits=limits)
-    with pytest.raises(MediaError, match="10,800 seconds of sound, expected at most 60"):
+    with pytest.raises(MediaError, match="10,800 seconds of audio, expected at most 60"):
         read_audio(np.broadcast_to(np.float32(0), 3 * 3600 * RATE), RATE, limits=limits)
     with pytest.raises(MediaError, match=r"bytes, expected at most 100"):
         read_audio(wav(), RATE, limits=AudioLimits(file_bytes=100))

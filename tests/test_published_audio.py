@@ -31,7 +31,7 @@ from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
 FACTS = {name: published.read(name) for name in published.names("sounds")}
-#: Feature extractors of transformers that need torchaudio, which is not installed; `test_block_sounds` compares them.
+#: Feature extractors of transformers that need torchaudio, which is not installed; `test_audio_blocks` compares them.
 NEED_TORCHAUDIO = "GraniteSpeechFeatureExtractor", "GraniteSpeech5FeatureExtractor"
 #: Types whose logits are compared in any case: their published flags are no recipe's tiny model's.
 SHAPED = "lasr_ctc", "moonshine", "qwen2_audio", "voxtral", "wav2vec2_bert", "wav2vec2_conformer"
@@ -72,7 +72,7 @@ def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path
         assert compared == {}
         assert load_features(folder).rate == RATE
     else:
-        assert f"2 sounds as transformers' {kind}" in compared["audio"]
+        assert f"2 recordings as transformers' {kind}" in compared["audio"]
 
 
 @pytest.mark.parametrize("name", [name for name, one in FACTS.items() if "vocab" in one])
@@ -138,7 +138,7 @@ def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
     named = folder / "preprocessor_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))
     processors.write(folder, folder)
-    assert audio_arrays.compare(folder, processors.load(folder))["audio"].startswith("2 sounds")
+    assert audio_arrays.compare(folder, processors.load(folder))["audio"].startswith("2 recordings")
 
 
 def test_an_extractor_without_a_name_is_that_of_the_model(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_it_is_not_published_as_ones_own(
 ) -> None:
     url = (tmp_path / "ours").as_uri()
     with pytest.raises(
-        PublishError, match=r"It was pulled from file://.* signed by nobody who is pinned"
+        PublishError, match=r"It was pulled from file://.* no pinned signer has signed it"
     ):
         plan_publication(pulled, url)
     trusting(pair)
@@ -112,7 +112,7 @@ def test_a_copy_of_it_is_not_ones_own_either(
     assert Package.open(copy).unlisted() == []
     if how.endswith("note"):
         (copy / NOTE).unlink()
-    whence = "is from nobody knows where" if how.endswith("note") else f"was pulled from {remote}"
+    whence = "is of unknown origin" if how.endswith("note") else f"was pulled from {remote}"
     assert cli.main(["publish", str(copy), ours, "--dry-run"]) == 1
     assert f"It {whence}" in capsys.readouterr().err
     assert cli.main(["publish", str(copy), ours, "--dry-run", "--of-others"]) == 1  # unvalidated
@@ -137,7 +137,7 @@ def test_a_copy_of_what_was_built_here_is_ones_own(
 
 def test_without_a_whole_note_it_is_nobody_s(pulled: Package, tmp_path: Path) -> None:
     overwrite(pulled.path / NOTE, b"{")
-    with pytest.raises(PublishError, match="It is from nobody knows where"):
+    with pytest.raises(PublishError, match="It is of unknown origin"):
         plan_publication(pulled, (tmp_path / "ours").as_uri())
 
 

@@ -278,7 +278,7 @@ def test_a_package_that_sees_and_hears_answers_as_generate(
         right = tiny.answer("vision-lora", whole, **shown, **heard)
         assert session.generate(text, **brought)[0].token_ids == right
     # What was read of the sound is kept by how it was projected.
-    prepared = session.prepare_sound(given)
+    prepared = session.prepare_audio(given)
     alone, beside = (
         session.look([prepared])[0],
         session.look([prepared, session.prepare(pixels)])[0],

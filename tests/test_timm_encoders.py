@@ -152,7 +152,7 @@ def test_a_sound_of_gemma_3n_has_its_rows_whatever_is_beside_it(
     """Those that transformers makes of it alone, what fills them up included; one that is too long has none."""
     session, process, model = gemma
     sounds = [sound(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))]
-    made = [session.prepare_sound(one) for one in sounds]
+    made = [session.prepare_audio(one) for one in sounds]
     for one, read in zip(sounds, session.look(made), strict=True):
         given = process(text="<audio>", audio=[one], return_tensors="pt")
         with torch.no_grad():
@@ -164,7 +164,7 @@ def test_a_sound_of_gemma_3n_has_its_rows_whatever_is_beside_it(
     with pytest.raises(GenerationError, match="has 19 rows of features; expected at most 17"):
         session.look([long])
     with pytest.raises(MediaError, match=r"has 30\.0 seconds; expected at most 30"):
-        session.prepare_sound(np.zeros(480_001, np.float32))
+        session.prepare_audio(np.zeros(480_001, np.float32))
 
 
 @pytest.mark.parametrize("samples", [513, 640, 641, 16_000, 50_001])

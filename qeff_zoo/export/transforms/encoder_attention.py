@@ -32,10 +32,10 @@ def implement(model: Any) -> None:
     """
     config = model.config
     text = config.get_text_config()
-    towers = {name: getattr(config, name, None) for name in config.sub_configs}
+    encoders = {name: getattr(config, name, None) for name in config.sub_configs}
     config._attn_implementation = {
         "": attention.IMPLEMENTATION,
-        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in towers.items()},
+        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in encoders.items()},
     }
 
 

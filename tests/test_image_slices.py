@@ -31,7 +31,7 @@ from qeff_zoo.media.videos import Frames
 from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
-from qeff_zoo.tasks.multimodal.patch_positions import Tower
+from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = find_recipe("minicpmv4_6")
@@ -57,7 +57,7 @@ def opened(**changes: Any) -> tuple[ImageTextToTextSession, parity.Subject]:
 
 @pytest.mark.parametrize("side", [3, 7, 16, 32, 70])
 def test_the_nearest_positions_are_those_of_transformers(side: int) -> None:
-    tower = Tower(merge=4, inner=2, side=side, taps="nearest")
+    tower = PatchGeometry(merge=4, inner=2, side=side, taps="nearest")
     for height, width in ((4, 4), (8, 12), (28, 36), (32, 32), (44, 24), (92, 8), (140, 100)):
         sizes = torch.tensor([[height, width]])
         expected = get_vision_nearest_position_ids(sizes, side).numpy()
@@ -74,7 +74,7 @@ def test_the_nearest_positions_are_those_of_transformers(side: int) -> None:
 def test_other_ways_to_merge_agree_with_hugging_face(changes: dict[str, Any], merge: int) -> None:
     """Of each, rows of a picture whose squares lie line by line."""
     session, subject = opened(**changes)
-    assert session.reader.tower.merge == merge
+    assert session.reader.patch_geometry.merge == merge
     made = noise(session, (2, 3), np.random.default_rng(0))
     told = {name: torch.from_numpy(array) for name, array in made.items()}
     with torch.no_grad():

@@ -2,7 +2,7 @@
 """A checkpoint of several models, in the published form, of which the one that writes is built and answers.
 
 About pictures and videos; `test_any_to_any` compares what it answers about sounds beside them, and
-`test_windowed_sounds` about sounds alone.
+`test_audio_windows` about sounds alone.
 """
 
 import copy
@@ -235,7 +235,7 @@ def test_answers_about_videos_are_those_of_generate(
 def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
     session: Any = open_session(built[0], threads=1)
     given = {"pixel_values_videos": [], "video_grid_thw": [], "input_features": []}
-    words = r"the video has input_features, its sound.*use_audio_in_video"
+    words = r"the video has input_features, its audio.*use_audio_in_video"
     with pytest.raises(GenerationError, match=words):
         session.request(f"{BEGIN}{VIDEO}{END}", videos=[given])
 

@@ -96,7 +96,7 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     return check(open_checkpoint(str(folder)), Request(**request))
 
 
-# Of adapters and heads the content is what counts: see test_merging and test_heads.
+# Of adapters and heads the content is what counts: see test_merging and test_draft_heads.
 @pytest.mark.parametrize(
     "name", [name for name in OPTIONS if name not in ("adapter", "draft_heads")]
 )

@@ -117,7 +117,7 @@ def ask(client: openai.OpenAI, file: bytes) -> str:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        (claiming(4 * 3600 - 1), r"has 14,399 seconds of sound, expected at most 7,200"),
+        (claiming(4 * 3600 - 1), r"has 14,399 seconds of audio, expected at most 7,200"),
         (claiming(7000), r"672,000,000 samples in each of 8 channels, expected at most 1,000,000,000 in all"),
     ],
     ids=["44 GB", "21 GB"],
