@@ -106,7 +106,7 @@ def _merge_stacks(
             down, up = down.view(count, -1, down.shape[1]), up.view(len(up), -1, count)
             form = "ore,eri->eio" if getattr(module, "is_transposed", False) else "ore,eri->eoi"
             factor = weight * _scaling(config, f"{path}.{name}")
-            parameter.data += factor * torch.einsum(form, up, down)
+            parameter.data += factor * _exact(form, up, down)
 
 
 def _spelled(model: Any, path: str) -> list[str]:
@@ -121,15 +121,22 @@ def _spelled(model: Any, path: str) -> list[str]:
     return [path, prefix + path, path.removeprefix(prefix), now.removesuffix(".weight")]
 
 
+def _exact(form: str, left: Tensor, right: Tensor) -> Tensor:
+    """Return a product as float32, computed in float64: processors differ in float32, and so would rounded weights."""
+    return torch.einsum(form, left.double(), right.double()).float()
+
+
 def _merge_layer(layer: Any, own: dict[str, Tensor], factor: float, module: str) -> None:
     if "embedding_A" in own:
-        layer.weight.data += factor * (own.pop("embedding_B") @ own.pop("embedding_A")).T
+        product = _exact("or,ri->io", own.pop("embedding_B"), own.pop("embedding_A"))
+        layer.weight.data += factor * product
     else:
         stored = layer.weight.data.T if isinstance(layer, Conv1D) else layer.weight.data
-        merged = torch.addmm(stored, own.pop("B.weight"), own.pop("A.weight"), alpha=factor)
+        merged = stored + factor * _exact("or,ri->oi", own.pop("B.weight"), own.pop("A.weight"))
         for name in ("magnitude_vector", "magnitude_vector.weight"):
             if name in own:
-                merged *= (own.pop(name) / merged.norm(dim=1)).unsqueeze(1)
+                lengths = merged.double().norm(dim=1)
+                merged *= (own.pop(name) / lengths).float().unsqueeze(1)
         stored.copy_(merged)
     if "B.bias" in own:
         layer.bias.data += factor * own.pop("B.bias")
