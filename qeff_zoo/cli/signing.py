@@ -44,7 +44,7 @@ def trust_add_command(arguments: argparse.Namespace) -> None:
     by_identity = arguments.identity and arguments.issuer and not arguments.key
     if not by_identity and (not arguments.key or arguments.identity or arguments.issuer):
         raise SettingsError(
-            "It is unknown whom to trust; expected the file of a public key, or --identity and --issuer. Give one."
+            "No signer is named; expected the file of a public key, or --identity and --issuer. Give one."
         )
     if by_identity:
         pin = policy.pin_identity(arguments.identity, arguments.issuer, scope)
