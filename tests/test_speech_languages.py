@@ -119,7 +119,7 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     assert len(found[1].segments) == 3
     case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1, language="de")
     assert bench_case.transcribe_once(session, case, 0)["audio_s"] == pytest.approx(2, abs=0.1)
-    with pytest.raises(GenerationError, match=r"which language is spoken; expected one of ar, de"):
+    with pytest.raises(GenerationError, match=r"requires the spoken language; expected one of ar, de"):
         session.transcribe(sounds[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):
         session.transcribe(sounds[0], language="sv")
@@ -144,7 +144,7 @@ def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> 
     with pytest.raises(GenerationError, match=r"Language 'ja' is not known to this model"):
         found.beginning(english, None, times=False, target="ja")
     assert {*speech.languages} == {*LANGUAGE_CODE_TO_NAME}
-    with pytest.raises(GenerationError, match="which language is spoken"):
+    with pytest.raises(GenerationError, match="requires the spoken language"):
         found.beginning(None, None, times=False)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(PackageError, match="has no chat template"):

@@ -146,9 +146,9 @@ def test_a_long_text_is_embedded_by_its_beginning(
             def __init__(self, tokenizer: Any) -> None:
                 self._tokenizer = tokenizer
 
-            def encode_batch(self, texts: list[str]) -> Any:
+            def encode_batch(self, texts: list[str], **options: Any) -> Any:
                 lengths.extend(map(len, texts))
-                return self._tokenizer.encode_batch(texts)
+                return self._tokenizer.encode_batch(texts, **options)
 
         @contextmanager
         def listening(length: int, side: str) -> Iterator[Listening]:
