@@ -31,7 +31,7 @@ pytest_plugins = [
 ]
 ROOT = Path(__file__).parent.parent
 #: Objects between two collections. Traces make millions that live; looking for dead ones takes a tenth of the time.
-_OBJECTS = 1_000_000
+_OBJECTS = 100_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

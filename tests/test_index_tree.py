@@ -63,7 +63,8 @@ def test_split_index_says_what_the_plain_list_says(
     noted = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_tree, "LEAF_PACKAGES", most)
-        patch.setattr(index_tree, "PAGE_BITS", bits)
+        for module in (index_tree, index_files):
+            patch.setattr(module, "PAGE_BITS", bits)
         index = index_of(entries)
         notices = {path: Notice("yanked", f"reason {number}") for number, path in enumerate(noted)}
         for path, notice in notices.items():

@@ -75,6 +75,8 @@ from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
+#: Relative error of logits that is no reason to measure the noise.
+_USUAL = 5e-5
 #: Every tiny model, for each task of those that read pictures and sounds.
 MEDIA = {
     case.name: case
@@ -473,7 +475,13 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
             done[number] = pieces[number].stop
             told = right[number][done[number] - 1]
             errors.append(relative_errors(told[None], logits[None]).max())
-    assert max(errors) < 5e-5, max(errors)
+    # Some models amplify the roundings of a processor's float32.
+    rounding = 0.0
+    if max(errors) >= _USUAL:
+        for tokens, pictures, plain in zip(rows, seen, right, strict=True):
+            exact = expected(subject, session, tokens, pictures, torch.float64)
+            rounding = max(rounding, relative_errors(exact, plain).max())
+    assert max(errors) < max(_USUAL, parity.TOLERANCE["fp32"] * rounding), max(errors)
 
 
 # --- mistakes of QEfficient, each of which would show ---------------------------------------------
@@ -555,6 +563,7 @@ def expected(
     session: MediaTextSession,
     tokens: Sequence[int],
     pictures: Sequence[Mapping[str, Any]],
+    dtype: torch.dtype = torch.float32,
 ) -> Array:
     """Compute Hugging Face's logits of every position."""
     arrays = {
@@ -567,9 +576,10 @@ def expected(
         "of_media": session.of_media,
     }
     ids = torch.tensor([tokens])
-    shown = Media(told, arrays, subject.hf).of([0], ids, torch.float32)
+    model = subject.hf if dtype is torch.float32 else subject.hf64
+    shown = Media(told, arrays, model).of([0], ids, dtype)
     with torch.no_grad():
-        logits: Array = subject.hf(input_ids=ids, use_cache=False, **shown).logits[0].numpy()
+        logits: Array = model(input_ids=ids, use_cache=False, **shown).logits[0].numpy()
     return logits
 
 

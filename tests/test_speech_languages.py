@@ -119,7 +119,9 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     assert len(found[1].segments) == 3
     case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1, language="de")
     assert bench_case.transcribe_once(session, case, 0)["audio_s"] == pytest.approx(2, abs=0.1)
-    with pytest.raises(GenerationError, match=r"requires the spoken language; expected one of ar, de"):
+    with pytest.raises(
+        GenerationError, match=r"requires the spoken language; expected one of ar, de"
+    ):
         session.transcribe(sounds[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):
         session.transcribe(sounds[0], language="sv")
