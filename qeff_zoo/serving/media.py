@@ -8,8 +8,6 @@ remaining steps of a request are dropped if its client disconnects.
 import asyncio
 import ctypes
 import os
-import sys
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -20,11 +18,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.runtime.priority import lower_priority
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.threads import in_thread
 
 _T = TypeVar("_T")
-_NICENESS = 10  # of threads whose work is large: a tenth of a CPU's time where others want it
 _FETCHES = 16  # at a time; they wait for other servers
 _SMALL = 1 << 25  # bytes; smaller steps do not wait for larger ones
 _SHARE = 8  # small steps have this fraction of the memory
@@ -92,7 +90,10 @@ class MediaPool:
         # As many threads as asyncio's default would slow down the event loop and the model, which share Python's GIL.
         preparing = max(2, (os.cpu_count() or 1) // 2)
         self._preparing = ThreadPoolExecutor(preparing, "qeff-zoo prepares")
-        self._small, self._large = _Lane(most // _SHARE), _Lane(most - most // _SHARE, _stand_back)
+        self._small, self._large = (
+            _Lane(most // _SHARE),
+            _Lane(most - most // _SHARE, lower_priority),
+        )
 
     async def prepare(self, preparation: Preparation[_T]) -> _T:
         """Prepare a request. Cancellation ends it before its next step."""
@@ -202,14 +203,6 @@ def _next(work: Steps[Any]) -> tuple[bool, Any]:
     except StopIteration as end:
         return True, end.value
     return False, None
-
-
-def _stand_back() -> None:
-    """Lower the priority of this thread, if the system has priorities of threads."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
-        os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def _return_memory() -> None:

@@ -6,7 +6,7 @@ call writes its new tokens in place and never copies a cache. Those rows are adj
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
 from . import processor
 from .binding import Binding, OutputMemory, value_of
+from .huge_pages import huge_pages
 
 _ONLY_ERRORS = 3
 #: Rows of a product that kernels compute at once; they compute fewer rows, the last ones of a call, in another order.
@@ -160,7 +161,8 @@ def open_graph(
         options.intra_op_num_threads = threads
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
-    with _understood(f"open {str(path)!r}", processor.REFUSED if exact else ""):
+    copies = huge_pages() if prepack else nullcontext()
+    with _understood(f"open {str(path)!r}", processor.REFUSED if exact else ""), copies:
         return onnxruntime.InferenceSession(
             graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
