@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of weights move to huge pages where the system gives them to processes that ask, and nothing else does."""
+"""Copies of weights move to huge pages where the system leaves the choice to processes, and nothing else does."""
 
 import mmap
 import sys
@@ -21,7 +21,7 @@ NAME = "qeff-zoo huge pages"
 
 @pytest.fixture
 def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """File with the system's setting: to give huge pages to those that ask."""
+    """File with the system's setting: each process chooses."""
     monkeypatch.setattr(huge_pages, "_SETTINGS", tmp_path)
     (tmp_path / "hpage_pmd_size").write_text(f"{SIZE}\n")
     (tmp_path / "enabled").write_text("always [madvise] never\n")
