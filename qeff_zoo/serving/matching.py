@@ -6,7 +6,6 @@ An image is a part of a user's message in `messages`, as in vLLM's API.
 
 import asyncio
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -19,13 +18,14 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
 from qeff_zoo.serving.encoder_schemas import ImageEmbeddingRequest
-from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
 from qeff_zoo.serving.rendering import refuse_files
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.threads import Calls
 from qeff_zoo.serving.waiting import Waiting
 
 
@@ -39,7 +39,7 @@ class ImageQueue:
 
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
-        self._worker = ThreadPoolExecutor(1, "qeff-zoo images")
+        self._calls = Calls("qeff-zoo images")
         #: Pool of threads that decode images.
         self.pool = MediaPool(BOUNDS.decoded_bytes)
         self._tokens = self._images = 0
@@ -56,13 +56,7 @@ class ImageQueue:
         """
         with self._requests.one():
             images, texts = await self.pool.prepare(preparation)
-            try:
-                running = asyncio.get_running_loop().run_in_executor(
-                    self._worker, self._embed, images, texts
-                )
-            except RuntimeError as error:
-                raise shutting_down() from error
-            return texts, await running
+            return texts, await self._calls.run(partial(self._embed, images, texts))
 
     def _embed(self, images: Array | None, texts: list[Encoded]) -> Array:
         self._tokens += sum(len(text.ids) for text in texts)
@@ -87,7 +81,7 @@ class ImageQueue:
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
-        self._worker.shutdown(cancel_futures=True)
+        self._calls.close()
 
 
 def routes(

@@ -6,7 +6,7 @@ A chat in `messages` has one embedding, as in vLLM's API. Each text of `input` i
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,14 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list, shortened
 from qeff_zoo.serving.encoder_schemas import PromptEmbeddingRequest
-from qeff_zoo.serving.errors import blaming, queue_full, shutting_down, unknown_parameter
+from qeff_zoo.serving.errors import blaming, queue_full, unknown_parameter
 from qeff_zoo.serving.media import MediaPool, Preparation
 from qeff_zoo.serving.price import BOUNDS
 from qeff_zoo.serving.prompts import prepare_chat
 from qeff_zoo.serving.schemas import ChatRequest, listed
 from qeff_zoo.serving.scores import require_few
 from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.threads import Calls
 from qeff_zoo.serving.waiting import Waiting
 from qeff_zoo.tasks.multimodal.image_text_embedding_session import ImageTextEmbeddingSession
 
@@ -40,7 +41,7 @@ class PromptQueue:
 
     def __init__(self, session: ImageTextEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
-        self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
+        self._calls = Calls("qeff-zoo embeddings")
         self._pool = MediaPool(BOUNDS.decoded_bytes)
         self._tokens = 0
 
@@ -56,15 +57,8 @@ class PromptQueue:
         """
         with self._requests.one():
             prompts = [await self._pool.prepare(one) for one in preparations]
-            vectors = [await self._run(one) for one in prompts]
+            vectors = [await self._calls.run(partial(self._embed, one)) for one in prompts]
         return [Encoded.of_ids(one.prompt) for one in prompts], np.stack(vectors)
-
-    async def _run(self, prompt: Request) -> Array:
-        try:
-            running = asyncio.get_running_loop().run_in_executor(self._worker, self._embed, prompt)
-        except RuntimeError as error:
-            raise shutting_down() from error
-        return await running
 
     def _embed(self, prompt: Request) -> Array:
         self._tokens += len(prompt.prompt)
@@ -86,7 +80,7 @@ class PromptQueue:
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
-        self._worker.shutdown(cancel_futures=True)
+        self._calls.close()
 
 
 def routes(

@@ -3,13 +3,42 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from anyio import CancelScope
 
+from qeff_zoo.serving.errors import shutting_down
+
 _T = TypeVar("_T")
+
+
+class Calls:
+    """Thread that makes the calls of a session one at a time, in order; for the thread of the event loop.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, name)
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Make a call.
+
+        Raises:
+            ApiError: The server shuts down.
+        """
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:
+            raise shutting_down() from error
+        return await running
+
+    def close(self) -> None:
+        """Finish the running call, and start no further ones."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 async def in_thread(pool: Executor, work: Callable[[], _T]) -> _T:
