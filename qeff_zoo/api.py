@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
+from qeff_zoo.disk.user_paths import is_path, similar_path
 from qeff_zoo.errors import PackageError, did_you_mean
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
@@ -235,7 +236,8 @@ def find_package(reference: str) -> Package:
     made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     store = Store()
     ours = [one.name for one in _packages(store) if store.is_built_here(one.build_key)]
-    near = did_you_mean(reference, {*ours, *(Path(one).name for one in ours)})
+    near = similar_path(reference) if is_path(reference) else ""
+    near = near or did_you_mean(reference, {*ours, *(Path(one).name for one in ours)})
     raise PackageError(
         f"No package at {reference!r}: neither a folder nor a key or model name in the store.{near} Run `qeff-zoo "
         f"cache ls` to see what is there, or {made}`qeff-zoo build MODEL` to have one."

@@ -120,13 +120,37 @@ def test_a_path_that_exists_goes_before_the_hub(
 
 
 @pytest.mark.parametrize(
-    "model", ["./nothing", "/no/such/folder", "~/nothing", "~nobody-here/x", "a/b/c", "/" * 5000]
+    "model",
+    [
+        *("./nothing", "/no/such/folder", "~/nothing", "~nobody-here/x", "a/b/c", "/" * 5000),
+        *("nothing/", "org/nothing/", "org/config.json", "nothing.json"),
+    ],
 )
 def test_a_path_that_does_not_exist_is_no_model_id(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert refusal(model).startswith(("No file or folder", "No config.json"))
+
+
+@pytest.mark.parametrize(
+    ("model", "near"),
+    [
+        ("./tiny-lama", "tiny-llama"),
+        ("tiny-lama/", "tiny-llama"),
+        ("~/tiny-lama", "tiny-llama"),
+        ("./tiny-lama/config.json", "tiny-llama"),
+        ("./modle.gguf", "model.gguf"),
+    ],
+)
+def test_a_misspelled_path_has_a_suggestion(
+    model: str, near: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny-llama").mkdir()
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert f"Did you mean {str(tmp_path / near)!r}? Check" in refusal(model)
 
 
 def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 """Checkpoints of the Hub, by the genuine client against a Hub on the loopback."""
 
 import json
+import re
 import shutil
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +14,10 @@ import gguf
 import numpy as np
 import pytest
 import tiny_checkpoint as tiny
+from huggingface_hub import constants
 from local_hub import LocalHub
 
+from qeff_zoo.checkpoint import hub_snapshot
 from qeff_zoo.checkpoint.hub_errors import hub_errors
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, StoreError
@@ -138,6 +143,12 @@ def test_a_misspelled_folder_has_a_suggestion(
     assert "Did you mean" not in refusal("alice/none")
     go_offline()
     assert "Did you mean 'alice/tiny-llama'? Check" in refusal("alice/tiny-lama")
+
+
+def test_a_path_is_refused_without_the_hub(hub: LocalHub) -> None:
+    for model in ("./tiny", "/tiny", "~/tiny", "alice/tiny/", "a/b/c", "alice/tiny/config.json"):
+        assert "No file or folder" in refusal(model)
+    assert not hub.log
 
 
 @pytest.mark.parametrize("model", ["", "a b", "-x/y", "x/" + "y" * 200])
@@ -292,6 +303,57 @@ def test_a_hub_that_is_not_reached_is_named(hub: LocalHub) -> None:
     with pytest.raises(CheckpointError, match=reason) as caught, hub_errors(MODEL, "main"):
         raise LocalEntryNotFoundError("no connection")
     assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
+
+
+def test_a_hub_that_drops_requests_is_tried_twice(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    hub.fault("HEAD", "/resolve/", served=True, times=99)
+    assert re.search(rf"{hub.endpoint} was not reached \(.+\)\. Expected", refusal())
+    assert len(hub.requests("/resolve/", "HEAD")) == 2
+    assert pauses == [1.0]
+    assert not caplog.records
+
+
+def test_a_hub_that_drops_one_request_is_reached(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    commit = hub.commit(MODEL, tiny.files())
+    hub.fault("HEAD", "/resolve/", served=True)
+    assert open_checkpoint(MODEL).revision == commit
+
+
+def test_a_slow_failure_is_not_repeated(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr(hub_snapshot, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    hub.fault("HEAD", "/resolve/", served=True, times=99)
+    assert "was not reached" in refusal()
+    assert len(hub.requests("/resolve/", "HEAD")) == 1
+
+
+def test_a_cached_repository_without_config_needs_no_connection(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"model-Q8_0.gguf": gguf_file(tmp_path / "model.gguf"), ".gitattributes": b""}
+    hub.commit("org/quantized", content)
+    (tmp_path / "config.json").write_text(json.dumps({**tiny.CONFIG, "num_hidden_layers": 1}))
+    named = {"gguf_file": "Q8_0", "config_from": str(tmp_path / "config.json")}
+    online = open_checkpoint("org/quantized", **named)
+    online.fetch()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # refuses connections, since it does not listen
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
+            at_hub = getattr(constants, name)
+            monkeypatch.setattr(constants, name, at_hub.replace(hub.endpoint, endpoint))
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        hub.log.clear()
+        assert open_checkpoint("org/quantized", **named).revision == online.revision
+        assert f"{endpoint} was not reached (" in refusal("alice/none")
+    assert not hub.log
 
 
 def test_a_file_of_a_repository_is_named_and_its_original_too(

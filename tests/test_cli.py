@@ -145,6 +145,8 @@ TABLE = [
     ("run-without", "run {package}", 1, "", "No prompt was given.*--prompts-file"),
     ("run-no-file", "run {package} --prompts-file {folder}/absent", 1, "", "Cannot read .*absent'"),
     ("run-nothing", "run qz1-0000 --prompt fox", 1, "", "No package at 'qz1-0000'.*cache ls"),
+    ("run-misspelled-path", "run {folder}/prompt.txt --prompt fox", 1, "",
+     "No package at '.*/prompt.txt'.*Did you mean '.*/prompts.txt'[?] Run"),
     ("run-misspelled", "run lama --prompt fox", 1, "", "No package at 'lama'.*Did you mean 'llama'[?] Run"),
     ("run-length", "run {package} --prompt fox --generation-len 0", 1, "", "Cannot generate 0 tokens"),
     ("run-sampling", "run {package} --prompt fox --temperature 9 --top-p 2 --min-p -1", 1, "",

@@ -281,7 +281,7 @@ def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--draft-heads", "absent"], "No folder 'absent'. Expected that of heads"),
+        (["--draft-heads", "absent"], "No folder 'absent'. Expected that of draft heads"),
         (["--max-loras", "1"], "the package has 2 programs"),
         (["--num-speculative-tokens", "63"], "expected 1 to 46"),
     ],

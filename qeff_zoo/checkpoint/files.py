@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
+from qeff_zoo.disk.user_paths import is_path
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.recipe import TokenId
 from qeff_zoo.registry import file_name, find_recipe, list_model_types, recipes_setting
@@ -477,5 +478,5 @@ def as_path(model: str) -> Path | None:
         path = path.expanduser()
         if path.exists():
             return path
-    is_file = "/" not in model and model.endswith(".gguf")
-    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
+    is_file = model.endswith(".json") or ("/" not in model and model.endswith(".gguf"))
+    return path if is_file or is_path(model) or model.count("/") > 1 else None

@@ -10,6 +10,7 @@ from qeff_zoo.checkpoint.files import Access, Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.weight_files import gguf_entry
+from qeff_zoo.disk.user_paths import similar_path
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.versions import installed
 
@@ -87,9 +88,11 @@ def _require_files(files: Files, file: str) -> None:
     wanted = shards_of(file)
     missing = [one for one in wanted if one not in files.names]
     if missing or not file.endswith(".gguf") or "/" in file or "\\" in file:
+        local = isinstance(files, LocalFiles)
+        near = similar_path(str(files.folder / file)) if local and "/" not in file else ""
         raise CheckpointError(
             f"No GGUF file {some(missing or wanted)} in {files}. Expected the name of a file there that ends in "
-            f"'.gguf', and of one that was split all its parts. Check the name, or get the missing files."
+            f"'.gguf', and of one that was split all its parts.{near} Check the name, or get the missing files."
         )
 
 

@@ -5,10 +5,10 @@ Input: one of its errors. Output: a `CheckpointError` chained to it.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
-from qeff_zoo.errors import CheckpointError, did_you_mean
+from qeff_zoo.disk.user_paths import similar_path
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.settings import offline
 
 #: Statuses after which the same request may succeed later.
@@ -62,13 +62,11 @@ def _status(error: Exception) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _similar(model_id: str) -> str:
-    """Return a question for the folder or file with the most similar name; empty without one."""
-    path = Path(model_id)
-    with suppress(OSError, ValueError):
-        names = [one.name for one in path.parent.iterdir()]
-        return did_you_mean(path.name, names, lambda name: repr(str(path.with_name(name))))
-    return ""
+def _reason(error: BaseException | None) -> str:
+    """Return the text of the connection's error behind an error, after a space and in brackets; empty without one."""
+    while error is not None and not isinstance(error, http_error()):
+        error = error.__cause__ or error.__context__
+    return f" ({error})" if error is not None and str(error) else ""
 
 
 def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
@@ -89,21 +87,23 @@ def _explanation(error: Exception, model_id: str, revision: str | None) -> str:
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"No model {model_id!r} at {endpoint}, and no such folder here. Expected a public "
-            f"model, or a token for a private one.{_similar(model_id)} Check the spelling; for a private "
+            f"model, or a token for a private one.{similar_path(model_id)} Check the spelling; for a private "
             "model run `hf auth login` or set HF_TOKEN."
         )
     if isinstance(error, errors.HFValidationError):
         return (
-            f"{model_id!r} is not a model id: {error} Expected 'org/name' or a folder. "
-            "Check the spelling."
+            f"{model_id!r} is not a model id: {error} Expected 'org/name' or a "
+            f"folder.{similar_path(model_id)} Check the spelling."
         )
     if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
         away = offline() or isinstance(error.__cause__ or error, errors.OfflineModeIsEnabled)
-        why = "QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set" if away else f"{endpoint} was not reached"
+        why = "QEFF_ZOO_OFFLINE or HF_HUB_OFFLINE is set"
+        if not away:
+            why = f"{endpoint} was not reached{_reason(error)}"
         return (
             f"{model_id!r} at revision {revision or 'main'!r} is not in the cache "
             f"{constants.HF_HUB_CACHE!r}, there is no such folder here, and {why}. Expected a folder, a "
-            f"downloaded model, or a connection.{_similar(model_id)} Check the spelling, or connect once."
+            f"downloaded model, or a connection.{similar_path(model_id)} Check the spelling, or connect once."
         )
     if (status := _status(error)) in (401, 403):
         return (

@@ -8,6 +8,7 @@ reads.
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError, StoreError
 from qeff_zoo.settings import offline
+
+#: Seconds before the second and last try to reach the Hub.
+_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
@@ -157,10 +161,15 @@ def open_snapshot(
         CheckpointError: The repository or revision does not exist, permission is missing, or it is not in the cache
             when offline.
     """
-    from huggingface_hub import HfApi, errors, hf_hub_download
+    from huggingface_hub import HfApi, errors, hf_hub_download, try_to_load_from_cache
 
     access_token = False if anonymous else hub_token(token)
     with hub_errors(model_id, revision):
+        is_cached = try_to_load_from_cache(
+            model_id, "config.json", revision=revision, cache_dir=cache_dir
+        )
+        unreached = None if is_cached or offline() else _unreached(model_id)
+        away = offline() or unreached is not None
         try:
             # Requested by branch, so that the client records the branch's commit for offline use.
             config = hf_hub_download(
@@ -168,7 +177,7 @@ def open_snapshot(
                 "config.json",
                 revision=revision,
                 tqdm_class=_bar(),
-                local_files_only=offline(),
+                local_files_only=away,
                 token=access_token,
                 cache_dir=cache_dir,
             )
@@ -177,13 +186,14 @@ def open_snapshot(
                 info = HfApi(token=access_token).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
                 return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
-            config = _any_file(model_id, revision, access_token, cache_dir)
-        except errors.LocalEntryNotFoundError:
+            config = _any_file(model_id, revision, access_token, cache_dir, away)
+        except errors.LocalEntryNotFoundError as error:
+            error.__cause__ = unreached or error.__cause__
             if need_config:
                 raise
-            config = _any_file(model_id, revision, access_token, cache_dir)
+            config = _any_file(model_id, revision, access_token, cache_dir, away)
         folder = Path(config).parent
-        if offline():
+        if away:
             return _cached_snapshot(model_id, folder, wanted, cache_dir)
         try:
             api = HfApi(token=access_token)
@@ -208,11 +218,35 @@ def open_snapshot(
     return snapshot
 
 
+def _unreached(model_id: str) -> Exception | None:
+    """Return the connection's error if the Hub does not respond; None if it does, with whatever status.
+
+    The client repeats the first request of an uncached model for half a minute, and for minutes on a dead line. This
+    request is repeated once, unless the first one was long.
+    """
+    from huggingface_hub import constants, get_session, hf_hub_url
+
+    url = hf_hub_url(model_id, "config.json")
+    for pause in (_PAUSE, 0.0):
+        started = time.monotonic()
+        try:
+            get_session().head(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
+        except http_error() as error:
+            failure = error
+        else:
+            return None
+        if time.monotonic() - started > pause:
+            break
+        time.sleep(pause)
+    return failure
+
+
 def _any_file(
     model_id: str,
     revision: str | None,
     token: str | Literal[False] | None,
     cache_dir: str | None,
+    away: bool,
 ) -> str:
     """Return a path in the folder of a revision without config.json, and record its branch's commit."""
     from huggingface_hub import snapshot_download
@@ -221,7 +255,7 @@ def _any_file(
         model_id,
         revision=revision,
         allow_patterns=[".gitattributes", "README.md"],
-        local_files_only=offline(),
+        local_files_only=away,
         token=token,
         cache_dir=cache_dir,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qeff_zoo.checkpoint.files import Files, LocalFiles
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+from qeff_zoo.disk.user_paths import is_path
 
 
 def files_beside(
@@ -35,6 +36,6 @@ def files_beside(
     if folder.is_dir():
         listed = frozenset(path.name for path in folder.iterdir() if path.is_file())
         return LocalFiles(folder, listed)
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+    if source.count("/") != 1 or is_path(source):
         return None
     return open_snapshot(repository, revision, wanted, need_config=False, anonymous=anonymous)

@@ -12,6 +12,7 @@ from typing import Any
 
 from qeff_zoo.checkpoint.files import Files, read_json, some
 from qeff_zoo.checkpoint.gguf_index import shards_of
+from qeff_zoo.disk.user_paths import similar_path
 from qeff_zoo.errors import CheckpointError
 
 _WEIGHTS = "model.safetensors"
@@ -191,8 +192,8 @@ def _sizes_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def no_path(path: Path) -> CheckpointError:
     """Return the error of a path that does not exist."""
     return CheckpointError(
-        f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a Hub id 'org/name'. "
-        "Check the path."
+        f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a Hub id 'org/name'."
+        f"{similar_path(str(path))} Check the path."
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from qeff_zoo.checkpoint.adapters.peft_files import Adapter, open_adapter, place_of
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.disk.user_paths import is_path
 from qeff_zoo.errors import AdapterError
 
 
@@ -76,7 +77,7 @@ def open_merged(requested: Sequence[str]) -> tuple[Merged, ...]:
     for number, one in enumerate(requested):
         source, weight = _weighted(one)
         name, revision = source, None
-        plainly = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+        plainly = source.count("/") == 1 and not is_path(source)
         if plainly or place_of(source)[1]:  # of the Hub
             name, _, revision = source.partition("@")
         adapter = open_adapter(name, revision or None)

@@ -21,6 +21,7 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, inde
 from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import is_here
+from qeff_zoo.disk.user_paths import is_path, similar_path
 from qeff_zoo.errors import AdapterError
 from qeff_zoo.terminal.sanitize import shortened
 
@@ -267,7 +268,7 @@ class Adapter:
         Mirrors, conversions and quantized copies of a model have other names, and the same layers.
         """
         base = self.base
-        is_id = base.count("/") == 1 and not base.startswith((".", "/", "~")) and not is_here(base)
+        is_id = base.count("/") == 1 and not is_path(base) and not is_here(base)
         if model and is_id and base.lower() != model.lower():
             warnings.warn(
                 f"The adapter {self.name!r} names {base!r} as its base, and is used with {model!r}. All its layers "
@@ -289,8 +290,7 @@ class Adapter:
 
 def place_of(source: str) -> tuple[str, str]:
     """Split a source into a folder or `org/name`, and "folder/" for an adapter in a folder of a repository."""
-    is_path = source.startswith((".", "/", "~")) or is_here(source)
-    if is_path or source.count("/") != 2:
+    if is_path(source) or is_here(source) or source.count("/") != 2:
         return source, ""
     repository, _, inner = source.rpartition("/")
     return repository, f"{inner}/"
@@ -316,7 +316,8 @@ def open_adapter(
     files = files_beside(place, place, revision, lambda name: name == named, anonymous=anonymous)
     if files is None:
         raise AdapterError(
-            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
+            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'.{similar_path(place)} "
+            "Check the path."
         )
     if named not in files.names:
         raise AdapterError(

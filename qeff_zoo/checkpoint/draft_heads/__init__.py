@@ -19,6 +19,7 @@ from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.user_paths import similar_path
 from qeff_zoo.errors import SpeculatorError
 
 from . import assistant, dflash, mtp
@@ -200,7 +201,8 @@ def open_speculator(source: str, revision: str | None = None) -> Speculator:
     files = files_beside(source, repository, at or revision, lambda name: name in configs)
     if files is None:
         raise SpeculatorError(
-            f"No folder {source!r}. Expected that of heads that draft, or a Hub id 'org/name'. Check the path."
+            f"No folder {source!r}. Expected that of draft heads, or a Hub id 'org/name'.{similar_path(source)} "
+            "Check the path."
         )
     kind, config_name, config = _kind_of(source, files)
     weights = sorted(name for name in files.names if kind.holds(name))

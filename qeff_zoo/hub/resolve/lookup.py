@@ -15,6 +15,7 @@ from pathlib import Path
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk.regular import is_here, read_regular
+from qeff_zoo.disk.user_paths import is_path
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.entries import Entry, Notice
@@ -220,6 +221,8 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
         return claim
     if is_here(reference):  # no other folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
+    if is_path(reference):  # a misspelled one: no remote has it
+        return _Claim(model=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
     return _query_remotes(configured_remotes(reference), implied, reference, key)
 
