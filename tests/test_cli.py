@@ -15,6 +15,7 @@ import termios
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from qeff_zoo import cli, pipeline, registry, scaffold, tasks
 from qeff_zoo.cli import parser as command_line
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.tasks.commands import INPUTS
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
@@ -142,7 +144,10 @@ TABLE = [
     ("run-file", "run {package} --prompts-file {prompts} --generation-len 2", 0,
      r"^fox\n-> .*\n\nthe lazy dog\n-> ", "tokens at"),
     ("run-chat", "run {package} --prompt fox --chat --generation-len 4", 0, r".+\n$", "tokens at"),
-    ("run-without", "run {package}", 1, "", "No prompt was given.*--prompts-file"),
+    ("run-without", "run {package}", 1, "",
+     r"No text is given for .*text-generation; expected .*Use --prompt TEXT or --prompts-file FILE[.]\n$"),
+    ("run-no-prompts", "run {package} --prompts-file /dev/null", 1, "", "No text is given"),
+    ("run-elsewhere", "run org/absent", 1, "", "No package at 'org/absent'.*`qeff-zoo pull org/absent`"),
     ("run-no-file", "run {package} --prompts-file {folder}/absent", 1, "", "Cannot read .*absent'"),
     ("run-nothing", "run qz1-0000 --prompt fox", 1, "", "No package at 'qz1-0000'.*cache ls"),
     ("run-misspelled-path", "run {folder}/prompt.txt --prompt fox", 1, "",
@@ -330,6 +335,34 @@ def test_export_answers_in_json(places: Places, capsys: pytest.CaptureFixture[st
     assert list(found) == ["path", "seconds", "peak_rss_bytes"]
     assert Path(found["path"]) == places.folder / "out" / "graph.onnx"
     assert Path(found["path"]).is_file()
+
+
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_run_without_input_names_the_inputs_of_the_task(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qeff_zoo.api.find_package", lambda _: SimpleNamespace(task=name))
+    usages = {
+        "prompt": "--prompt TEXT",
+        "prompts_file": "--prompts-file FILE",
+        "image": "--image FILE",
+        "video": "--video PATH",
+        "audio": "RECORDING",
+    }
+    task = tasks.find(name)
+    assert {*usages} == set().union(*INPUTS.values())
+
+    assert cli.main(["run", "package"]) == 1
+
+    error = capsys.readouterr().err
+    assert f"No {task.reads} is given for 'package', a package for {name}; expected" in error
+    named = {option for option, usage in usages.items() if usage in error}
+    assert named == {*usages} & {*task.commands.run_options}
+    required, _, optional = error.partition("if needed")
+    assert all(usages[option] in required for option in INPUTS[task.reads])
+    assert {option for option in named if usages[option] in optional} == named - {
+        *INPUTS[task.reads]
+    }
 
 
 def test_run_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str]) -> None:

@@ -383,7 +383,7 @@ def test_the_command_writes_text_times_and_json(
     said = capsys.readouterr()
     assert (said.out, "damaged.wav" in said.err) == ("", True)
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
-    assert "which reads recordings" in capsys.readouterr().err
+    assert "expected audio: RECORDING. Leave" in capsys.readouterr().err
     for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
         assert main(["run", str(package.path), str(path), *idle]) == 1
         assert f"{idle[0]} does not apply to automatic-speech" in capsys.readouterr().err

@@ -7,6 +7,7 @@ The tables define them: `Task.commands` for packages, `Option` for builds.
 import argparse
 import sys
 from collections.abc import Collection, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,11 @@ from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets import NAMES as TARGETS
 from qeff_zoo.tasks import NAMES, Task, find
+from qeff_zoo.tasks.commands import INPUTS
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
 
-#: Inputs of a package, and the arguments for them.
-_INPUTS = {
-    "text": "prompts: use --prompt TEXT",
-    "image": "images: use --image FILE",
-    "audio": "recordings: name them, as in `run PACKAGE a.wav`",
-}
-_OF_INPUTS = ("prompt", "prompts_file", "image", "video", "audio")
 _FEW = 3  # tasks that a message names
 
 
@@ -60,7 +55,7 @@ def refuse_inapplicable(command: str, task: Task, arguments: argparse.Namespace)
     for name in sorted(_optional(command) - {*applicable}):
         given, default = getattr(arguments, name), arguments.parser.get_default(name)
         if given is not None and given is not False and given != [] and given != default:
-            raise GenerationError(_refusal(command, task, name, given))
+            raise GenerationError(_refusal(command, task, name, given, arguments.parser))
     return applicable
 
 
@@ -71,10 +66,42 @@ def _optional(command: str) -> set[str]:
     return union - common
 
 
-def _refusal(command: str, task: Task, name: str, given: Any) -> str:
+def no_input(task: Task, arguments: argparse.Namespace) -> GenerationError:
+    """Return the error of a `run` without the kind of input that a task requires.
+
+    Args:
+        task: Task of the package.
+        arguments: Arguments of the command.
+    """
+    required, further = _inputs(task, arguments.parser)
+    beside = f", and with it, if needed, {further}" if further else ""
+    return GenerationError(
+        f"No {task.reads} is given for {arguments.package!r}, a package for {task.name}; expected at least one. Use "
+        f"{required}{beside}."
+    )
+
+
+def _inputs(task: Task, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    """Return the required inputs of a task as `run` takes them, and its optional ones."""
+    usages = {
+        action.dest: f"{max(action.option_strings, key=len, default='')} {action.metavar}".strip()
+        for action in parser._actions
+    }
+    required = INPUTS[task.reads]
+    others = set(task.commands.run_options) - set(required)
+    further = [name for name in chain.from_iterable(INPUTS.values()) if name in others]
+    return " or ".join(usages[name] for name in required), " or ".join(
+        usages[name] for name in further
+    )
+
+
+def _refusal(
+    command: str, task: Task, name: str, given: Any, parser: argparse.ArgumentParser
+) -> str:
     flag = repr(str(given[0])) if name == "audio" and command == "run" else flag_of(name)
-    if command == "run" and name in _OF_INPUTS:
-        return f"{flag} does not apply to {task.name}, which reads {_INPUTS[task.reads]}. Leave it out."
+    if command == "run" and name in chain.from_iterable(INPUTS.values()):
+        required, _ = _inputs(task, parser)
+        return f"{flag} does not apply to {task.name}; expected {task.reads}: {required}. Leave it out."
     others = [one for one in NAMES if name in find(one).commands.options(command)]
     expected = f"a package for {' or '.join(others)}" if len(others) <= _FEW else "another package"
     return (

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
+from qeff_zoo.cli.applicable import no_input, refuse_inapplicable, task_of
 from qeff_zoo.cli.generation_options import (
     add_acceptance,
     add_adapter,
@@ -35,7 +35,8 @@ from qeff_zoo.cli.options import (
     origins,
 )
 from qeff_zoo.disk.text_files import lines_of, read_text
-from qeff_zoo.errors import GenerationError, PackageError, ServingError
+from qeff_zoo.errors import PackageError, ServingError
+from qeff_zoo.tasks.commands import INPUTS
 from qeff_zoo.terminal.printing import print_json
 
 if TYPE_CHECKING:
@@ -47,18 +48,20 @@ if TYPE_CHECKING:
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, images or recordings."""
-    prompts = _prompts(arguments)
-    if not prompts and not arguments.image and not arguments.audio:
-        raise GenerationError(
-            "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; a package for "
-            "images takes --image FILE, and one for audio the path of a recording."
-        )
-    from qeff_zoo.runtime import open_session  # a missing package fails before a pull
+    from qeff_zoo.api import find_package
 
-    package = usable_package(arguments.package)
+    files = {kind: getattr(arguments, kind) for kind in INPUTS if kind != "text"}
+    inputs = {"text": _prompts(arguments), **files}
+    # Without any input, a package is not pulled: the command fails.
+    find = usable_package if any(inputs.values()) else find_package
+    package = find(arguments.package)
     task = task_of(package)
     options = refuse_inapplicable("run", task, arguments)
-    run = task.commands.run()(task.name, prompts, arguments)
+    if not inputs[task.reads]:
+        raise no_input(task, arguments)
+    from qeff_zoo.runtime import open_session
+
+    run = task.commands.run()(task.name, inputs["text"], arguments)
     chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
         package, threads=arguments.threads, block_attention=bool(arguments.document), **chosen

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 #: Options by purpose, named like the attributes of parsed arguments.
 PROMPTS = ("prompt", "prompts_file")
+#: Options of `run` with inputs, by kind; a task requires the kind that is its `reads`.
+INPUTS = {"text": PROMPTS, "image": ("image",), "video": ("video",), "audio": ("audio",)}
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "logprobs"),
