@@ -869,7 +869,7 @@ def test_the_stub_sees_what_is_wrong(
 
 
 def test_the_table_of_flags_is_that_of_the_options() -> None:
-    text = (ROOT / "docs" / "qaic.md").read_text()
+    text = (ROOT / "docs" / "qaic-reference.md").read_text()
     rows = [line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `--")]
     documented = [tuple(cell.strip(" `") for cell in row) for row in rows]
     assert documented == [

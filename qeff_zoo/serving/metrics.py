@@ -116,15 +116,19 @@ class _Live(Collector):
         """Yield every metric."""
         stats = self._stats()
         for name, text, value in (
-            ("rows", "Requests that can run at a time.", stats.rows),
+            ("rows", "Batch slots.", stats.rows),
             ("requests_running", "Requests that run.", stats.running),
-            ("requests_waiting", "Requests that wait for a row.", stats.waiting),
-            ("prefix_cache_bytes", "Bytes that the prefix cache takes.", stats.kept_bytes),
+            ("requests_waiting", "Requests that wait for a batch slot.", stats.waiting),
+            ("prefix_cache_bytes", "Size of the prefix cache in bytes.", stats.kept_bytes),
         ):
             yield GaugeMetricFamily(f"qeff_zoo_{name}", text, value)
         for name, text, value in (
             ("prompt_tokens", "Prompt tokens of requests that have ended.", stats.prompt_tokens),
-            ("reused_tokens", "Of those, tokens found in the prefix cache.", stats.reused_tokens),
+            (
+                "reused_tokens",
+                "Prompt tokens among them from the prefix cache.",
+                stats.reused_tokens,
+            ),
             (
                 "generated_tokens",
                 "Generated tokens of requests that have ended.",
@@ -133,11 +137,15 @@ class _Live(Collector):
             ("prompts_handed_over", "Prompts that prefill servers computed.", stats.handed_over),
             (
                 "handoffs_failed",
-                "Prompts that they were to compute, and were computed here.",
+                "Prompts that prefill servers failed to compute, and that were computed here.",
                 stats.handoffs_failed,
             ),
-            ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
-            ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
+            (
+                "drafted_tokens",
+                "Drafted and checked tokens of speculative decoding.",
+                stats.drafted_tokens,
+            ),
+            ("accepted_tokens", "Drafted tokens that the model accepted.", stats.accepted_tokens),
             ("images", "Images in requests.", stats.images),
             ("encoded_images", "Images that were encoded.", stats.encoded_images),
             ("audio", "Recordings in requests.", stats.audio),

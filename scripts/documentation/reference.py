@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reference tables: options of every command, fields of the manifest, errors."""
+"""Reference tables: options of commands, fields of the manifest, errors, and metrics and formats of a server."""
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 from documentation.tables import table
 from qeff_zoo import cli
 from qeff_zoo.errors import ZooError
+from qeff_zoo.runtime import Stats
+from qeff_zoo.runtime.chat_output.formats import CALL_FORMATS, REASONING_FORMATS
+from qeff_zoo.serving.metrics import Metrics
 
 SCHEMA = Path(__file__).parents[2] / "qeff_zoo" / "package" / "package.schema.json"
 
@@ -38,8 +42,17 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"## {name}"
     if parser.description:
         yield f"{parser.description[0].upper()}{parser.description[1:]}."
+    yield _options(parser)
+
+
+def options_of(command: str) -> str:
+    """Return the table of the options of one command, such as "serve"."""
+    return _options(dict(commands(cli.parser()))[f"qeff-zoo {command}"])
+
+
+def _options(parser: argparse.ArgumentParser) -> str:
     rows = [_option(action) for action in parser._actions if action.help != argparse.SUPPRESS]
-    yield table(["option", "meaning"], [row for row in rows if "`-h`" not in row[0]])
+    return table(["option", "meaning"], [row for row in rows if "`-h`" not in row[0]])
 
 
 def _option(action: argparse.Action) -> tuple[str, str]:
@@ -65,6 +78,27 @@ def _errors(error: type[ZooError], depth: int) -> Iterator[tuple[str, str]]:
     for child in error.__subclasses__():
         if child.__module__ == error.__module__:
             yield from _errors(child, depth + 1)
+
+
+def chat_formats() -> str:
+    """Return the names of the formats of tool calls and reasoning, by the option that takes them."""
+    formats = {"--tool-parser": CALL_FORMATS, "--reasoning-parser": REASONING_FORMATS}
+    rows = [
+        [f"`{option}`", ", ".join(f"`{name}`" for name in sorted(names))]
+        for option, names in formats.items()
+    ]
+    return table(["option", "formats"], rows)
+
+
+def metrics() -> str:
+    """Return the table of a server's metrics, from an idle server."""
+    zeros = dict.fromkeys([field.name for field in dataclasses.fields(Stats)], 0)
+    idle = Stats(**{**zeros, "finished": {}})
+    rows = [
+        [f"`{one.name}{'_total' * (one.type == 'counter')}`", one.type, one.documentation]
+        for one in Metrics(lambda: idle).collect()
+    ]
+    return table(["metric", "type", "content"], rows)
 
 
 def manifest() -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the checks: on the terminal, and in docs/serving.md from the record."""
+"""Tables of the checks: on the terminal, and in docs/server.md from the record."""
 
 import json
 from collections import Counter

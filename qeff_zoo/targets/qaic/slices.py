@@ -2,8 +2,9 @@
 """States of single rows, moved between the host and a card while it runs a call.
 
 A slice is a region of a state on the card: an array of the host says how large it is, and offsets where it begins
-there. That is what QEfficient's examples of continuous batching and vllm-qaic have in common, see docs/qaic.md. Slices
-that were set stay set until the call of `ExecObj.setData` with pairs of index and array that follows them.
+there. That is what QEfficient's examples of continuous batching and vllm-qaic have in common, see
+docs/qaic-reference.md. Slices that were set stay set until the call of `ExecObj.setData` with pairs of index and array
+that follows them.
 """
 
 import json
