@@ -117,7 +117,7 @@ def run(session: TextGenerationSession, slots: list[int]) -> list[np.ndarray[Any
     return [got[row] for row in range(len(slots))]
 
 
-def test_a_batch_of_adapters_is_what_peft_says(
+def test_a_batch_of_adapters_equals_peft(
     session: TextGenerationSession,
     adapters: dict[str, Path],
     expected: list[np.ndarray[Any, Any]],

@@ -152,13 +152,13 @@ def test_the_command_answers_as_generate(
     assert found["token_ids"] == omni.answer(f"{PICTURE} {SOUND} w3 w4", [pixels(1)], [given])
 
 
-def test_a_picture_is_found_by_the_token_before_it(omni: Omni, session: AnyToAnySession) -> None:
+def test_an_image_is_located_by_the_token_before_it(omni: Omni, session: AnyToAnySession) -> None:
     with pytest.raises(GenerationError, match=r"for images without '<\|vision_bos\|>' before it"):
         session.request("<|IMAGE|> w3 w4", images=[pixels(1)])
     assert session.eos_token_ids == {EOS}  # which the tokenizer alone says
 
 
-def test_nobodys_picture_or_sound_is_used_for_somebody_else(session: AnyToAnySession) -> None:
+def test_requests_do_not_share_images_or_audio(session: AnyToAnySession) -> None:
     """A prompt that differs in its picture alone, or in its sound alone, takes up nothing that depends on that."""
     text = f"w7 {PICTURE} w3 {SOUND} " + "w4 " * 20
 
@@ -174,7 +174,7 @@ def test_nobodys_picture_or_sound_is_used_for_somebody_else(session: AnyToAnySes
     assert [reader.read for reader in session.readers] == [2, 2]
 
 
-def test_a_server_sees_and_hears_in_one_prompt(
+def test_a_server_takes_images_and_audio_in_one_prompt(
     omni: Omni, session: AnyToAnySession, tmp_path: Path
 ) -> None:
     Image.fromarray(pixels(1)).save(tmp_path / "a.png")
@@ -260,7 +260,7 @@ def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: in
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
-def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_without_an_audio_encoder_is_refused(tmp_path: Path) -> None:
     told = {**parity.all_cases()["gemma4-base"].config, "audio_config": None}
     (tmp_path / "config.json").write_text(json.dumps(told))
     save_file({}, tmp_path / "model.safetensors")

@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_said(what: str) -> None:
+def test_errors_are_reported(what: str) -> None:
     source, message = WRONG[what]
     with pytest.raises(MediaError, match=message):
         read_audio(source, RATE)
@@ -134,7 +134,7 @@ def test_a_rate_that_cannot_be_is_refused(rate: Any) -> None:
         read_audio(SOUND, RATE, given_rate=rate)
 
 
-def test_floats_a_little_above_one_are_sound() -> None:
+def test_floats_a_little_above_one_are_valid() -> None:
     """As a codec leaves them, or a recorder that does not cut off."""
     np.testing.assert_array_equal(read_audio(wav(SOUND * 9, kind="FLOAT"), RATE), SOUND * 9)
 

@@ -141,7 +141,7 @@ def test_answers_are_those_of_transformers_generate(
     assert answers[2].token_ids == alone[0, 3:].tolist()
 
 
-def test_a_second_question_encodes_nothing_and_nobody_gets_a_strangers_sound(
+def test_a_second_question_encodes_nothing_and_requests_do_not_share_audio(
     session: AudioTextToTextSession, package: Package
 ) -> None:
     prompt = [200, *range(10, 30)]
@@ -182,7 +182,7 @@ def test_run_answers_about_a_recording(
         assert message in capsys.readouterr().err
 
 
-def test_bench_counts_sounds(
+def test_bench_counts_audio_inputs(
     package: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A window of noise where none is named; a recording of another length has other tokens."""
@@ -202,7 +202,7 @@ def test_bench_counts_sounds(
         case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 
 
-def test_a_server_hears_content_parts(
+def test_a_server_takes_audio_content_parts(
     package: Package, session: AudioTextToTextSession, tmp_path: Path
 ) -> None:
     path = recorded(tmp_path / "speech.wav", sound(5))
@@ -256,7 +256,7 @@ def test_the_guide_runs(
         ({"type": "image_url", "image_url": {"url": "data:x"}}, "reads no images"),
     ],
 )
-def test_a_server_refuses_what_it_cannot_hear(
+def test_a_server_refuses_unreadable_audio(
     session: AudioTextToTextSession, part: dict[str, Any], message: str
 ) -> None:
     body = ChatRequest(model="m", messages=[{"role": "user", "content": [part]}])  # type: ignore[list-item]
@@ -274,14 +274,14 @@ def test_a_server_refuses_what_it_cannot_hear(
         ({"input_features": np.zeros((1, 8, 39))}, "expected windows of"),
     ],
 )
-def test_sounds_that_cannot_be_heard_are_refused(
+def test_unreadable_audio_is_refused(
     session: AudioTextToTextSession, given: Any, message: str
 ) -> None:
     with pytest.raises(GenerationError, match=message):
         session.request([200, 3], audio=[given])
 
 
-def test_silence_and_two_channels_are_heard(session: AudioTextToTextSession) -> None:
+def test_silence_and_two_channels_are_encoded(session: AudioTextToTextSession) -> None:
     silent, stereo = np.zeros(9000, np.float32), np.stack([sound(1), sound(1)], 1)
     assert session.generate([[200, 3]], audio=[[silent]], generation_len=2)
     one, other = (session.request([200, 3], audio=[given]) for given in (stereo, sound(1)))
@@ -312,7 +312,7 @@ def test_windows_are_prepared_as_transformers_processors_prepare_them(
     np.testing.assert_array_equal(made["real"].reshape(-1), found["attention_mask"].reshape(-1))
 
 
-def test_a_sound_that_is_too_long_is_refused_before_features_are_computed() -> None:
+def test_too_long_audio_is_refused_before_features_are_computed() -> None:
     processor = AudioProcessor(find(EXTRACTOR), (8, 40), AudioWindows(windows=2))
     with pytest.raises(MediaError, match=r"2\.5 seconds; expected at most 2"):
         processor(sound(1, 2.5))

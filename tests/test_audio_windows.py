@@ -127,7 +127,7 @@ def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
 
 
 @pytest.mark.parametrize("samples", [30, 3000, 15_999, 16_000, 47_801, 48_000])
-def test_features_of_a_sound_that_is_filled_up_are_those_of_transformers(samples: int) -> None:
+def test_features_of_padded_audio_equal_transformers(samples: int) -> None:
     """Silence is computed as far as it is heard alone; a sound that a processor would cut is refused."""
     extractor = EXTRACTORS["qwen2_5_omni"]
     audio = find_recipe("qwen2_5_omni").audio

@@ -110,7 +110,7 @@ def test_figures_agree_with_each_other(built: dict[str, Package]) -> None:
 
 
 @pytest.mark.parametrize("shape", ["rows", "slots", "one row"])
-def test_exactly_as_many_tokens_are_made_as_asked_for(
+def test_exactly_the_requested_number_of_tokens_is_generated(
     built: dict[str, Package], shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopping: Any = qeff_zoo.load(built[shape], threads=1)
@@ -163,7 +163,7 @@ def test_no_runs_are_refused(built: dict[str, Package], repeat: int) -> None:
         bench.run(built["rows"], [case()], repeat=repeat)
 
 
-def test_a_case_that_fails_says_why(built: dict[str, Package], tmp_path: Path) -> None:
+def test_a_failed_case_reports_its_reason(built: dict[str, Package], tmp_path: Path) -> None:
     shutil.copytree(built["rows"].path, tmp_path / "package")
     package = Package.open(tmp_path / "package")
     (package.path / "graph.onnx").unlink()
@@ -172,7 +172,7 @@ def test_a_case_that_fails_says_why(built: dict[str, Package], tmp_path: Path) -
         bench.run(package, [case()])
 
 
-def test_a_case_that_is_killed_says_what_to_do(
+def test_a_killed_case_is_reported_with_advice(
     built: dict[str, Package], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench.sys, "executable", shutil.which("false"))

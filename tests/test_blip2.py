@@ -98,7 +98,7 @@ def test_prompts_and_tokens_are_those_of_transformers(
         assert alone[0].tolist() == wanted
 
 
-def test_a_tokenizer_may_lack_the_token_of_pictures(
+def test_a_tokenizer_may_lack_the_image_token(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their processor adds it behind all others."""
@@ -115,7 +115,7 @@ def test_a_tokenizer_may_lack_the_token_of_pictures(
     assert [list(made.prompt)] == given["input_ids"]
 
 
-def test_an_answer_ends_as_the_language_model_within_says(session: Any, checkpoint: Path) -> None:
+def test_an_output_ends_by_the_inner_language_model(session: Any, checkpoint: Path) -> None:
     model = Blip2ForConditionalGeneration.from_pretrained(checkpoint)
     assert session.eos_token_ids == {model.language_model.generation_config.eos_token_id}
 

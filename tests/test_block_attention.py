@@ -169,7 +169,7 @@ def test_models_whose_keys_do_not_turn_are_refused(name: str, problem: str, tmp_
     assert session.document_cache is None
 
 
-def test_what_is_seen_in_a_config_or_in_states_is_refused_at_once(tmp_path: Path) -> None:
+def test_faults_of_config_or_states_are_refused_at_once(tmp_path: Path) -> None:
     program = of_tiny(parity.STATES["growing"], tmp_path / "one").decoder.program
     scaled = session_of(tmp_path / "two", program, text_config={"llama_4_scaling_beta": 0.1})
     with pytest.raises(GenerationError, match=r"scaled by their position \(llama_4_scaling_beta\)"):

@@ -134,12 +134,12 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
             planned(tmp_path / "another", has, **{name: value})
 
 
-def test_the_table_is_all_that_may_be_asked_for() -> None:
+def test_the_options_are_the_fields_of_a_request() -> None:
     assert {item.name for item in fields(Request)} == {*OPTIONS}
     assert Request() == Request(**dict.fromkeys(OPTIONS))
 
 
-def test_names_and_paths_are_told_apart() -> None:
+def test_flags_and_paths_are_unique() -> None:
     for fact in ("flag", "path", "short"):
         given = [getattr(option, fact) for option in OPTIONS.values() if getattr(option, fact)]
         assert len(set(given)) == len(given)

@@ -460,7 +460,7 @@ def test_sweeps_never_add_to_the_error() -> None:
         assert torch.equal(found.scales, found.scales.bfloat16().float())
 
 
-def test_columns_of_zeros_and_inputs_never_seen_do_no_harm() -> None:
+def test_columns_of_zeros_and_unused_inputs_do_no_harm() -> None:
     weights = torch.randn(8, 64)
     weights[:, :32] = 0
     hessian = torch.zeros(64, 64)
@@ -581,7 +581,7 @@ def test_a_model_that_is_no_chain_of_layers_is_refused(
         quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions())
 
 
-def test_the_command_says_what_it_did(
+def test_the_command_prints_its_result(
     checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(checkpoints["llama"])

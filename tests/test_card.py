@@ -109,7 +109,7 @@ session = qeff_zoo.load("org/tiny")
         ("feature-extraction", "feature-extraction", "run", "--prompt"),
     ],
 )
-def test_a_card_says_how_to_run_what_reads_no_text(
+def test_a_card_has_commands_for_packages_without_text(
     task: str, tag: str, extras: str, given: str
 ) -> None:
     one = entry()
@@ -152,7 +152,7 @@ def test_packages_of_several_models() -> None:
         ('x"\nevil: true', "other"),
     ],
 )
-def test_a_licence_is_one_that_the_hub_knows(stated: str | None, said: str | None) -> None:
+def test_a_licence_has_a_name_of_the_hub(stated: str | None, said: str | None) -> None:
     assert front(card(index(entry(license=stated)), WHERE)).get("license") == said
 
 
@@ -162,7 +162,7 @@ def test_a_folders_name_is_no_base_model() -> None:
     assert "base_model_relation" not in found
 
 
-def test_a_card_says_what_was_proved() -> None:
+def test_a_card_lists_the_validation() -> None:
     proof = "Computes Hugging Face's model (float32): largest error 8e-06 <b>."
     one = entry(proof=proof)
     text = card(index(one, entry(ctx_len=64)), WHERE)
@@ -191,7 +191,7 @@ def test_notices_and_signatures_are_shown() -> None:
         ("# x", r"\# x"),
     ],
 )
-def test_what_others_say_is_only_text(mark: str, escaped: str) -> None:
+def test_foreign_text_stays_text(mark: str, escaped: str) -> None:
     one = entry()
     text = card(index(one).with_notice(one.path, Notice("yanked", f"it {mark} is")), WHERE)
     (row,) = [line for line in text.splitlines() if one.key16 in line]
@@ -225,7 +225,7 @@ def test_an_untouched_card_is_written_anew() -> None:
     assert card(both, WHERE, card(first, WHERE)) == card(both, WHERE)
 
 
-def test_what_somebody_wrote_around_the_packages_stays() -> None:
+def test_text_around_the_packages_stays() -> None:
     first, second = index(entry()), index(entry(), entry(ctx_len=8192))
     edited = card(first, WHERE).replace("# org/tiny\n", "# Ours\n\nAsk Ada.\n") + "\n## Thanks\n"
     revised = card(second, WHERE, edited)
@@ -237,7 +237,7 @@ def test_what_somebody_wrote_around_the_packages_stays() -> None:
     assert front(revised) == front(edited)
 
 
-def test_somebody_elses_card_stays_and_packages_follow_it() -> None:
+def test_a_foreign_card_stays_and_packages_follow_it() -> None:
     theirs = "---\nlicense: mit\nlanguage: en\n---\n# Theirs\n"
     first = card(index(entry()), WHERE, theirs)
     assert first.startswith(theirs)

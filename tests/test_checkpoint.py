@@ -45,7 +45,7 @@ def refusal(path: Path | str, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
+def test_a_folder_has_a_description(tmp_path: Path) -> None:
     checkpoint = reopened(local(tmp_path))
     assert checkpoint.name == "org-model"
     assert (checkpoint.model_id, checkpoint.revision) == (None, None)
@@ -101,7 +101,7 @@ def test_weights_are_not_needed_for_a_graph(tmp_path: Path) -> None:
     assert open_checkpoint(str(folder), need_weights=False).model_type == "llama"
 
 
-def test_remote_code_is_told(tmp_path: Path) -> None:
+def test_remote_code_is_reported(tmp_path: Path) -> None:
     config = {**tiny.CONFIG, "auto_map": {"AutoModelForCausalLM": "modeling.Model"}}
     folder = local(tmp_path, {"config.json": json.dumps(config).encode()})
     assert reopened(folder).needs_remote_code
@@ -224,7 +224,7 @@ def test_tensors_that_the_index_invents_are_named(tmp_path: Path) -> None:
     assert f"'invented' in '{SHARDS[0]}'" in message
 
 
-def test_tensors_in_another_shard_than_the_index_says_are_named(tmp_path: Path) -> None:
+def test_tensors_in_another_shard_than_in_the_index_are_named(tmp_path: Path) -> None:
     folder = with_index(tmp_path, lambda index: index.update({"half.weight": SHARDS[0]}))
     assert f"'half.weight' in '{SHARDS[0]}'" in refusal(folder)
 

@@ -80,7 +80,7 @@ def test_weights_kept_as_text_are_fetched_for_their_digest(hub: LocalHub, tmp_pa
     assert open_checkpoint(MODEL).weights_digest() == folder.weights_digest()
 
 
-def test_fetching_tells_every_byte_once(hub: LocalHub) -> None:
+def test_fetching_reports_every_byte_once(hub: LocalHub) -> None:
     content = tiny.files(shards=3)
     hub.commit(MODEL, content)
     checkpoint = open_checkpoint(MODEL)
@@ -182,7 +182,9 @@ def test_token_and_cache_are_arguments(
     assert open_checkpoint(MODEL, cache_dir=place["cache_dir"]).is_at_hand
 
 
-def test_a_gated_model_tells_where_to_ask(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gated_model_is_refused_with_its_address(
+    hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.commit(MODEL, tiny.files())
     hub.models[MODEL].gated = True
     assert f"Accept them at {hub.endpoint}/{MODEL}" in refusal()
@@ -192,7 +194,7 @@ def test_a_gated_model_tells_where_to_ask(hub: LocalHub, monkeypatch: pytest.Mon
     assert open_checkpoint(MODEL).model_type == "llama"
 
 
-def test_a_wrong_token_is_told(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_reported(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.commit(MODEL, tiny.files())
     monkeypatch.setenv("HF_TOKEN", "hf_nobody")
     assert "with status 401" in refusal()

@@ -102,7 +102,7 @@ def assert_same(got: list[dict[str, float]], wanted: list[dict[str, float]]) -> 
 
 
 # --- texts and pairs -----------------------------------------------------------------------------
-def test_the_checkpoint_says_what_is_built(built: dict[str, Package]) -> None:
+def test_the_checkpoint_selects_the_task(built: dict[str, Package]) -> None:
     assert {name: one.task for name, one in built.items()} == {
         name: task for name, (_, task, _) in MODELS.items()
     }
@@ -172,7 +172,7 @@ def test_an_empty_second_text_is_one(
     assert len(wanted) == len(tokenizer("fox")["input_ids"]) + 1
 
 
-def test_a_tokenizer_that_tells_no_types_is_believed(
+def test_a_tokenizer_without_token_types_is_accepted(
     built: dict[str, Package], checkpoints: dict[str, Path], models: Models, tmp_path: Path
 ) -> None:
     folder = models.copy(built["classifier"].path, tmp_path / "package")

@@ -378,7 +378,9 @@ def test_run_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str])
     assert all(isinstance(value, int | float) for value in found["metrics"].values())
 
 
-def test_run_samples_as_it_is_told(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_applies_its_sampling_options(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = places.argv("run {package} --prompt fox --generation-len 9 --temperature 3 --seed")
     one, same, other = (
         answer([*argv, seed, "--logprobs", "2"], capsys)["outputs"][0] for seed in ("1", "1", "2")
@@ -607,7 +609,7 @@ def test_every_problem_is_printed(
     ],
 )  # fmt: skip
 @pytest.mark.sampled(3)
-def test_who_only_asks_imports_nothing_heavy(
+def test_light_commands_import_nothing_heavy(
     template: str, places: Places, probe: Callable[..., Probed]
 ) -> None:
     done = probe(*places.argv(template))
@@ -637,7 +639,7 @@ def test_as_a_module_and_as_a_script(places: Places) -> None:
     assert (module.returncode, module.stderr, script.stderr) == (0, "", "")
 
 
-def test_the_codes_a_shell_sees(places: Places) -> None:
+def test_exit_codes(places: Places) -> None:
     codes = [command("show", name).returncode for name in ("llama", "lama")]
     assert [*codes, command("shw").returncode] == [0, 1, 2]
 

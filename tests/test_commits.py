@@ -387,7 +387,7 @@ def test_killed_publisher_leaves_all_or_nothing_at_every_moment(
     assert 10 < moment < 99
 
 
-def test_damaged_index_is_said_and_not_built_on(tmp_path: Path, home: Path) -> None:
+def test_a_damaged_index_is_reported_and_not_extended(tmp_path: Path, home: Path) -> None:
     publish(tmp_path.as_uri())
     (tmp_path / INDEX_NAME).write_bytes(b"damaged")
     with pytest.raises(ZooError, match="The index cannot be read"):
@@ -405,7 +405,7 @@ def test_what_a_killed_publisher_left_is_swept_up(tmp_path: Path, home: Path) ->
     assert not any((tmp_path / ".staging").iterdir())
 
 
-def test_folder_that_cannot_be_written_is_said(tmp_path: Path, home: Path) -> None:
+def test_a_folder_without_write_permission_is_reported(tmp_path: Path, home: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PublishError, match="may write"):
         publish((tmp_path / "file" / "zoo").as_uri())

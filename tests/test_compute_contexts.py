@@ -162,7 +162,7 @@ def test_one_row_too_few_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_a_graph_asks_for_what_it_reads(name: str) -> None:
+def test_a_graph_declares_the_inputs_that_it_reads(name: str) -> None:
     subject = parity.subject(name)
     graph = subject.graph(parity.COMPUTE_CONTEXT)
     lowered = subject.lower("fp32", parity.COMPUTE_CONTEXT)
@@ -213,7 +213,7 @@ def test_a_package_answers_the_same_with_and_without(
     assert f"{SEEN} int64[{SEEN}]" in describe(packages[1])
 
 
-def test_a_package_says_why_it_asks_for_none(
+def test_a_package_without_context_lengths_reports_the_reason(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QEFF_HOME", str(tmp_path))

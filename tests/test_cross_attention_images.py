@@ -158,7 +158,7 @@ def test_what_there_is_no_room_for_is_refused(built: tuple[Package, Path]) -> No
         pipeline.make_plan(str(built[1]), Request(max_num_images=0))
 
 
-def test_tokens_see_pictures_from_their_own_to_the_next() -> None:
+def test_tokens_attend_to_images_from_their_own_to_the_next() -> None:
     """As transformers' processor says, wherever pictures stand; and none where there is no picture."""
     random = np.random.default_rng(0)
     for _ in range(50):

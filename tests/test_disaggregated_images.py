@@ -134,7 +134,7 @@ def test_each_agrees_with_hugging_face(halves: SubModels) -> None:
         assert record.passed, record.failures
 
 
-def test_a_picture_is_named_by_whoever_uses_it(halves: SubModels) -> None:
+def test_an_image_is_referenced_by_its_requests(halves: SubModels) -> None:
     """What a client says of a picture, a server does not believe: the prefix cache knows features, no names."""
     answers, marker = halves.answers, halves.answers.placeholder
     with serving(halves.prompts) as address:
@@ -155,7 +155,7 @@ def test_a_picture_is_named_by_whoever_uses_it(halves: SubModels) -> None:
 @pytest.mark.parametrize(
     "spoil", [{"pixel_values": np.zeros((2, 2), np.float32)}, {"other": np.zeros(3, np.float32)}]
 )
-def test_what_is_no_picture_is_refused_by_the_server(
+def test_a_file_that_is_no_image_is_refused_by_the_server(
     halves: SubModels, spoil: dict[str, Any]
 ) -> None:
     with serving(halves.prompts) as address:

@@ -191,12 +191,12 @@ def test_qefficients_turbo_runs(
     np.testing.assert_allclose(logits[0, 0], torch.cat(expected), atol=1e-3)
 
 
-def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:
+def test_a_package_without_heads_is_refused(built: dict[str, Package]) -> None:
     with pytest.raises(GenerationError, match=r"has no heads that draft.* --draft-heads"):
         qeff_zoo.load(built["drafts"], draft="heads")
 
 
-def test_a_package_of_another_time_says_what_it_lacks(
+def test_missing_fields_of_an_older_package_are_named(
     made: Any, built: dict[str, Package], tmp_path: Path
 ) -> None:
     """One whose model hands out nothing to draft from, and one that was written before drafts could be checked."""

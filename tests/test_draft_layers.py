@@ -109,7 +109,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
 
 @pytest.mark.parametrize("kind", published_mtp.KINDS)
 @pytest.mark.sampled(3)
-def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: Path) -> None:
+def test_validation_of_mtp_agrees_with_its_authors_code(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
     folder = published_mtp.write(kind, tmp_path / kind)
     tokens, after = torch.randint(0, 250, (12,)).tolist(), [5, 77, 130]
@@ -159,7 +159,7 @@ def published(folder: Path, target: Any, tokens: list[int], newest: int) -> torc
     return logits
 
 
-def test_validation_says_of_blocks_what_published_code_says(models: Models, tmp_path: Path) -> None:
+def test_validation_of_blocks_agrees_with_published_code(models: Models, tmp_path: Path) -> None:
     torch.manual_seed(5)
     folder = speculators.dflash(tmp_path / "dflash", 64, 257)
     found = with_speculator(open_checkpoint(str(models.llama)), str(folder)).speculator
@@ -468,7 +468,7 @@ def test_an_assistant_that_does_not_fit_is_refused(
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 
-def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Path) -> None:
+def test_a_model_without_a_draft_layer_is_refused(models: Models, tmp_path: Path) -> None:
     with pytest.raises(
         SpeculatorError, match=r"'llama' has no MTP layer.* 'model.layers.4.eh_proj"
     ):
@@ -481,7 +481,7 @@ def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Pa
         qeff_zoo.build(folder, draft_heads="mtp")
 
 
-def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:
+def test_the_mtp_layer_of_a_vision_language_model_is_read() -> None:
     """As MiniMax M3 is published: the layer is read as one of the whole model, by the names of that."""
     place, within = "language_model.model.mtp.layers.0.", "language_model.model.layers.0."
     names = {"mlp.up_proj.weight": f"{place}transformer_layer.mlp.up_proj.weight"}
@@ -499,7 +499,7 @@ def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:
 
 
 @pytest.mark.full
-def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:
+def test_a_vision_language_model_drafts_after_images(made: Any) -> None:
     """Answers about pictures are those without drafts; what drafts is told of the text behind the last one."""
     package, answers = made("qwen3_5").package, []
     for speculate in (None, "heads"):

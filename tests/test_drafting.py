@@ -379,7 +379,7 @@ def test_lookup_learns_what_pays() -> None:
         max_size=12,
     ),
 )
-def test_a_draft_model_says_what_it_finds_likeliest(
+def test_a_draft_model_returns_its_likeliest_tokens(
     rows: int, asked: list[tuple[int, int, int, int]]
 ) -> None:
     """Whoever asks in between, and wherever the model that checks went another way."""

@@ -74,7 +74,7 @@ def test_a_gate_of_another_kind_is_computed_as_it_is() -> None:
     ),
 )
 @pytest.mark.sampled(3)
-def test_how_blocks_are_computed_is_said(name: str, storage: str, way: str) -> None:
+def test_the_computation_of_blocks_is_reported(name: str, storage: str, way: str) -> None:
     lowered = parity.awkward(name).lower(storage)
     assert set(lowered.ways["experts"]) == {way}
     ops = Counter(node.op_type for node in lowered.model.graph)

@@ -138,7 +138,7 @@ def test_graph_passes_the_checker_and_loads_in_silence(
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_graph_is_of_three_domains_and_says_no_more_than_it_must(name: str) -> None:
+def test_graph_has_three_domains_and_no_needless_fields(name: str) -> None:
     _, graph = graph_of(name)
     assert graph.opset_imports == {"": 18, SEMANTIC: 1, folding.DOMAIN: 1}
     assert {function.domain for function in graph.functions.values()} <= set(graph.opset_imports)
@@ -281,7 +281,7 @@ def test_a_buffer_without_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         loader.load_meta(llama.config, llama.recipe)
 
 
-def test_what_a_checkpoint_says_beside_the_model_is_left_out() -> None:
+def test_other_fields_of_a_checkpoint_are_left_out() -> None:
     llama = parity.all_cases()["llama-base"]
     config = {
         **llama.config,

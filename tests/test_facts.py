@@ -77,7 +77,7 @@ def test_fact_dropped_from_the_model_shows(fact: str) -> None:
     assert_shows(subject, changed)
 
 
-def test_every_recipe_has_a_dropped_fact_or_says_that_it_is_plain() -> None:
+def test_every_recipe_has_a_dropped_fact_or_is_declared_plain() -> None:
     cases = {**parity.all_cases(), **parity.more_cases()}
     dropped = (FACTS, MUTATIONS, ENCODERS, HEADS)
     covered = {cases[name].recipe.model_type for of in dropped for name, _ in of.values()}

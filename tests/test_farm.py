@@ -161,7 +161,7 @@ def zoo(write: Write, tmp_path: Path, models: Models, home: Path) -> Path:
     )
 
 
-def test_a_plan_says_what_each_package_needs(zoo: Path) -> None:
+def test_a_plan_lists_the_requirements_of_each_package(zoo: Path) -> None:
     plan = plan_farm(zoo_file.read(zoo))
 
     first, second = plan.as_dict()["cells"]

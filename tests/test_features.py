@@ -60,7 +60,7 @@ def options_of(program: str, first: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda one: one["feature"])
-def test_what_a_row_says_exists(feature: dict[str, Any]) -> None:
+def test_everything_that_a_row_names_exists(feature: dict[str, Any]) -> None:
     assert set(feature) <= FIELDS
     assert feature["state"] in TABLE["states"]
     for name in (

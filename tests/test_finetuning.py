@@ -167,7 +167,7 @@ def test_the_whole_way(
 # --- what comes of a run -------------------------------------------------------------------------
 
 
-def test_the_adapter_helps_as_much_as_the_run_says(run: Finetuned) -> None:
+def test_the_adapter_improves_the_loss_by_the_recorded_amount(run: Finetuned) -> None:
     held_out = rows.load(choices(str(_data(run)), run.folder), run.folder / "scratch").validation
     assert held_out is not None
     texts = [row for _, row in held_out]
@@ -192,7 +192,7 @@ def test_the_merged_model_computes_what_the_adapter_does(run: Finetuned) -> None
         torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_the_folder_says_what_made_it(run: Finetuned) -> None:
+def test_the_folder_records_its_origin(run: Finetuned) -> None:
     found = json.loads((run.folder / "run.json").read_text())
     assert found["model"]["weights"].startswith("sha256:")
     assert next(iter(found["data"]["files"].values())).startswith("sha256:")
@@ -673,7 +673,7 @@ callbacks:
     assert read(again, {}) == found
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("training: {type: dpo, learning_rat: 1, num_train_epochs: many}\n")
     with pytest.raises(PlanError) as caught:

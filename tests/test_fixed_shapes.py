@@ -140,7 +140,7 @@ def test_slots_that_prefill_token_by_token_run_together() -> None:
     assert fixed.together({0: 0, 2: 0}, prefill=True) == [[0, 2]]
 
 
-def test_the_whole_context_is_read_where_a_call_does_not_say() -> None:
+def test_the_whole_context_is_read_by_default() -> None:
     """A program that needs no compute contexts may have been compiled with them."""
     fixed = FixedShapes(shapes(prefill_seq_len=8, comp_ctx_lengths_decode=(16, 64)))
     call = {name: np.ones((1, 1), np.int64) for name in ("input_ids", "position_ids")}
@@ -160,7 +160,7 @@ def test_an_encoder_reads_its_first_text_again_where_there_are_rows_to_spare() -
     assert made.inputs["token_type_ids"].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
 
 
-def test_of_an_output_only_what_was_asked_for_is_returned() -> None:
+def test_only_the_requested_part_of_an_output_is_returned() -> None:
     rows = FixedShapes(shapes(prefill_seq_len=8, batch_size=3))
     call = {name: np.ones((2, 5), np.int64) for name in ("input_ids", "position_ids")}
     made = rows.fit(call, [2, 0])

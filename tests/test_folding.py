@@ -178,7 +178,7 @@ def test_kinds_that_differ_in_their_mask_alone_share_a_function() -> None:
         assert masks == masks[:2] * 3
 
 
-def test_names_in_functions_say_what_and_not_which_layer() -> None:
+def test_names_in_functions_contain_no_layer_number() -> None:
     _, extended, _ = both("alike")
     (function,) = layers_of(extended)
     names = [value.name or "" for value in function.inputs]

@@ -82,7 +82,7 @@ ABOUT = {
 
 
 @pytest.mark.parametrize(("name", "about"), ABOUT.items(), ids=ABOUT)
-def test_a_tensor_says_what_it_is(name: str, about: str) -> None:
+def test_a_tensor_has_a_description(name: str, about: str) -> None:
     encoded = open_checkpoint(str(GENUINE / name)).encoded
     assert {one.about for one in encoded.values()} == {about}
 

@@ -71,7 +71,7 @@ def test_a_validation_of_its_own_adds_the_evidence(package: Package) -> None:
     assert Store().is_built_here(package.build_key)
 
 
-def test_stale_evidence_says_why(package: Package) -> None:
+def test_stale_evidence_has_a_reason(package: Package) -> None:
     assert staleness(package, Store()) == [WHY]
     Store().note_outcome(package.build_key, {"versions": versions_now(package)})
     assert staleness(package, Store()) == []

@@ -774,7 +774,7 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
         model.generate(prompts=["fox"], device_id=[0, 1])
 
 
-def test_what_qnn_is_told(
+def test_options_of_qnn(
     llama: qefficient.QEFFAutoModelForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
@@ -797,7 +797,9 @@ def test_what_qnn_is_told(
     assert {**asked, **wanted, "mxint8_kv_cache": True, "ctx_len": 128} == asked
 
 
-def test_what_only_a_card_knows_is_named(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
+def test_options_of_cards_are_named_in_a_warning(
+    llama: qefficient.QEFFAutoModelForCausalLM,
+) -> None:
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
@@ -908,7 +910,7 @@ def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) ->
             translation.refuse("f", {name: object()}, table)
 
 
-def test_every_choice_of_a_build_can_be_said() -> None:
+def test_every_option_of_a_build_has_a_flag() -> None:
     values: dict[Any, Any] = {int: 2, bool: True, tuple[int, ...]: (2,), tuple[str, ...]: ("a",)}
     for name, option in OPTIONS.items():
         value = values.get(option.kind, "text")
@@ -1027,7 +1029,7 @@ def test_the_path_of_the_quick_start_means_what_infer_built(
         assert "No package at 'qeff_models/none/qpc_16cores" in said
 
 
-def test_a_package_must_have_the_slots_that_were_said(
+def test_a_package_must_have_the_requested_slots(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
@@ -1037,7 +1039,7 @@ def test_a_package_must_have_the_slots_that_were_said(
     assert "has none; expected the same" in said
 
 
-def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_configured_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_HUB_CACHE", "HF_TOKEN"):
         monkeypatch.setenv(name, "before")
     words = ["--model_name", "org/name", "--cache-dir", "/there", "--local_model_dir", "here"]

@@ -108,7 +108,7 @@ def test_parameters_are_those_published(model_id: str) -> None:
     assert found == pytest.approx(published["parameters"], rel=published.get("tolerance", 0), abs=0)
 
 
-def test_the_cache_is_as_large_as_the_architecture_says(
+def test_the_cache_has_the_size_of_the_architecture(
     model_id: str, request: pytest.FixtureRequest
 ) -> None:
     if model_id in REPEATED:

@@ -77,12 +77,12 @@ def test_patches_and_prompts_are_those_of_transformers(
     assert session.reader.look(written).rows == session.reader.look(made).rows
 
 
-def test_a_prompt_without_pictures_is_read_as_it_is(session: Any) -> None:
+def test_a_prompt_without_images_is_unchanged(session: Any) -> None:
     made = session.request("ab c", generation_len=1)
     assert list(made.prompt) == session.tokenizer.encode("ab c")
 
 
-def test_a_picture_may_be_noise(session: Any) -> None:
+def test_an_image_may_be_noise(session: Any) -> None:
     made = session.reader.look(noise(session, (2, 3), np.random.default_rng(0)))
     assert (made.rows, made.grid) == (6, (1, 2, 3))
 

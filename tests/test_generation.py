@@ -109,7 +109,7 @@ def test_metrics_count_tokens_and_time(sessions: dict[str, TextGenerationSession
 
 
 # --- sampling, and what ends an answer ------------------------------------------------------------
-def test_greedy_is_what_generate_of_transformers_says(
+def test_greedy_decoding_equals_generate_of_transformers(
     sessions: dict[str, TextGenerationSession], models: Models
 ) -> None:
     """Also with its penalty for repetition."""
@@ -227,7 +227,7 @@ def test_an_answer_ends_before_a_stop_string(
         assert len(output.token_ids) < len(full.token_ids)
 
 
-def test_eos_is_ignored_where_that_is_asked_for(folder: Path, expected: list[list[int]]) -> None:
+def test_eos_is_ignored_on_request(folder: Path, expected: list[list[int]]) -> None:
     edit_json(folder / "generation_config.json", eos_token_id=expected[0][2])
     session = reopen(folder)
     assert session.generate(PROMPTS[0], generation_len=LENGTH)[0].finish_reason == "eos"

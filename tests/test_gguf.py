@@ -287,7 +287,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "tiny-llama"
 
 
-def test_without_an_original_the_file_says_what_the_model_is(home: Path, tmp_path: Path) -> None:
+def test_without_an_original_the_file_describes_the_model(home: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     file = write(tmp_path / "model.gguf", EXAMPLE, "Q8_0", tokens=True)
@@ -315,7 +315,7 @@ def test_without_an_original_the_file_says_what_the_model_is(home: Path, tmp_pat
     ],
     ids=["scaling", "scale", "factors"],
 )
-def test_what_a_configuration_would_not_say_needs_the_original(
+def test_fields_missing_in_the_metadata_require_the_original(
     home: Path, tmp_path: Path, metadata: dict[str, Any], extra: dict[str, Array], named: str
 ) -> None:
     file = write(tmp_path / "model.gguf", EXAMPLE, tokens=True, extra=extra, **metadata)
@@ -325,7 +325,7 @@ def test_what_a_configuration_would_not_say_needs_the_original(
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_texts_begin_as_the_file_says(home: Path, tmp_path: Path, begins: bool) -> None:
+def test_texts_begin_by_the_fields_of_the_file(home: Path, tmp_path: Path, begins: bool) -> None:
     from transformers import AutoTokenizer
 
     said = {"tokenizer__ggml__add_bos_token": begins}

@@ -275,7 +275,7 @@ def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_server_says_what_is_wrong_with_a_form(
+def test_a_server_reports_faults_of_a_grammar(
     client: openai.OpenAI, asked: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:

@@ -178,7 +178,7 @@ def test_an_engine_ends_while_a_server_does_not_answer(tmp_path: Path) -> None:
     assert handle.result(0).finish_reason == "cancelled"
 
 
-def test_the_next_server_is_asked_where_one_is_gone(tmp_path: Path) -> None:
+def test_the_next_server_is_used_after_one_disappears(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         gone = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -211,7 +211,7 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
         Prefills(second, [address]).run([1, 2])
 
 
-def test_a_key_is_asked_for(tmp_path: Path) -> None:
+def test_a_key_is_required(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     with serving(first, "secret") as address:
         with pytest.raises(HandoffError, match="another API key"):

@@ -142,7 +142,7 @@ def test_packages_answer_as_hugging_face(
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("model_type", ["clip", "resnet"])
-def test_states_are_pooled_as_asked_for(pooling: str, model_type: str) -> None:
+def test_states_are_pooled_by_the_option(pooling: str, model_type: str) -> None:
     recipe = registry.find_recipe(model_type)
     config = transformers.CONFIG_MAPPING[model_type].from_dict(dict(recipe.tiny[0].config))
     model = transformers.AutoModel.from_config(config).eval()
@@ -198,7 +198,7 @@ def test_run_shows_labels_and_scores(
     ],
     ids=str,
 )
-def test_run_refuses_what_is_no_picture(
+def test_run_refuses_a_file_that_is_no_image(
     vit: Built, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", str(vit.package.path), *arguments]) == 1
@@ -222,7 +222,7 @@ def test_embeddings_are_printed(
     assert len(outputs[0]["embedding"]) == 64
 
 
-def test_a_session_of_no_pictures_and_of_bad_ones(vit: Built) -> None:
+def test_a_session_with_no_images_and_with_invalid_ones(vit: Built) -> None:
     session: Any = qeff_zoo.load(vit.package, threads=1)
     with pytest.raises(GenerationError, match="at least one image"):
         session.classify([])
@@ -272,7 +272,7 @@ def test_a_checkpoint_without_a_processor_is_refused(vit: Built, tmp_path: Path)
     ],
     ids=str,
 )
-def test_what_cannot_be_built_says_why(
+def test_unsupported_checkpoints_are_refused_with_a_reason(
     vit: Built,
     settings: dict[str, Any],
     request_: dict[str, Any],

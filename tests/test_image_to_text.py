@@ -363,7 +363,7 @@ def test_a_prompt_is_how_an_answer_begins(
     assert [*begun, *found.token_ids] == generated(other, session.folder, files[0], prompt)
 
 
-def test_old_checkpoints_say_how_answers_begin_and_end_in_their_decoder(tmp_path: Path) -> None:
+def test_old_checkpoints_have_begin_and_end_tokens_in_their_decoder(tmp_path: Path) -> None:
     config = {
         "decoder": {"decoder_start_token_id": 5, "eos_token_id": 6, "max_length": 7},
         "eos_token_id": 8,
@@ -373,7 +373,7 @@ def test_old_checkpoints_say_how_answers_begin_and_end_in_their_decoder(tmp_path
     assert (rules.start, rules.ends, rules.limit(1)) == (5, frozenset({8}), 6)
 
 
-def test_an_engine_streams_and_a_lost_row_sees_its_picture_again(
+def test_an_engine_streams_and_a_preempted_request_encodes_its_image_again(
     session: ImageToTextSession, files: list[Path]
 ) -> None:
     wanted = [one.token_ids for one in session.generate(files)]
@@ -391,7 +391,7 @@ def test_an_engine_streams_and_a_lost_row_sees_its_picture_again(
     assert [one.token_ids for one in answers] == wanted
 
 
-def test_run_writes_of_pictures(
+def test_run_describes_images(
     session: ImageToTextSession, files: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = "<s_docvqa><s_question> w7 </s_question><s_answer>"
@@ -436,7 +436,7 @@ def test_refusals(what: str, session: ImageToTextSession, files: list[Path]) -> 
         session.generate([files[0]], **choices)
 
 
-def test_what_is_no_picture_is_refused(session: ImageToTextSession, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_refused(session: ImageToTextSession, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("text")
     with pytest.raises(MediaError, match=r"a\.png"):
         session.generate([tmp_path / "a.png"])
@@ -479,7 +479,7 @@ def test_captions_are_those_of_generate(
 
 
 @pytest.mark.parametrize("captions", ["blip"], indirect=True)
-def test_a_configuration_that_does_not_say_what_ends_a_caption_is_refused(
+def test_a_configuration_without_an_end_token_is_refused(
     captions: tuple[Any, Any], tmp_path: Path
 ) -> None:
     for name in ("preprocessor_config.json", "model.safetensors"):
@@ -531,7 +531,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
 @pytest.mark.sampled(2)
-def test_what_is_asked_is_answered_as_by_generate(
+def test_outputs_equal_generate(
     prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
 ) -> None:
     """Florence-2's encoder reads the picture and a prompt; three pictures share two rows."""
@@ -568,7 +568,9 @@ def test_prompts_that_cannot_be_read_are_refused(
         asked[0].generate(files[:1], prompt=prompt)
 
 
-def test_a_server_and_the_bench_ask(asked: tuple[Any, Any, Any], files: list[Path]) -> None:
+def test_a_server_and_the_bench_take_prompts(
+    asked: tuple[Any, Any, Any], files: list[Path]
+) -> None:
     session = asked[0]
     (wanted,) = session.generate(files[:1], prompt="<CAPTION>", generation_len=6)
     text = {"type": "text", "text": "<CAPTION>"}
@@ -592,7 +594,7 @@ def user(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": [*parts]}
 
 
-def test_a_server_writes_of_the_picture_of_a_chat(
+def test_a_server_describes_the_image_of_a_chat(
     session: ImageToTextSession, files: list[Path]
 ) -> None:
     begun = "<s_docvqa> w7 <s_answer>"
@@ -658,7 +660,7 @@ def test_what_else_a_chat_has_is_refused_by_name(what: str, served: Any, files: 
         chat(served, **ask(part(files[0])))
 
 
-def test_completions_have_no_picture(served: Any) -> None:
+def test_completions_have_no_image(served: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="Use /v1/chat/completions"):
         complete(served, "w7")
 

@@ -157,7 +157,7 @@ def test_rows_of_features_that_are_swapped_are_noticed(
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
-def test_one_specialization_reads_pictures_of_every_shape(session: ImageTextToTextSession) -> None:
+def test_one_specialization_reads_images_of_every_shape(session: ImageTextToTextSession) -> None:
     """QEfficient has one for each height, width and number of frames."""
     assert len(session.reader.program.specializations) == 1
     random, found = np.random.default_rng(0), set[tuple[int, ...]]()
@@ -173,7 +173,7 @@ def test_one_specialization_reads_pictures_of_every_shape(session: ImageTextToTe
     assert len(found) > 1
 
 
-def test_nobodys_picture_is_used_for_somebody_else(session: ImageTextToTextSession) -> None:
+def test_requests_do_not_share_images(session: ImageTextToTextSession) -> None:
     """Placeholders of all pictures are the same tokens; what is kept of one prompt must know its pixels."""
     one, other = picture(session, 1), picture(session, 2)
     alone = session.generate([asked(session, one)])[0].token_ids
@@ -187,7 +187,7 @@ def test_nobodys_picture_is_used_for_somebody_else(session: ImageTextToTextSessi
     assert [answer.token_ids for answer in together] == [alone, fresh.token_ids]
 
 
-def test_a_picture_is_read_once(session: ImageTextToTextSession) -> None:
+def test_an_image_is_encoded_once(session: ImageTextToTextSession) -> None:
     before = session.reader.read
     for _ in range(3):
         session.reader.look(picture(session, 5))
@@ -197,7 +197,7 @@ def test_a_picture_is_read_once(session: ImageTextToTextSession) -> None:
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
-def test_drafts_change_no_answer_about_a_picture(
+def test_drafts_change_no_output_for_an_image(
     built: tuple[Package, Path], session: ImageTextToTextSession
 ) -> None:
     requests = [
@@ -326,7 +326,7 @@ def test_targets_of_one_program_refuse(
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
-def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package, Path]) -> None:
+def test_programs_of_fixed_sizes_get_the_sizes_of_images(built: tuple[Package, Path]) -> None:
     """As many patches as a picture has, rounded up to squares that are merged; and windows for any shape of it."""
 
     def plan(target: str = "qaic", **asked: Any) -> Any:
@@ -347,7 +347,7 @@ def test_programs_of_fixed_sizes_are_told_those_of_pictures(built: tuple[Package
         plan("ort", image_size=("20x33",))
 
 
-def test_run_answers_about_a_picture(
+def test_run_generates_for_an_image(
     talking: Package, photo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = ["--prompt", "<image> w3 w4", "--image", str(photo), "--generation-len", "4", "--json"]
@@ -365,7 +365,7 @@ def test_run_answers_about_a_picture(
 
 
 @pytest.mark.parametrize("built", ["llava"], indirect=True)
-def test_qefficients_commands_answer_about_a_picture(
+def test_qefficients_commands_generate_for_an_image(
     built: tuple[Package, Path],
     photo: Path,
     tmp_path: Path,
@@ -436,11 +436,11 @@ def test_the_guides_snippet_runs_with_one_changed_line(
     assert len(names["info"].generated_ids[0]) == 8
 
 
-def test_inspect_says_how_to_ask_about_a_picture(talking: Package) -> None:
+def test_inspect_prints_a_command_with_an_image(talking: Package) -> None:
     assert "--image photo.png --chat --prompt 'What is this?'" in describe(talking)
 
 
-def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
+def test_images_and_placeholders_are_counted(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
     for prompt, images in (("w3", [photo]), ("<image> w3", []), ("<image> w3", [photo, photo])):
         with pytest.raises(GenerationError, match=r"places for images.*'<image>'.*--chat"):
@@ -450,7 +450,7 @@ def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) ->
 
 
 @pytest.mark.parametrize("size", [(1, 1), (300, 2)])
-def test_pictures_of_any_shape_are_answered_or_refused(
+def test_images_of_any_shape_are_encoded_or_refused(
     talking: Package, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     Image.new("RGB", size, "red").save(tmp_path / "odd.png")
@@ -485,7 +485,7 @@ def test_what_was_prepared_wrongly_is_refused_before_it_runs(
 
 
 @pytest.mark.parametrize("built", ["llava"], indirect=True)
-def test_one_picture_needs_no_list(talking: Package, photo: Path) -> None:
+def test_one_image_needs_no_list(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
     told = {"generation_len": 2}
     (wanted,) = session.generate("<image> w3", images=[photo], **told)
@@ -498,7 +498,7 @@ def test_one_picture_needs_no_list(talking: Package, photo: Path) -> None:
         session.generate(["<image>", "<image>"], images=photo)
 
 
-def test_a_truncated_picture_is_refused(talking: Package, photo: Path) -> None:
+def test_a_truncated_image_is_refused(talking: Package, photo: Path) -> None:
     photo.write_bytes(photo.read_bytes()[:200])
     session: Any = open_session(talking, threads=1)
     with pytest.raises(MediaError, match="Cannot read"):
@@ -510,7 +510,7 @@ def chat(url: str) -> ChatRequest:
     return ChatRequest(model="m", messages=[{"role": "user", "content": parts}], max_tokens=4)  # type: ignore[list-item]
 
 
-def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) -> None:
+def test_a_server_takes_images_as_data_alone(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
     data = "data:image/png;base64," + base64.b64encode(photo.read_bytes()).decode()
     (request,) = chat_requests(session, chat(data))
@@ -527,7 +527,7 @@ def test_a_server_takes_pictures_as_data_alone(talking: Package, photo: Path) ->
         chat_requests(session, chat("data:image/png;base64,AAAA"))
 
 
-def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
+def test_a_server_fetches_images_from_allowed_hosts(
     talking: Package, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = open_session(talking, threads=1)
@@ -565,7 +565,7 @@ def seen(
     return found
 
 
-def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
+def test_a_call_does_not_split_an_image_that_must_be_whole() -> None:
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
     assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
     spans = seen(tokens, 3, 2, whole="image")
@@ -573,7 +573,7 @@ def test_a_call_does_not_end_within_a_picture_that_must_be_whole() -> None:
     assert spans.end(1, 3) == 4  # the picture itself, however long
 
 
-def test_a_prompt_that_sees_itself_is_one_call_and_nobody_elses_beginning() -> None:
+def test_a_bidirectional_prompt_is_one_call_and_no_shared_prefix() -> None:
     """States of its first tokens hold what its last ones say: only the same prompt has the same."""
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
     spans = seen(tokens, 3, 2, whole="prompt", prompt=8)
@@ -595,7 +595,7 @@ def test_validation_does_not_cut_what_must_be_whole() -> None:
     assert found == [("prefill", 0, 4), ("decode", 4, 5)]
 
 
-def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
+def test_rotary_positions_continue_from_the_larger_side_of_an_image() -> None:
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
     spans = arrange([1, *[9] * 6, 2], [9], [picture], axes=3)
     assert spans is not None
@@ -607,7 +607,7 @@ def test_rotary_positions_go_on_from_the_larger_side_of_a_picture() -> None:
     ]
 
 
-def test_pictures_are_told_apart_by_place_and_pixels() -> None:
+def test_images_are_distinguished_by_position_and_pixels() -> None:
     spans = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
     assert [spans.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
     assert spans.name(0, 1) == b""

@@ -48,7 +48,7 @@ def packed(content: Any) -> bytes:
     return gzip.compress(json.dumps(content).encode(), mtime=0)
 
 
-def test_index_says_the_same_after_it_was_written_and_read() -> None:
+def test_index_is_unchanged_by_writing_and_reading() -> None:
     proved = replace(ENTRY, proof="Computes Hugging Face's model.")
     index = Index().with_entry(proved).with_entry(OTHER)
     index = index.with_notice(ENTRY.path, Notice("superseded", "wrong pooling", OTHER.path))
@@ -258,7 +258,7 @@ def test_index_of_ten_thousand_packages_takes_a_megabyte_in_small_files() -> Non
     assert found == {entry.path: entry for entry in entries}
 
 
-def test_entry_says_what_its_package_is(tmp_path: Path) -> None:
+def test_entry_describes_its_package(tmp_path: Path) -> None:
     package = make(tmp_path / "package", ctx_len=2048)
     entry = entry_of(package)
     assert entry.path == package_path(package.manifest)

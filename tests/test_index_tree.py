@@ -56,7 +56,7 @@ PACKAGES = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(PACKAGES, st.integers(1, 6), st.integers(1, 9), st.data())
-def test_split_index_says_what_the_plain_list_says(
+def test_split_index_equals_the_plain_list(
     entries: list[Entry], most: int, bits: int, data: st.DataObject
 ) -> None:
     known = [entry.path for entry in entries]
@@ -114,7 +114,7 @@ def test_packages_of_one_model_stay_in_one_file(small_leaves: None) -> None:
     assert both.with_notice(entry_of(2).path, None) is both
 
 
-def test_a_model_id_of_any_text_is_asked_for(small_leaves: None) -> None:
+def test_a_model_id_may_be_any_text(small_leaves: None) -> None:
     assert index_of([entry_of(1), entry_of(2)]).of_model("\udcff") == ()
 
 
@@ -161,7 +161,7 @@ def test_a_file_of_an_index_is_fetched_and_checked_once(
     assert len(read) == len(ENTRIES) + 1
 
 
-def test_offline_the_models_are_known_that_were_asked_for(
+def test_offline_the_requested_models_are_available(
     place: Place, small_leaves: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.put(files_of(index_of(ENTRIES)))

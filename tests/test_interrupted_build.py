@@ -157,7 +157,9 @@ def test_killed_before_every_single_change_of_the_store(
 
 # --- SIGINT ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stage", [pytest.param("graph", marks=pytest.mark.full), "weights"])
-def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage: str) -> None:
+def test_an_interrupted_command_cleans_up_and_reports_it(
+    models: Models, home: Path, stage: str
+) -> None:
     if stage == "weights":
         models.trace(models.large, home)
     before = files_below(home / "graphs")

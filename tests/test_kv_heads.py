@@ -66,7 +66,7 @@ def repeat(model: Any, wide: Any) -> dict[str, Array]:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.sampled(4)
-def test_a_decoder_answers_the_same_or_says_why_not(name: str) -> None:
+def test_a_decoder_has_the_same_output_or_a_reason(name: str) -> None:
     case = parity.all_cases()[name]
     config, heads = case.config, asked_of(case.config)
     refused = refusal(name, config)
@@ -88,7 +88,7 @@ def test_a_decoder_answers_the_same_or_says_why_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["phi3-base", "doge-base", "zaya-base", "jetmoe-base"])
-def test_weights_show_what_a_recipe_says_of_them(name: str) -> None:
+def test_weights_agree_with_the_fields_of_their_recipe(name: str) -> None:
     case = parity.all_cases()[name]
     heads = 2 * case.config["num_key_value_heads"]
     model, wide = (
@@ -199,7 +199,7 @@ def test_what_cannot_be_repeated_is_refused_with_the_reason(
 # --- builds --------------------------------------------------------------------------------------
 
 
-def test_a_package_says_how_many_it_has(models: Models, home: Path) -> None:
+def test_a_package_records_its_number_of_kv_heads(models: Models, home: Path) -> None:
     plain = models.build(models.llama, home, weights="int4")
     package = models.build(models.llama, home, weights="int4", kv_heads=4)
     assert package.manifest["spec"]["task"]["kv_heads"] == 4

@@ -157,7 +157,7 @@ def test_a_layer_that_differs_has_a_kind_of_its_own(name: str) -> None:
     ],
     ids=["tensor", "number", "array", "partial", "config", "lambda", "set"],
 )
-def test_values_of_one_class_are_told_apart(one: Any, other: Any) -> None:
+def test_values_of_one_class_are_distinguished(one: Any, other: Any) -> None:
     """The first and the last layer are alike, so only the signature can show the one between."""
     model = meta("llama-base", num_hidden_layers=3)
     for layer, value in zip(model.model.layers, (one, other, one), strict=True):

@@ -323,7 +323,7 @@ def asks_for_a_model_type(node: ast.AST) -> bool:
     return False
 
 
-def test_core_never_asks_which_model_it_has() -> None:
+def test_core_never_compares_a_model_type() -> None:
     wrong = nodes_of(CORE_SOURCES, asks_for_a_model_type)
     assert not wrong, "What core must know about a model is a field of its recipe."
 

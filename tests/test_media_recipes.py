@@ -335,7 +335,7 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
     assert mentioned(Lfm2Vl().prompt_layout, picture) == expected
 
 
-def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
+def test_a_text_that_is_no_token_is_a_placeholder_of_an_image(tmp_path: Path) -> None:
     """As processors replace it, before they make tokens; and tokens around a picture are not for users to write."""
     case = parity.all_cases()["ovis2-base"]
     subject = parity.Subject(case.config, recipe_for(case.config))
@@ -385,7 +385,7 @@ def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
         session.reader.look(found[0])
 
 
-def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
+def test_tiles_of_another_size_belong_to_their_images() -> None:
     """As processors return them; what one of several pictures is answers as it does alone."""
     case = parity.all_cases()["deepseek_ocr2-base"]
     made = image_processor(case.tiny.image_processor)
@@ -494,7 +494,7 @@ def opened(name: str) -> tuple[MediaTextSession, parity.Subject]:
     return session_of(case, subject), subject
 
 
-def test_a_second_picture_behind_a_call_of_text_alone_has_its_own_rows() -> None:
+def test_a_second_image_after_a_call_of_text_has_its_own_features() -> None:
     """QEfficient counts rows from 0 again after such a call, and has one count for all rows of a batch."""
     session, subject = opened("llava-base")
     one, second = shown_to(session)[:2]
@@ -515,7 +515,7 @@ def test_a_second_picture_behind_a_call_of_text_alone_has_its_own_rows() -> None
         assert relative_errors(right, mistaken).max() > 1e-3
 
 
-def test_tokens_of_a_gemma_3_picture_see_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_a_gemma_3_image_attend_to_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """QEfficient has them see what is before them alone."""
     session, subject = opened("gemma3-base")
     (one,) = shown_to(session)[:1]
@@ -656,13 +656,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ["Gemma4ImageProcessor", "PaddleOCRVLImageProcessor"])
-def test_narrow_pictures_are_prepared_bit_for_bit(name: str) -> None:
-    test_pictures_are_prepared_bit_for_bit(name, (2, 180))
+def test_narrow_images_are_processed_bit_for_bit(name: str) -> None:
+    test_images_are_processed_bit_for_bit(name, (2, 180))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56)])
-def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> None:
+def test_images_are_processed_bit_for_bit(name: str, size: tuple[int, int]) -> None:
     """As transformers' PIL backend does, where QEfficient stretches a picture first, to one size."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
@@ -695,7 +695,7 @@ BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
+def test_images_are_shrunk_to_the_size_of_a_program(name: str) -> None:
     """By settings that transformers' own processor has, which makes the same of a picture."""
     most, settings = BOUNDED[name]
     pixels = np.random.default_rng(0).integers(0, 256, (97, 60, 3), np.uint8)
@@ -829,7 +829,7 @@ WRITTEN: dict[
 
 
 @pytest.mark.parametrize("case", WRITTEN)
-def test_pictures_are_written_as_transformers_processors_write_them(
+def test_placeholders_equal_those_of_transformers_processors(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pixtral's asks for torchvision, for a function that is not called here.

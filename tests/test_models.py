@@ -155,7 +155,7 @@ def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> N
     ],
     ids=["now", "refused", "older target", "older exporter", "older recipe"],
 )
-def test_a_verdict_of_an_older_graph_is_told_apart(
+def test_a_verdict_of_an_older_graph_is_distinguished(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     llama = registry.find_recipe("llama")
@@ -168,7 +168,7 @@ def test_a_verdict_of_an_older_graph_is_told_apart(
     assert known_models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
 
 
-def test_what_rejected_drafts_left_behind_is_told_by_recipe(tmp_path: Path) -> None:
+def test_states_after_rejected_drafts_depend_on_the_recipe(tmp_path: Path) -> None:
     """If a model differs: put its states back, see `tests/rejecting.py`, and run `scripts/reject_drafts`."""
     known = json.loads(known_models.speculation_evidence().read_bytes())["models"]
     assert {one["verdict"] for one in known.values()} == {"agrees"}
@@ -271,7 +271,7 @@ def test_a_declared_model_is_as_far_as_its_recipe(
     ],
     ids=str,
 )
-def test_evidence_says_what_was_run(
+def test_evidence_records_what_was_run(
     records: list[tuple[str, str]], status: str, tmp_path: Path
 ) -> None:
     found = known_models.list_models(write(tmp_path, [LLAMA], evidence(*records)))

@@ -154,7 +154,7 @@ def test_parts_of_idefics_2_stand_between_tokens(prompt: str, tmp_path: Path) ->
     assert list(made.prompt) == right["input_ids"][0].tolist()
 
 
-def test_minimax_m3_writes_tokens_around_a_picture(tmp_path: Path) -> None:
+def test_minimax_m3_has_tokens_around_an_image(tmp_path: Path) -> None:
     session = opened("minimax_m3_vl", tmp_path)
     kind: Any = transformers.models.minimax_m3_vl.processing_minimax_m3_vl.MiniMaxM3VLProcessor
     theirs = SimpleNamespace(

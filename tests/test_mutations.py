@@ -81,7 +81,7 @@ class _Known:
     num_experts = 3
 
 
-def test_only_fields_that_the_class_knows_are_counted() -> None:
+def test_only_fields_of_the_class_are_counted() -> None:
     config = _Known()
     assert sparse_layers(config) == 2
     config.mlp_only_layers = [1]  # type: ignore[attr-defined]

@@ -139,7 +139,7 @@ NUMBERS = {"dtype": "int64", "shape": ["batch_size", 1]}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_it_has_no_place_for_is_said(
+def test_unsupported_manifests_are_described_with_a_reason(
     change: dict[str, Any], reason: str, packages: dict[str, Package], tmp_path: Path
 ) -> None:
     package = packages["fp32"]
@@ -156,7 +156,7 @@ def test_what_it_has_no_place_for_is_said(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_package_without_the_file_is_said_to_have_none(packages: dict[str, Package]) -> None:
+def test_a_package_without_the_file_is_reported(packages: dict[str, Package]) -> None:
     package = packages["fp32"]
     without = [one for one in package.manifest["files"] if one["path"] != genai.CONFIG]
     manifest = {**package.manifest, "files": without}

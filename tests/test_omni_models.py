@@ -232,7 +232,7 @@ def test_answers_about_videos_are_those_of_generate(
     assert said["token_ids"] == expected[0][: len(said["token_ids"])]
 
 
-def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
+def test_the_audio_track_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
     session: Any = open_session(built[0], threads=1)
     given = {"pixel_values_videos": [], "video_grid_thw": [], "input_features": []}
     words = r"the video has input_features, its audio.*use_audio_in_video"
@@ -241,7 +241,7 @@ def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> Non
 
 
 @pytest.mark.parametrize("name", ["Qwen2_5Omni", "Qwen3OmniMoe"])
-def test_steps_are_when_the_model_says(name: str) -> None:
+def test_steps_have_the_interval_of_the_model(name: str) -> None:
     """At whole positions, to which one of the two models cuts others off; those of the other are refused."""
     images = find_recipe({"Qwen2_5Omni": "qwen2_5_omni"}.get(name, "qwen3_omni_moe")).images
     assert isinstance(images, QwenVideo)
@@ -279,7 +279,7 @@ def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:
 
 
 @pytest.mark.parametrize("name", ["input_features", "pixel_values_videos"])
-def test_sounds_and_videos_beside_pictures_are_refused(name: str) -> None:
+def test_audio_and_videos_beside_images_are_refused(name: str) -> None:
     """As transformers' processor prepares those of one prompt, or the sound of a video."""
     given: Any = {"input_ids": [[1, 203, 2]], name: np.zeros((1, 8, 20))}
     session: Any = None

@@ -641,7 +641,9 @@ def test_held_mask(rows: list[list[int]], held: list[list[int]], window: int) ->
         (lambda b, h, q, k: (k <= q) & (k != 0), None),
     ],
 )
-def test_masks_of_transformers_are_told_apart(mask: Callable[..., Any], window: int | None) -> None:
+def test_masks_of_transformers_are_distinguished(
+    mask: Callable[..., Any], window: int | None
+) -> None:
     assert causal_window(mask) == window
 
 

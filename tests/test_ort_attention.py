@@ -92,9 +92,7 @@ def test_attentions_of_awkward_sizes_do_not(name: str, ways: dict[str, int]) -> 
         ("apertus-base", "rotary_interleaved", {0}),
     ],
 )
-def test_what_is_special_is_told_to_the_kernel(
-    name: str, attribute: str, expected: set[Any]
-) -> None:
+def test_special_attributes_reach_the_kernel(name: str, attribute: str, expected: set[Any]) -> None:
     model = parity.subject(name).lower("fp32").model
     assert {node.attributes[attribute].value for node in natives(model)} == expected
 

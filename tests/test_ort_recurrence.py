@@ -131,7 +131,7 @@ ROWS = st.lists(st.tuples(st.sampled_from([0, 9]), st.integers(0, 4)), min_size=
     by_column=st.booleans(),
     delta=st.booleans(),
 )
-def test_a_recurrence_is_what_its_body_says(
+def test_a_recurrence_equals_its_body(
     rows: list[tuple[int, int]],
     seq: int,
     groups: int,
@@ -169,7 +169,7 @@ def test_a_recurrence_is_what_its_body_says(
     np.testing.assert_array_equal(found[1][idle], feeds["past"][idle])
 
 
-def test_a_row_that_starts_sees_nothing_of_an_earlier_request() -> None:
+def test_a_new_request_reads_no_state_of_an_earlier_one() -> None:
     """Not even of one that overflowed."""
     session, _ = recurrence("LinearRecurrence", 2, 1, True)
     feeds = {
@@ -253,7 +253,7 @@ def convolution(
 )
 @some
 @given(rows=ROWS)
-def test_a_convolution_is_what_its_body_says(
+def test_a_convolution_equals_its_body(
     width: int, steps: str, native: bool, rows: list[tuple[int, int]]
 ) -> None:
     seq = max(1, *(count for _, count in rows))

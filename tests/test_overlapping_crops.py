@@ -101,7 +101,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.usefixtures("torchvision")
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56), (8, 200), (378, 500)])
-def test_pictures_are_prepared_bit_for_bit(size: tuple[int, int], settings: dict[str, Any]) -> None:
+def test_images_are_processed_bit_for_bit(size: tuple[int, int], settings: dict[str, Any]) -> None:
     """Two of them, the rows of which count the patches of both; and each by itself, taken apart again."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     both = [pixels, np.ascontiguousarray(pixels.transpose(1, 0, 2))]
@@ -126,7 +126,7 @@ def test_pictures_are_prepared_bit_for_bit(size: tuple[int, int], settings: dict
         {"resample": 3},
     ],
 )
-def test_settings_that_nobody_has_are_refused(settings: dict[str, Any]) -> None:
+def test_unknown_settings_are_refused(settings: dict[str, Any]) -> None:
     given = {"size": {"height": 20, "width": 20}, "patch_size": 4, **settings}
     processor = image_processor({"image_processor_type": "Molmo2ImageProcessor", **given})
     with pytest.raises(CheckpointError, match=r"Expected .*Correct the processor's JSON"):
@@ -143,7 +143,7 @@ def test_settings_that_nobody_has_are_refused(settings: dict[str, Any]) -> None:
         {"use_single_crop_start_token": False},
     ],
 )
-def test_pictures_are_written_as_by_transformers(said: dict[str, Any]) -> None:
+def test_placeholders_equal_those_of_transformers(said: dict[str, Any]) -> None:
     usual = {"image_use_col_tokens": True, "use_single_crop_col_tokens": None}
     told = SimpleNamespace(**{**usual, "use_single_crop_start_token": True, **said})
     grids = np.array([[2, 2, 3, 1]])
@@ -202,7 +202,7 @@ def session() -> ImageTextToTextSession:
 PICTURE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
 
 
-def test_all_tokens_of_pictures_see_one_another_in_one_call(
+def test_all_image_tokens_attend_to_each_other_in_one_call(
     session: ImageTextToTextSession,
 ) -> None:
     """As transformers' processor tells them: rows, and what stands among and around them."""
@@ -221,7 +221,7 @@ def test_all_tokens_of_pictures_see_one_another_in_one_call(
     assert spans.end(2, 10) == len(tokens) - 1
 
 
-def test_states_of_pictures_are_nobody_elses(session: ImageTextToTextSession) -> None:
+def test_states_of_images_are_not_shared(session: ImageTextToTextSession) -> None:
     """Those of the first hold what the second is, and what stands between; what comes before them does not."""
     texts = ("w1 <|image|> w2 <|image|> w4", "w1 <|image|> w3 <|image|> w4")
     shown = [PICTURE, PICTURE]
@@ -240,12 +240,12 @@ def test_prompts_begin_as_transformers_begins_them(session: ImageTextToTextSessi
     assert [*session.request("w1", chat=True, images=[PICTURE]).prompt[:2]] == [5, 258]
 
 
-def test_tokens_around_pictures_are_not_for_users_to_write(session: ImageTextToTextSession) -> None:
+def test_tokens_around_images_are_refused_in_prompts(session: ImageTextToTextSession) -> None:
     with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around images"):
         session.request("<|image|> w2 <im_col>", images=[PICTURE])
 
 
-def test_a_picture_without_settings_of_a_processor_is_noise(
+def test_without_processor_settings_an_image_is_noise(
     session: ImageTextToTextSession,
 ) -> None:
     made = noise(session, (2, 2), np.random.default_rng(0))

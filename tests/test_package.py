@@ -44,7 +44,7 @@ def rewrite(package: Package, change: Callable[[Json], None]) -> None:
 # --- opening and reading -------------------------------------------------------------------------
 
 
-def test_package_tells_what_it_is(package: Package) -> None:
+def test_package_describes_itself(package: Package) -> None:
     opened = Package.open(package.path)
     assert opened == package
     assert (opened.name, opened.task, opened.model_type) == ("org/tiny", "text-generation", "llama")
@@ -461,7 +461,7 @@ def test_dollar_is_the_end_of_the_text(valid: Json) -> None:
 # --- describing ----------------------------------------------------------------------------------
 
 
-def test_description_says_everything(package: Package) -> None:
+def test_description_is_complete(package: Package) -> None:
     text = describe(package)
     for part in (
         "org/tiny: text-generation (llama) for target ort",

@@ -397,7 +397,7 @@ main (int64[1] window_ids, float[3] other) => (float[1, 3] y)
 }"""
 
 
-def test_angles_of_a_window_of_sound_are_looked_up_by_its_number() -> None:
+def test_angles_of_an_audio_window_are_selected_by_its_number() -> None:
     model, whole = (ir.from_onnx_text(_WINDOWS) for _ in range(2))
     assert position_tables.tabulate(model.graph, 50) == 1
     assert [one.op_type for one in model.graph if one.op_type in ("Cos", "Sin")] == ["Sin"]
@@ -506,7 +506,7 @@ def stored(name: str) -> ir.Value:
     return made
 
 
-def test_nodes_tell_the_layer_that_they_were_inlined_from() -> None:
+def test_nodes_record_the_layer_that_they_were_inlined_from() -> None:
     x, weights = (
         value("x", shape=[None, 4]),
         [stored(f"model.layers.{i}.up.weight") for i in (0, 1)],
@@ -535,7 +535,7 @@ def test_nodes_tell_the_layer_that_they_were_inlined_from() -> None:
     ]
 
 
-def test_without_functions_weights_tell_the_layer() -> None:
+def test_without_functions_weights_determine_the_layer() -> None:
     x = value("x", shape=[None, 4])
     names = ["embed.weight", "h.0.up.weight", "h.1.up.weight", "norm.weight"]
     weights, nodes = [stored(name) for name in names], []

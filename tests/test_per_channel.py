@@ -110,7 +110,7 @@ def test_values_are_within_half_a_step(
     assert (error <= step / 2 * (1 + 1e-5)).all()
 
 
-def test_its_format_says_what_it_is() -> None:
+def test_its_format_is_recorded() -> None:
     assert W8A8.per_channel
     assert W8A8.in_words == "int8, per-channel"
     assert not any(one.per_channel for one in (Format(), Format(bits=16), format_of("int8")))
@@ -194,7 +194,7 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         (None, False),
     ],
 )
-def test_a_processor_without_vnni_is_asked_for_exact_products(
+def test_a_processor_without_vnni_computes_exact_products(
     flags: str | None,
     sums: bool,
     described: Path,

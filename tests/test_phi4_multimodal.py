@@ -96,7 +96,7 @@ def theirs(pixels: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
         ((480, 640), LARGE),
     ],
 )
-def test_pictures_are_prepared_as_transformers_does(
+def test_images_are_processed_as_by_transformers(
     size: tuple[int, int], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, but for the whole picture, whose interpolation in float32 depends on the processor that computes."""
@@ -126,7 +126,7 @@ def test_numbers_are_interpolated_as_pytorch_does(new: tuple[int, int]) -> None:
     np.testing.assert_allclose(resize_numbers(numbers, *new), right, atol=3e-6, rtol=0)
 
 
-def test_narrow_pictures_are_refused() -> None:
+def test_narrow_images_are_refused() -> None:
     process = image_processor({"image_processor_type": "Phi4MultimodalImageProcessor", **SMALL})
     with pytest.raises(MediaError, match="would become one of 112 x 3"):
         process([np.zeros((10, 300, 3), np.uint8)])
@@ -207,7 +207,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 
 @pytest.mark.full
-def test_a_package_that_sees_answers_as_generate(
+def test_a_vision_package_equals_generate(
     tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
@@ -232,7 +232,7 @@ def test_a_package_that_sees_answers_as_generate(
 
 
 @pytest.mark.full
-def test_a_package_that_hears_answers_as_generate(
+def test_an_audio_package_equals_generate(
     tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second is cut, as it is longer than the encoder reads at once, and the last part filled up."""
@@ -254,7 +254,7 @@ def test_a_package_that_hears_answers_as_generate(
         assert found["token_ids"] == tiny.answer("speech-lora", text, **shown)
 
 
-def test_a_package_that_sees_and_hears_answers_as_generate(
+def test_a_vision_and_audio_package_equals_generate(
     tiny: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In both orders; a sound that a prompt without pictures has is another one, and is refused."""
@@ -290,7 +290,7 @@ def test_a_package_that_sees_and_hears_answers_as_generate(
 
 
 @pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 50_001])
-def test_features_of_sounds_are_those_of_transformers(samples: int) -> None:
+def test_audio_features_equal_transformers(samples: int) -> None:
     given = sound(samples, samples / RATE)
     extractor = Phi4MultimodalFeatureExtractor()
     made = find(extractor.to_dict()).compute(given)
@@ -298,7 +298,7 @@ def test_features_of_sounds_are_those_of_transformers(samples: int) -> None:
     np.testing.assert_allclose(made, right, atol=2e-5, rtol=0)
 
 
-def test_pictures_of_a_processor_are_taken_apart() -> None:
+def test_images_of_a_processor_are_separated() -> None:
     given = {
         "image_pixel_values": np.zeros((2, 3, 3, 4, 4)),
         "image_sizes": np.array([[4, 8], [4, 4]]),

@@ -399,9 +399,7 @@ def test_a_package_that_is_wrong_is_not_kept(
     assert Store(home).lookup(plan.build_key) is None
 
 
-def test_a_pooling_that_was_asked_for_is_what_the_reference_does(
-    models: Models, home: Path
-) -> None:
+def test_a_requested_pooling_equals_the_reference(models: Models, home: Path) -> None:
     built = qeff_zoo.build(models.bert, seq_lens=(16, 48), pooling="cls", normalize=True)
 
     assert built.validated == "checkpoint"
@@ -582,7 +580,7 @@ def test_the_api_lists_recipes() -> None:
     }
 
 
-def test_the_manifest_says_what_was_asked_and_what_came_of_it(models: Models, home: Path) -> None:
+def test_the_manifest_records_options_and_results(models: Models, home: Path) -> None:
     models.trace(models.llama, home)
     built = qeff_zoo.build(models.llama, validate=False, ctx_len=48, weights="int8")
 

@@ -74,7 +74,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_are_those_that_hugging_face_sees(kind: str, tmp_path: Path) -> None:
+def test_pixels_equal_those_of_hugging_face(kind: str, tmp_path: Path) -> None:
     """Of a file as `load_image` reads it, which drops alpha; of an image as processors convert it."""
     data = KINDS[kind]()
     (tmp_path / "any.name").write_bytes(data)
@@ -146,7 +146,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_picture_is_refused(what: str) -> None:
+def test_a_file_that_is_no_image_is_refused(what: str) -> None:
     """Before it is decoded where it is too large; no warning of another library, and nothing of ours, stands in it."""
     given, message = WRONG[what]
     with warnings.catch_warnings(record=True) as told:
@@ -158,7 +158,7 @@ def test_what_is_no_picture_is_refused(what: str) -> None:
     assert "[Errno" not in str(found.value)
 
 
-def test_one_pixel_is_a_picture() -> None:
+def test_one_pixel_is_an_image() -> None:
     found = read_image(written(Image.new("RGB", (1, 1), (1, 2, 3))))
     assert found.tolist() == [[[1, 2, 3]]]
     with pytest.raises(MediaError, match="Expected at most 90"):

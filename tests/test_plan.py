@@ -142,7 +142,7 @@ def test_a_batch_size_turns_slots_off(opened: Open) -> None:
     assert plan.programs[0].variant == {}
 
 
-def test_positions_shorten_what_nobody_asked_for(opened: Open) -> None:
+def test_positions_shorten_default_lengths(opened: Open) -> None:
     plan = resolve(opened(max_position_embeddings=100), Request(), WEIGHTS)
     fields = chosen(plan)
     assert fields["shape.ctx_len"] == (100, "derived: 100 positions")
@@ -322,7 +322,7 @@ def test_who_chooses_the_task(
     assert bool(plan.programs[0].shape.seq_lens) == (task != "text-generation")
 
 
-def test_the_last_token_is_pooled_where_the_checkpoint_says_so(opened: Open) -> None:
+def test_the_last_token_is_pooled_by_the_checkpoints_setting(opened: Open) -> None:
     plan = resolve(opened(QWEN3, POOLING_OF_LAST), Request(), WEIGHTS)
     assert plan.spec["task"] == {
         "name": "feature-extraction",
@@ -370,7 +370,7 @@ def test_pooling_comes_from_the_files_beside_the_checkpoint(opened: Open) -> Non
     assert chosen(plan)["task.normalize"] == (False, "user")
 
 
-def test_latents_are_expanded_where_that_is_asked_for(opened: Open) -> None:
+def test_latents_are_expanded_on_request(opened: Open) -> None:
     tiny = find_recipe("minicpm3").tiny[0].config
     checkpoint = opened(
         {**tiny, "model_type": "minicpm3", "architectures": ["MiniCPM3ForCausalLM"]}
@@ -724,7 +724,9 @@ def test_what_is_checked_before_weights_are_hashed_is_the_plan(opened: Open) -> 
 # --- targets and programs ------------------------------------------------------------------------
 
 
-def test_a_target_takes_what_it_says(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_accepts_its_declared_options(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fewer = replace(targets.find("ort"), name="other", weights=("fp32",))
     monkeypatch.setattr(targets, "find", lambda name: fewer)
     (problem,) = problems(opened(), weights="int8")
@@ -800,7 +802,7 @@ def test_golden_build_keys(opened: Open) -> None:
     } == GOLDEN
 
 
-def test_key_says_nothing_of_the_machine(opened: Open, tmp_path: Path) -> None:
+def test_key_is_independent_of_the_machine(opened: Open, tmp_path: Path) -> None:
     first = opened()
     plan = resolve(first, Request(), WEIGHTS)
     moved = tmp_path / "another" / "place"
@@ -981,7 +983,7 @@ def test_a_plan_cannot_be_changed(opened: Open) -> None:
         ({"quant_method": "awq", "bits": 4}, ""),
     ],
 )
-def test_small_floats_are_said_to_be_rounded(
+def test_rounding_of_small_floats_is_reported(
     opened: Open, config: Mapping[str, Any], said: str
 ) -> None:
     checkpoint = opened({**LLAMA, "quantization_config": config})

@@ -116,7 +116,7 @@ def test_whom_a_pin_is_for(given: str | None, scope: str | None) -> None:
     assert scope_of(given) == scope
 
 
-def test_the_environment_is_said_to_win(
+def test_precedence_of_the_environment_is_reported(
     config: Path,
     pairs: list[KeyPair],
     monkeypatch: pytest.MonkeyPatch,

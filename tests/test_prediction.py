@@ -118,7 +118,7 @@ def test_errors_of_htp_are_those_of_its_simulator(
     assert 0.5 <= (predicted.mean_distance / simulated.mean_distance) ** 0.5 <= 2
 
 
-def test_the_answer_says_what_it_rests_on(printed: tuple[dict[str, Any], Path]) -> None:
+def test_the_prediction_lists_its_assumptions(printed: tuple[dict[str, Any], Path]) -> None:
     answer, plot = printed
 
     assert "mean KL <= 0.02" in answer["thresholds"]

@@ -387,7 +387,7 @@ def test_kept_weights_stay_in_float32_and_so_does_what_reads_them() -> None:
     assert not kept.keeps("w_bias")
 
 
-def test_weights_are_rounded_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_rounded_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(device, "round_trip", lambda *a: asked.append(a) or round_trip(*a))
     model = graph(

@@ -469,7 +469,7 @@ def spoilt(path: Path) -> Iterator[bytes]:
     yield os.urandom(200)
 
 
-def test_a_damaged_file_is_not_used_and_a_word_said(
+def test_a_damaged_file_is_ignored_with_a_warning(
     packages: dict[str, Package], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = answers(on_disk(packages["llama"], folder))
@@ -486,7 +486,7 @@ def test_a_damaged_file_is_not_used_and_a_word_said(
         assert {path.name for path in files_of(folder)} == written
 
 
-def test_a_foreign_file_is_not_used_and_a_word_said(
+def test_a_foreign_file_is_ignored_with_a_warning(
     packages: dict[str, Package], folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = answers(on_disk(packages["llama"], folder))
@@ -506,7 +506,7 @@ def test_a_foreign_file_is_not_used_and_a_word_said(
     assert answers(on_disk(packages["llama"], folder)) == first
 
 
-def test_states_of_another_kind_are_told_apart(folder: Path) -> None:
+def test_states_of_another_kind_are_distinguished(folder: Path) -> None:
     key, states = b"k" * 32, {"a": np.arange(6, dtype=np.float32).reshape(1, 3, 2)}
     files = StateFiles(folder, {"package": "one", "versions": {"x": None}})
     assert files.write(key, states)

@@ -85,7 +85,7 @@ def test_labels_are_those_of_the_published_tokenizer(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", [name for name, one in FACTS.items() if one.get("prompts")])
-def test_prompts_and_sounds_are_those_of_the_published_processor(name: str) -> None:
+def test_prompts_and_audio_equal_the_published_processor(name: str) -> None:
     session, facts = session_of(name), FACTS[name]
     theirs = processors.load(subject(name).folder / "checkpoint")
     for prompt in facts["prompts"]:

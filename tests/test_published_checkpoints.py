@@ -122,7 +122,7 @@ def test_a_config_of_quantization_beside_floats(home: Path, llama: Path) -> None
     assert package.validated == "checkpoint"
 
 
-def test_every_method_that_transformers_knows_is_read_or_refused_with_advice() -> None:
+def test_every_method_of_transformers_is_read_or_refused_with_advice() -> None:
     known = {
         name.removesuffix("_4bit").removesuffix("_8bit")
         for name in AUTO_QUANTIZATION_CONFIG_MAPPING

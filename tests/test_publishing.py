@@ -418,7 +418,7 @@ def test_a_pull_request_needs_a_repository(make_package: Make, alice: LocalHub) 
     assert writes(alice) == []
 
 
-def test_somebody_must_be_signed_in(
+def test_a_login_is_required(
     make_package: Make, alice: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
@@ -500,7 +500,7 @@ def test_a_build_is_published(
     assert json.loads(capsys.readouterr().out)["published"] == f"hf://{REPO}"
 
 
-def test_an_index_is_seen_by_readers(make_package: Make) -> None:
+def test_an_index_is_visible_to_readers(make_package: Make) -> None:
     package = make_package()
     go(package)
     snapshot = open_remote(f"hf://{REPO}").snapshot()

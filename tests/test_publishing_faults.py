@@ -207,7 +207,7 @@ def test_another_publisher_commits_in_between(make_package: Make, alice: LocalHu
     assert alice.requests("/commit/main", "POST")[-2].status == 412
 
 
-def test_somebody_edits_the_card_in_between(make_package: Make, alice: LocalHub) -> None:
+def test_the_card_is_edited_in_between(make_package: Make, alice: LocalHub) -> None:
     go(make_package(1024))
 
     def edit() -> None:

@@ -93,7 +93,7 @@ def test_a_proved_package_may_go(tmp_path: Path) -> None:
     assert objected(tmp_path) == []
 
 
-def test_every_byte_is_read_and_told(tmp_path: Path) -> None:
+def test_every_byte_is_read_and_reported(tmp_path: Path) -> None:
     package, told = package_builder.fill(tmp_path), []
     objections(package, told.append)
     assert sum(told) == package.size
@@ -191,7 +191,7 @@ def test_a_secret_in_the_manifest_is_found(tmp_path: Path) -> None:
     assert "hunter2" not in only
 
 
-def test_everything_that_forbids_it_is_said_at_once(
+def test_all_obstacles_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(package_builder.FILES, "config.json", SECRETS["aws"][0].encode())
@@ -225,7 +225,7 @@ def test_an_open_source_of_an_open_model_is_for_everyone(hub: LocalHub, stated: 
         ("My own", "'My own'"),
     ],
 )
-def test_other_licences_are_not_and_nobody_is_asked(
+def test_other_licences_are_not_and_there_is_no_question(
     hub: LocalHub, stated: str | None, reason: str
 ) -> None:
     licence = licence_of(manifest(license=stated), check_gate=True)

@@ -98,7 +98,7 @@ def test_a_better_proved_package_replaces_the_one_here(zoo: LocalHub, published:
     assert is_same(pulled.package, published)
 
 
-def test_progress_is_told_in_bytes(zoo: LocalHub, published: Package) -> None:
+def test_progress_is_reported_in_bytes(zoo: LocalHub, published: Package) -> None:
     @dataclass
     class Told:
         total: int = 0
@@ -205,7 +205,7 @@ def test_a_manifest_that_was_changed_is_refused_unread(
     assert is_clean(home)
 
 
-def test_trust_is_asked_before_the_manifest_is_parsed(
+def test_trust_is_checked_before_the_manifest_is_parsed(
     zoo: LocalHub, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> list[str]:
@@ -228,7 +228,7 @@ def test_a_package_in_the_store_is_trusted_no_more_than_now(
     assert "not signed" in warning
 
 
-def test_that_nobody_is_pinned_is_said_once(zoo: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pins_are_reported_once(zoo: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")
     (warning,) = pull().warnings
     assert "No signer is pinned for hf://" in warning
@@ -295,7 +295,7 @@ def test_a_manifest_may_not_fill_the_memory(
     "lie", [{"axes": {"target": "ort", "weights": "fp32"}}, {"model": "org/other"}, {"validated": "device"},
             {"size": 7}, {"revision": "f" * 40}], ids=lambda lie: next(iter(lie)),
 )  # fmt: skip
-def test_an_index_that_does_not_tell_the_truth_is_refused(
+def test_a_false_index_is_refused(
     hub: LocalHub, published: Package, home: Path, lie: dict[str, Any]
 ) -> None:
     index = Index().with_entry(replace(entry_of(published), **lie))
@@ -375,7 +375,7 @@ def test_copies_for_users_are_real_copies(
 # --- room ------------------------------------------------------------------------------------------
 
 
-def test_too_little_room_is_noticed_before_any_file_is_asked_for(
+def test_lack_of_room_is_noticed_before_any_download(
     zoo: LocalHub, published: Package, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = shutil.disk_usage(home.parent)._replace(free=published.size - 1)
@@ -572,7 +572,7 @@ def test_what_became_known_is_shown(
         (["pull", "--locked", "no-such.lock"], 1, "Cannot read the lock"),
     ],
 )
-def test_errors_say_what_to_do(
+def test_errors_have_advice(
     hub: LocalHub, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, message: str
 ) -> None:
     _, err = command(*argv, capsys=capsys, code=code)
@@ -632,7 +632,7 @@ def test_progress_of_what_load_pulls_is_shown_to_a_person(
     assert re.search(r"\rpull +100%", capsys.readouterr().err)
 
 
-def test_pull_asks_the_remote_that_is_named(
+def test_pull_reads_the_named_remote(
     configured: LocalHub, published: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     longer = make(tmp_path / "longer", ctx_len=8192)

@@ -138,7 +138,7 @@ def test_an_encoder_retains_nothing() -> None:
 
 
 @pytest.mark.parametrize("spelling", SPELLED)
-def test_every_choice_is_said_as_the_compiler_spells_it(spelling: str) -> None:
+def test_every_option_has_the_spelling_of_the_compiler(spelling: str) -> None:
     option = OPTIONS[SPELLED[spelling]]
     values = {bool: True, int: 3, str: "ai200", tuple[str, ...]: ("Add",)}
     words = command.arguments(program(**{option.name: values[option.kind]}), "graph")
@@ -171,7 +171,7 @@ def test_flags_that_no_choice_has(flags: tuple[str, ...], problem: str | None) -
 
 
 @given(draw.lists(draw.text(max_size=30), max_size=4))
-def test_what_passes_as_a_flag_is_one_word_that_nothing_else_says(flags: list[str]) -> None:
+def test_a_compiler_flag_is_one_word_without_a_flag_of_its_own(flags: list[str]) -> None:
     if bad_flags(tuple(flags)):
         return
     words = command.arguments(program(compiler_flag=tuple(flags)), "graph")
@@ -181,7 +181,7 @@ def test_what_passes_as_a_flag_is_one_word_that_nothing_else_says(flags: list[st
     assert all(word.isprintable() for word in words)
 
 
-def test_the_compiler_is_where_the_variable_or_the_sdk_says(tmp_path: Path) -> None:
+def test_the_compiler_is_located_by_the_variable_or_the_sdk(tmp_path: Path) -> None:
     assert sdk.compiler({}, tmp_path) is None
     older = compiler(tmp_path / "exec", "qaic-exec")
     assert sdk.compiler({}, tmp_path) == older
@@ -191,7 +191,7 @@ def test_the_compiler_is_where_the_variable_or_the_sdk_says(tmp_path: Path) -> N
     assert sdk.compiler({sdk.COMPILER_VARIABLE: "/nowhere/qaic-compile"}, tmp_path) is None
 
 
-def test_where_no_compiler_was_found_is_said(tmp_path: Path) -> None:
+def test_searched_places_of_the_compiler_are_reported(tmp_path: Path) -> None:
     assert sdk.lacking({}, tmp_path) == f"there is no qaic-compile in {str(tmp_path / 'exec')!r}"
     named = {sdk.COMPILER_VARIABLE: "/no/where"}
     assert sdk.lacking(named, tmp_path) == "QAIC_COMPILE is '/no/where', which is no program"
@@ -285,7 +285,7 @@ def chain(domain: str, name: str, count: int) -> ir.Function:
     return ir.Function(domain, name, graph=graph, attributes=[])
 
 
-def test_names_are_those_that_the_compiler_sees() -> None:
+def test_names_are_those_of_the_compiler() -> None:
     functions = [
         chain("zoo", "Small", 99), chain("zoo", "Large", 100),
         chain("com.qti.aisw.onnx", "CustomRMSNorm", 3),
@@ -478,7 +478,9 @@ def test_a_failed_compile_leaves_no_qpc(prepare: Prepare, script: Script) -> Non
     assert script(folder).returncode == 0  # once that is mended
 
 
-def test_the_older_compiler_is_told_so(prepare: Prepare, script: Script, tmp_path: Path) -> None:
+def test_the_older_compiler_gets_its_own_options(
+    prepare: Prepare, script: Script, tmp_path: Path
+) -> None:
     folder = prepare()
     older = compiler(tmp_path / "old", "qaic-exec")
     done = script(folder, **{sdk.COMPILER_VARIABLE: str(older)})
@@ -636,7 +638,7 @@ def test_a_qpc_of_another_graph_is_refused(
         Package.open(compiled)
 
 
-def test_a_qpc_that_says_nothing_is_taken_unchecked(
+def test_a_qpc_without_a_record_is_accepted_unchecked(
     compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved = shutil.copytree(compiled / "qpc", tmp_path / "elsewhere")
@@ -852,7 +854,7 @@ def node(model: onnx.ModelProto, kind: str) -> Any:
     ],
 )  # fmt: skip
 @pytest.mark.sampled(3)
-def test_the_stub_sees_what_is_wrong(
+def test_the_stub_reports_errors(
     prepare: Prepare, script: Script, damage: Callable[[Path], None], message: str
 ) -> None:
     import re

@@ -259,7 +259,7 @@ def test_what_is_not_made_zero_shows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [parity.STATES["growing"], parity.STATES["recurrent"]])
-def test_states_that_are_handed_over_have_the_names_that_vllm_qaic_knows(name: str) -> None:
+def test_transferred_states_have_the_names_of_vllm_qaic(name: str) -> None:
     plain, apart = (
         lowered(name, shape=replace(SHAPE, decode_only=apart)).model.graph
         for apart in (False, True)

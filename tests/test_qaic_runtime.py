@@ -249,7 +249,7 @@ def test_slices_are_of_one_state_each() -> None:
 @pytest.mark.parametrize(
     ("precision", "listed"), [("mxint8", True), ("float16", False)], ids=["mxint8", "hidden"]
 )
-def test_states_that_nobody_can_read_are_not_handed_over(
+def test_unreadable_states_are_not_transferred(
     precision: str, listed: bool, tmp_path: Path
 ) -> None:
     custom_io = dict.fromkeys(("past_key.0", "past_key.0_RetainedState"), precision)
@@ -447,7 +447,7 @@ def test_the_first_free_cards_are_taken_and_given_back(rt: Any, tmp_path: Path) 
     assert rt.said == []
 
 
-def test_a_closed_program_says_so(tmp_path: Path) -> None:
+def test_a_closed_program_is_refused(tmp_path: Path) -> None:
     program = open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
     program.close()
     program.close()
@@ -522,7 +522,7 @@ def test_without_a_card_there_is_a_sentence(
         open_program(toy_package(tmp_path / "p", sizes={}), "decoder")
 
 
-def test_a_type_that_nobody_knows_is_refused_unless_it_stays_on_the_card(
+def test_an_unknown_type_is_refused_unless_it_stays_on_the_card(
     rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(rt._KINDS, "float32", 99)
@@ -593,7 +593,7 @@ def test_calls_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("ExecObj", "waitForCompletion", "run"),
     ],
 )
-def test_what_a_card_fails_at_reaches_who_asked(
+def test_a_failure_of_a_card_reaches_the_caller(
     owner: str, method: str, what: str, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))

@@ -286,7 +286,7 @@ SEEING: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", SEEING)
 @pytest.mark.sampled(3)
-def test_a_model_that_sees_answers_as_hugging_face_does(
+def test_a_vision_language_model_equals_hugging_face(
     case: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     model_type, sizes = SEEING[case]
@@ -364,7 +364,7 @@ def same_first_calls(
         }
 
 
-def test_one_program_that_sees_has_the_names_of_qefficient(
+def test_one_vision_program_has_the_names_of_qefficient(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And whether a call of its sizes depends on pictures is known when it is compiled: one of one token does not."""
@@ -429,7 +429,7 @@ def test_one_program_is_refused_where_it_could_not_read(
         pipeline.make_plan(str(source), request)
 
 
-def test_programs_of_models_that_hear_have_the_names_of_qefficient(
+def test_programs_of_audio_models_have_the_names_of_qefficient(
     prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     _, folder = prepare_media("qwen2_audio", batch_size=2)

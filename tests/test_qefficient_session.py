@@ -86,7 +86,9 @@ def states_of(session: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("slots", [False, True], ids=["row", "slots"])
-def test_it_generates_what_the_model_says(slots: bool, module: ModuleType, tmp_path: Path) -> None:
+def test_it_generates_the_tokens_of_the_model(
+    slots: bool, module: ModuleType, tmp_path: Path
+) -> None:
     sizes = SIZES["slots"] if slots else SIZES["one row"]
     session = module.QAICInferenceSession(qpc(tmp_path / "p", **sizes), device_ids=[0])
     session.skip_buffers(states_of(session))

@@ -125,7 +125,7 @@ def test_several_programs_have_files_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("words", ["--log_level debug", "--log_level=debug"])
-def test_a_level_of_the_log_is_said_once(words: str) -> None:
+def test_a_log_level_is_given_once(words: str) -> None:
     said = config(context_binary_generator_args_extension=words)
     found = command.generator(program(qnn_config=said), "graph")
     assert found[-len(words.split()) :] == words.split()
@@ -139,7 +139,7 @@ IMMUTABLE = [(key, name) for key, names in qnn_config.IMMUTABLE.items() for name
 
 @pytest.mark.parametrize(("key", "name"), IMMUTABLE)
 @pytest.mark.parametrize("form", ["{} x", "--other 1 {}=x", "{}"])
-def test_what_a_build_says_is_refused_by_name(key: str, name: str, form: str) -> None:
+def test_arguments_of_a_build_are_refused_by_name(key: str, name: str, form: str) -> None:
     found = qnn_config.problems({"qnn_config": config(**{key: form.format(name)})})
     assert f"--qnn-config: {key} has {name!r}, but {name}" in found[0]
 
@@ -171,14 +171,14 @@ def test_what_a_build_says_is_refused_by_name(key: str, name: str, form: str) ->
         ({"converter_args_extension": '--x "y"'}, "neither quotes nor backslashes"),
     ],
 )  # fmt: skip
-def test_what_a_file_may_say(said: dict[str, Any], problem: str | None) -> None:
+def test_allowed_keys_of_a_file(said: dict[str, Any], problem: str | None) -> None:
     found = qnn_config.problems({"mos": 4, "qnn_config": config(**said)})
     assert len(found) == bool(problem), found
     assert not problem or problem in found[0]
 
 
 @given(draw.text(max_size=60), draw.sampled_from([name for _, name in IMMUTABLE]))
-def test_what_passes_says_nothing_again(text: str, name: str) -> None:
+def test_accepted_arguments_are_not_repeated(text: str, name: str) -> None:
     for words in (text, f"{text} {name}", f"{text} {name[:-1]}=x"):
         said = {"qnn_config": config(**dict.fromkeys(qnn_config.IMMUTABLE, words))}
         if qnn_config.problems(said):
@@ -273,7 +273,7 @@ def test_the_sizes_of_all_specializations() -> None:
     }
 
 
-def test_formats_of_states_are_said_in_every_graph() -> None:
+def test_formats_of_states_are_set_in_every_graph() -> None:
     graphs = configs.graph_names(SPECIALIZATIONS)
     assert graphs == ["model_configuration_1", "model_configuration_2"]
     assert configs.graph_names(SPECIALIZATIONS[:1]) == ["model"]
@@ -285,7 +285,7 @@ def test_formats_of_states_are_said_in_every_graph() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_file_says_comes_before_what_is_usual() -> None:
+def test_values_of_the_file_precede_defaults() -> None:
     said = {"compiler_stat_level": 70, "compiler_more": "x"}
     options = {**USUAL, "num_cores": 14, "mos": 2, "mxfp6_matmul": True}
     found = json.loads(configs.backend(options, said, ["model"], "t.json", retains=False))
@@ -296,7 +296,7 @@ def test_what_the_file_says_comes_before_what_is_usual() -> None:
     }  # fmt: skip
 
 
-def test_every_choice_is_said_somewhere_and_documented() -> None:
+def test_every_option_is_used_and_documented() -> None:
     elsewhere = {"num_devices", "mxint8_kv_cache", "qnn_config"}
     ours = {name for name, one in OPTIONS.items() if "qnn-aic" in one.targets}
     assert ours == {*SPELLED.values()} | elsewhere
@@ -315,7 +315,7 @@ def test_slices_are_on_every_device() -> None:
 # --- the SDK -----------------------------------------------------------------------------------
 
 
-def test_the_sdk_is_where_the_variable_says(root: Path, tmp_path: Path) -> None:
+def test_the_sdk_is_located_by_the_variable(root: Path, tmp_path: Path) -> None:
     environment = {sdk.VARIABLE: str(root)}
     assert sdk.lacking(environment) is None
     assert sdk.installed(environment) == "2.51.0.260929"
@@ -491,7 +491,7 @@ def in_file(name: str, old: str, new: str) -> Callable[[Path], None]:
     ],
 )  # fmt: skip
 @pytest.mark.sampled(3)
-def test_the_stub_sees_what_is_wrong(
+def test_the_stub_reports_errors(
     prepare: Prepare,
     script: Script,
     monkeypatch: pytest.MonkeyPatch,

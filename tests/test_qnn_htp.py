@@ -443,7 +443,7 @@ def test_another_version_of_the_compiler_is_refused(
         (1, "odd", "ended with 1. .* It said: odd"),
     ],
 )
-def test_a_compile_that_fails_says_why(
+def test_a_failed_compilation_reports_its_reason(
     code: int, said: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess([], code, "", said)

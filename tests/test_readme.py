@@ -83,7 +83,7 @@ def test_python_runs(workplace: Path) -> None:
 
 
 @pytest.mark.xdist_group("readme")
-def test_pictures_are_recognized_and_compared(workplace: Path) -> None:
+def test_images_are_recognized_and_compared(workplace: Path) -> None:
     printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "images.py")], workplace)
     assert re.search(r"sunset.png: \w+ 0\.\d{3}", printed)
     assert re.search(r"cosine of sunset.png and sunset.jpg: (0\.9\d\d|1\.000)", printed)

@@ -199,7 +199,7 @@ def test_another_wheel_is_refused(tmp_path: Path) -> None:
         wheels.fetch(Wheel("c", "1.0", "00"), tmp_path)
 
 
-def test_without_a_network_it_says_which_wheel_to_bring(
+def test_without_a_network_the_required_wheel_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("PIP_FIND_LINKS", "PIP_CONFIG_FILE"):

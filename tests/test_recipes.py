@@ -101,7 +101,7 @@ def test_recipe_is_well_formed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
+def test_recipe_file_is_short_and_names_its_checkpoints(name: str) -> None:
     source = source_of(name)
     lines = source.splitlines()
     assert len(lines) - len(lines_for_tiny_configs(source)) <= 40
@@ -369,7 +369,7 @@ def decoder(request: pytest.FixtureRequest) -> Subject:
     return parity.subject(request.param)
 
 
-def test_a_recipe_knows_whether_its_cache_grows(decoder: Subject) -> None:
+def test_a_recipe_declares_whether_its_cache_grows(decoder: Subject) -> None:
     grows = any(state.grows for state in decoder.states)
     assert decoder.recipe.retains_context == grows
 
@@ -540,7 +540,7 @@ LATENT = grouped(["deepseek_v3-base", *(["deepseek_v32-base"] if parity.EVERY el
 @pytest.mark.parametrize("scenario", ["chunked", "padded_batch", "decode", "slots"])
 @pytest.mark.parametrize("name", LATENT)
 @pytest.mark.sampled(2)
-def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> None:
+def test_latent_attention_retains_the_requested_states(name: str, scenario: str) -> None:
     """Latents by default; every head's keys and values where that is chosen."""
     subject = parity.subject(name)
     slots = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN

@@ -373,7 +373,7 @@ def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
 
 
 # --- left sides --------------------------------------------------------------------------------------------
-def test_manifests_of_before_say_it_by_the_block_of_activations() -> None:
+def test_older_manifests_have_a_block_of_activations() -> None:
     assert Numerics.from_dict({"matrices": [], "activation_block": 32}).int8_activations
     assert not Numerics.from_dict({"matrices": [], "activation_block": None}).int8_activations
     assert Numerics.from_dict(Numerics(int8_activations=True).as_dict()).int8_activations
@@ -503,7 +503,7 @@ def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dic
     ],
     ids=["floats", "dequantized", "stored", "some rounded again", "rounded again"],
 )
-def test_a_record_says_what_a_package_was_compared_with(
+def test_a_record_names_the_reference(
     storage: str, numerics: Numerics, quantization: str | None, compared: list[str]
 ) -> None:
     found = judges_of(storage, numerics, quantization)
@@ -532,7 +532,7 @@ def test_a_record_says_what_a_package_was_compared_with(
         ),
     ],
 )
-def test_a_record_says_which_stored_schemes_are_not_applied(
+def test_a_record_lists_schemes_that_are_not_applied(
     config: dict[str, Any], left_out: list[str]
 ) -> None:
     assert reference_formats.left_out(config) == left_out

@@ -262,7 +262,7 @@ def test_a_broken_recipe_is_loud(write: Write, how: str) -> None:
     assert find_recipe("llama").model_type == "llama"
 
 
-def test_a_file_without_its_recipe_says_what_it_must_define(write: Write) -> None:
+def test_a_file_without_a_recipe_is_refused_with_advice(write: Write) -> None:
     file = write("broken", "from .llama import RECIPE")
     with pytest.raises(TypeError) as caught:
         find_recipe("broken")

@@ -64,7 +64,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
     thread.join()
 
 
-def test_a_picture_is_fetched_through_a_few_redirects(server: tuple[str, list[str]]) -> None:
+def test_an_image_is_fetched_through_a_few_redirects(server: tuple[str, list[str]]) -> None:
     url, _ = server
     assert fetch_media(f"{url}/photo.png") == PICTURE
     assert fetch_media(f"{url}/to/{url}/to//photo.png") == PICTURE
@@ -91,7 +91,7 @@ def test_what_is_not_fetched(
 @pytest.mark.parametrize(
     "url", ["ftp://host/a.png", "http://", "http:///a.png", "http://a b/", "https://h/\n", "http://h:0/", "http://[1/"]
 )  # fmt: skip
-def test_what_is_no_url_of_a_picture(url: str) -> None:
+def test_invalid_urls_of_images(url: str) -> None:
     with pytest.raises(MediaError, match="Expected https://HOST/PATH"):
         fetch_media(url)
 
@@ -145,7 +145,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     return asked
 
 
-def test_a_host_is_looked_up_once_and_asked_at_that_address(
+def test_a_host_is_resolved_once_and_requested_at_that_address(
     server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second look-up could give another address, which nobody has checked."""
@@ -165,13 +165,13 @@ def test_a_host_is_looked_up_once_and_asked_at_that_address(
      "::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "::127.0.0.1", "2002:7f00:1::", "64:ff9b::10.0.0.1",
      "64:ff9b:1::10.0.0.1"],
 )  # fmt: skip
-def test_private_addresses_are_not_asked(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_addresses_are_not_requested(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch, address)
     with pytest.raises(MediaError, match="is at a private address"):
         fetch_media("https://pictures.example/a.png", hosts=["pictures.example"])
 
 
-def test_addresses_that_others_can_reach_are_asked() -> None:
+def test_public_addresses_are_requested() -> None:
     """Those of IPv4, as a network of IPv6 alone writes them, too."""
     for address in ("8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8"):
         assert fetching._is_public(address)
@@ -186,7 +186,7 @@ def test_redirects_take_no_time_of_their_own(
         fetch_media(f"{server[0]}/loop", ImageLimits(seconds=10))
 
 
-def test_only_hosts_that_are_named_are_asked(
+def test_only_allowed_hosts_are_requested(
     server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, _ = server

@@ -134,7 +134,7 @@ def test_file_that_is_too_large_or_absent_is_refused(place: Place, no_waiting: N
         assert not caught.value.retryable
 
 
-def test_newer_index_is_seen_and_older_one_refused(place: Place) -> None:
+def test_newer_index_is_used_and_older_one_refused(place: Place) -> None:
     place.put({INDEX_NAME: encode(INDEX)})
     place.remote.snapshot()
     place.put({INDEX_NAME: encode(NEWER)})
@@ -164,7 +164,7 @@ def test_index_that_is_too_large_is_not_read_to_its_end(
         place.remote.snapshot()
 
 
-def test_offline_the_index_seen_last_is_used_without_a_socket(
+def test_offline_the_latest_index_is_used_without_a_socket(
     place: Place, monkeypatch: pytest.MonkeyPatch, no_sockets: list[str]
 ) -> None:
     monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
@@ -283,7 +283,7 @@ def test_private_repository_looks_absent_without_a_token(hub: LocalHub, home: Pa
     assert open_remote("hf://alice/zoo").snapshot() is None
 
 
-def test_gated_repository_says_what_to_do(hub: LocalHub, home: Path) -> None:
+def test_gated_repository_is_refused_with_advice(hub: LocalHub, home: Path) -> None:
     hub.commit("alice/zoo", {INDEX_NAME: encode(INDEX)})
     hub.models["alice/zoo"].gated = True
     with pytest.raises(RemoteError, match="accept the terms") as caught:
@@ -418,7 +418,7 @@ def test_renamed_repository_is_followed_with_the_token(alice: LocalHub, home: Pa
     assert snapshot.index == INDEX
 
 
-def test_unreachable_server_is_said_in_our_words(
+def test_unreachable_server_is_a_remote_error(
     home: Path, no_waiting: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RemoteError, match="Expected a server that answers") as caught:
@@ -502,7 +502,7 @@ def test_name_cannot_lead_out_of_a_template(monkeypatch: pytest.MonkeyPatch) -> 
     assert urls(configured_remotes("a/../../etc")) == ["https://mirror.example/zoo/a/..%2F..%2Fetc"]
 
 
-def test_what_the_settings_say_is_read_only_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_remotes_of_the_settings_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QEFF_ZOO_STORES", "ro+hf://my-zoo/{org}--{name} hf://acme/zoo")
     assert is_read_only("hf://my-zoo/org--model")
     assert is_read_only("hf://my-zoo/org--model/")

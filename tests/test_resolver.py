@@ -100,7 +100,7 @@ def numbers(candidates: Iterable[Candidate]) -> list[int]:
         ("options", (1, 2), [2, 1], "options is 2,1, asked for 1,2"),
     ],
 )
-def test_what_will_do_in_place_of_what_was_asked(
+def test_acceptable_packages_in_place_of_the_requested_one(
     axis: str, asked: Any, found: Any, reason: str | None
 ) -> None:
     assert axes.refusal(axis, asked, found) == reason
@@ -289,7 +289,7 @@ def test_tool_of_another_version_is_in_the_way(wanted: str, reason: str | None) 
     )  # what is not here cannot be compared
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_values_are_reported() -> None:
     needs, tested = {"onnxruntime": ">=1.31"}, {"onnxruntime": "1.31.1+cpu", "compiler": "3"}
     assert list(doubts(needs, tested, {"onnxruntime": "1.31.1"}.get)) == []
     assert list(doubts(needs, tested, {"onnxruntime": "1.32.0"}.get)) == [
@@ -465,7 +465,7 @@ def test_repository_of_the_model_itself_comes_last(
     assert [one.entry.axes["ctx_len"] for one in resolve("org/tiny").candidates] == [8192]
 
 
-def test_remote_of_several_models_asks_for_one(
+def test_remote_of_several_models_requires_one(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
     url = write_remote(tmp_path / "zoo", package, of_other(tmp_path / "other"))
@@ -501,7 +501,7 @@ def of_other(folder: Path) -> Package:
     return make(folder, spec=made_from({**SOURCE, "model_id": "org/other"}))
 
 
-def test_key_says_which_of_several_models(
+def test_key_selects_one_of_several_models(
     stores: Callable[..., None], hub: LocalHub, tmp_path: Path, package: Package
 ) -> None:
     other = of_other(tmp_path / "other")
@@ -570,7 +570,7 @@ def test_what_a_remote_has_is_listed(
     assert "has packages of 2 models: org/other, org/tiny." in capsys.readouterr().err
 
 
-def test_remote_without_packages_or_index_says_so(
+def test_remote_without_packages_or_index_is_reported(
     stores: Callable[..., None], hub: LocalHub, tmp_path: Path, no_waiting: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -621,7 +621,7 @@ def test_nothing_that_will_do_can_be_built_or_not(
         require(found)
 
 
-def test_key_that_nobody_has_is_not_built(
+def test_unknown_key_is_not_built(
     stores: Callable[..., None], tmp_path: Path, package: Package
 ) -> None:
     stores(write_remote(tmp_path / "zoo", package))
@@ -778,7 +778,7 @@ def test_yank_and_its_undoing_reach_who_resolves(
         (["KEY", "--reason", "x", "--superseded-by", "KEY"], "by itself"),
     ],
 )
-def test_yank_that_says_nothing_sensible_is_refused(
+def test_yank_without_a_valid_reason_is_refused(
     stores: Callable[..., None], tmp_path: Path, package: Package, capsys: pytest.CaptureFixture[str],
     arguments: list[str], problem: str,
 ) -> None:  # fmt: skip

@@ -128,7 +128,9 @@ def test_a_call_copies_no_cache(built: dict[str, Package]) -> None:
     assert grown < size / 3
 
 
-def test_what_a_row_held_before_is_never_seen(sessions: dict[str, TextGenerationSession]) -> None:
+def test_earlier_states_of_a_slot_are_never_read(
+    sessions: dict[str, TextGenerationSession],
+) -> None:
     session = sessions["rows"]
     clean = session.generate(PROMPTS[:3], generation_len=LENGTH)
     for state in session.decoder.states.values():
@@ -146,7 +148,7 @@ def test_the_last_call_of_a_shorter_prompt_has_its_logits(
     assert together == [session.generate([prompt], generation_len=3)[0] for prompt in uneven]
 
 
-def test_padding_is_run_only_where_it_is_asked_for(
+def test_padding_is_run_only_on_request(
     sessions: dict[str, TextGenerationSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes: list[tuple[int, int]] = []
@@ -172,7 +174,7 @@ def test_a_package_without_prefill_decodes_its_prompts() -> None:
     assert (sizes.prefill_seq_len, sizes.rows, sizes.ctx_len) == (1, 4, 48)
 
 
-def test_available_memory_is_what_the_system_says() -> None:
+def test_available_memory_is_that_of_the_system() -> None:
     available = available_memory()
     assert available is not None
     assert 0 < available <= psutil.virtual_memory().total
@@ -477,7 +479,7 @@ def test_a_template_is_found_wherever_it_is_kept(tmp_path: Path, form: str) -> N
     ],
     ids=["refuses", "syntax", "changes", "escapes"],
 )
-def test_a_template_that_fails_says_why(template: str, message: str) -> None:
+def test_a_failing_template_reports_its_reason(template: str, message: str) -> None:
     with pytest.raises(GenerationError, match=message):
         ChatTemplate(template, {}).render(MESSAGES)
 

@@ -49,7 +49,7 @@ def test_a_tensor_is_what_was_saved(sample: Path, name: str) -> None:
     assert found.tobytes() == saved.tobytes()
 
 
-def test_dtypes_that_numpy_lacks_are_seen_as_integers(sample: Path) -> None:
+def test_dtypes_that_numpy_lacks_are_viewed_as_integers(sample: Path) -> None:
     tensors = reader(sample)
     assert tensors.read("embed.weight").dtype == np.uint16
     assert tensors.read("quantized.weight").dtype == np.uint8

@@ -230,7 +230,7 @@ def test_drafts_export_and_agree(model_type: str, recipes: Path) -> None:
     agree(registry.find_recipe(model_type))
 
 
-def test_a_draft_that_does_not_run_says_so(
+def test_a_draft_recipe_that_does_not_run_is_reported(
     drafted: dict[str, scaffold.Proposal], tmp_path: Path
 ) -> None:
     assert all(len(proposal.notes) == 1 for proposal in drafted.values())
@@ -260,7 +260,7 @@ def test_a_draft_that_matches(drafted: dict[str, scaffold.Proposal], tmp_path: P
     assert (tmp_path / "starcoder2.py").read_text() == drafted["starcoder2"].text
 
 
-def test_a_recipe_that_does_not_match_says_where(tmp_path: Path) -> None:
+def test_a_recipe_that_does_not_match_reports_the_place(tmp_path: Path) -> None:
     """Gemma's norms store weight - 1; Llama's recipe drops that."""
     (tmp_path / "gemma.py").write_text(WRONG)
     trial = scaffold.try_out(tmp_path / "gemma.py")
@@ -270,7 +270,7 @@ def test_a_recipe_that_does_not_match_says_where(tmp_path: Path) -> None:
     assert any("decode" in line and "max_relative_error" in line for line in failed)
 
 
-def test_a_recipe_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
+def test_a_recipe_that_cannot_be_tried_reports_the_reason(tmp_path: Path) -> None:
     wrong = WRONG.replace('special="Not like this."', "transforms=()")
     (tmp_path / "gemma.py").write_text(wrong.replace("tiny=LLAMA.tiny[:1]", "tiny=()"))
     assert not scaffold.try_out(tmp_path / "gemma.py").passed

@@ -211,7 +211,7 @@ def test_rows_that_are_given_to_others_change_no_answer(
 
 
 @pytest.mark.parametrize(("rows", "length"), [(4, 4), (4, 70), (2, 30), (3, 4)])
-def test_whoever_asks_for_much_leaves_a_row_to_others(rows: int, length: int) -> None:
+def test_a_large_request_leaves_a_slot_to_others(rows: int, length: int) -> None:
     """A second client has its first token after two steps, and a third one too, where there are rows for them."""
     scheduler = scheduler_of(ToyDecoder(rows, CTX_LEN, 8))
     much = [

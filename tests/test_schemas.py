@@ -74,7 +74,7 @@ def test_compiled_schema_agrees_with_jsonschema(kind: str, tmp_path: Path) -> No
     assert 50 < refused < 150
 
 
-def test_every_schema_is_compiled_and_an_unknown_keyword_is_said() -> None:
+def test_every_schema_is_compiled_and_an_unknown_keyword_is_reported() -> None:
     for path in (manifest.SCHEMA, prepared._SCHEMA, index_files._SCHEMA):
         assert not schemas._compiled(path)([])
         assert [*schemas.violations(path, [])]

@@ -78,7 +78,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def test_git_tells_what_changed(tmp_path: Path) -> None:
+def test_changed_files_come_from_git(tmp_path: Path) -> None:
     git(tmp_path, "init")
     for name in ("same.py", "other.py"):
         (tmp_path / name).write_text("1\n")

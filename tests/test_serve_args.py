@@ -236,7 +236,7 @@ def test_drafts_of_a_second_model(tmp_path: Path) -> None:
     ("lengths", "spec"),
     [((128, 4), {}), ((128, 1), made_from(SOURCE, draft={"model_id": "org/tinier"}))],
 )
-def test_drafts_that_nobody_makes_or_checks(
+def test_drafts_without_a_maker_or_a_checker(
     lengths: tuple[int, ...], spec: dict[str, Any], tmp_path: Path
 ) -> None:
     package = compiled(

@@ -299,7 +299,7 @@ def test_a_streamed_chat_is_the_whole_one(client: openai.OpenAI) -> None:
     assert entries == whole.choices[0].logprobs.content
 
 
-def test_streams_count_tokens_when_asked(client: openai.OpenAI) -> None:
+def test_streams_count_tokens_on_request(client: openai.OpenAI) -> None:
     whole = complete(client, [PROMPT, PROMPT], n=2)
     chunks = list(
         complete(client, [PROMPT, PROMPT], n=2, stream=True, stream_options={"include_usage": True})
@@ -411,7 +411,9 @@ def test_the_server_answers_while_the_model_computes(
         paused.set()
 
 
-def test_a_full_queue_is_said_at_once(trained: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_is_reported_at_once(
+    trained: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session: Any = qeff_zoo.load(trained, threads=1)
     gate = pause(session, monkeypatch)
     with Engine(session, max_waiting=1) as engine, running(engine) as url, connect(url) as client:
@@ -433,7 +435,7 @@ def test_a_full_queue_is_said_at_once(trained: Package, monkeypatch: pytest.Monk
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_failure_tells_the_client_nothing(
+def test_a_failure_reveals_nothing_to_the_client(
     url: str,
     client: openai.OpenAI,
     engine: Engine,
@@ -471,7 +473,7 @@ def test_an_unexpected_failure_has_an_error_object(
 
 
 @pytest.mark.parametrize("patience", [TIMEOUT, 0])
-def test_the_end_waits_for_requests_or_tells_them(
+def test_shutdown_waits_for_requests_or_rejects_them(
     trained: Package, monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
     session: Any = qeff_zoo.load(trained, threads=1)
@@ -552,7 +554,7 @@ def test_embeddings(encoder_package: Package) -> None:
         assert figures(url)["prompt_tokens_total"] == 2 * found.usage.prompt_tokens + len(tokens[0])
 
 
-def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> None:
+def test_an_embedding_of_a_truncated_text_is_marked(encoder_package: Package) -> None:
     session: Any = qeff_zoo.load(encoder_package, threads=1)
     with (
         closing(EncoderQueue(session, max_waiting=4)) as queue,

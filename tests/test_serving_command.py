@@ -86,7 +86,7 @@ def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Pope
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int) -> None:
+def test_the_command_serves_until_a_signal(trained: Package, sent: int) -> None:
     """A stream that runs then is finished, and there is no traceback."""
     arguments = (trained.path, "--port", 0, "--threads", 1, "--json", "--model-name", MODEL)
     with command(*arguments, QEFF_ZOO_API_KEY=KEY) as process:
@@ -112,7 +112,7 @@ def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int)
     assert err == f"Serving {MODEL}, with a page at {page}; Ctrl-C ends it.\n"
 
 
-def test_a_second_signal_waits_for_nobody(trained: Package) -> None:
+def test_a_second_signal_ends_the_server_at_once(trained: Package) -> None:
     """One client has not sent all of its body, another one does not read what comes."""
     arguments = (trained.path, "--port", 0, "--threads", 1, "--shutdown-timeout", TIMEOUT * 2)
     with command(*arguments) as process, ExitStack() as clients:
@@ -142,7 +142,7 @@ def refuses(url: str) -> bool:
     return False
 
 
-def test_what_cannot_be_served_is_said_at_the_start(
+def test_unservable_packages_are_refused_at_the_start(
     trained: Package, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving.bind("127.0.0.1", 0) as taken:
@@ -223,7 +223,7 @@ def test_one_package_has_the_name_before_its_path(
     assert names == ["own", "given"]
 
 
-def test_pictures_are_fetched_from_the_hosts_of_the_flag(
+def test_images_are_fetched_from_the_hosts_of_the_flag(
     trained: Package,
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,

@@ -75,9 +75,7 @@ def test_file_that_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.Mo
         {"stores": [{"read_only": True}]}, " " * (2 << 20),
     ],
 )  # fmt: skip
-def test_settings_that_say_something_else_are_refused(
-    config: Callable[[Any], Path], content: Any
-) -> None:
+def test_contradicting_settings_are_refused(config: Callable[[Any], Path], content: Any) -> None:
     path = config(content)
     with pytest.raises(SettingsError, match="Cannot read the settings") as caught:
         settings()

@@ -223,7 +223,7 @@ def test_a_signature_taken_away(
     assert pull(MODEL).warnings == ("It is not signed: nothing proves who made it.",)
 
 
-def test_a_signature_that_the_index_speaks_of_and_nobody_has(zoo: LocalHub) -> None:
+def test_a_signature_in_the_index_that_does_not_exist(zoo: LocalHub) -> None:
     _, entry = listed(zoo)
     zoo.commit(REPO, {f"{entry.path}/{SIGNATURE_NAME}": None})
     refused(RemoteError, SIGNATURE_NAME)

@@ -137,7 +137,7 @@ def model(zoo: Zoo, name: str) -> Model:
 # --- content -----------------------------------------------------------------------------------------------------
 
 
-def test_cells_say_what_was_proved_and_by_what(zoo: Zoo) -> None:
+def test_cells_name_proof_and_means(zoo: Zoo) -> None:
     cells = {cell.target: cell for cell in model(zoo, "org/tiny").cells}
     assert (cells["ort"].state, cells["ort"].level) == ("proved", "checkpoint")
     assert (

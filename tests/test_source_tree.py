@@ -44,7 +44,7 @@ def checkout(tmp_path: Path) -> Path:
         ("qeff_zoo/one.pyc", False),
     ],
 )
-def test_changes_of_sources_are_seen(checkout: Path, name: str, dirty: bool) -> None:
+def test_changes_of_sources_are_detected(checkout: Path, name: str, dirty: bool) -> None:
     assert not has_uncommitted_changes(checkout)
     (checkout / name).write_text("changed")
     assert has_uncommitted_changes(checkout) is dirty

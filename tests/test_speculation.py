@@ -68,7 +68,7 @@ def test_each_is_there_for_every_compute_context() -> None:
         (2, 1, 1, "1"),
     ],
 )
-def test_fixed_shapes_return_the_logits_asked_for(
+def test_fixed_shapes_return_the_requested_logits(
     count: int, width: int, kept: int, chosen: str
 ) -> None:
     """A prompt's call is one of Prefill: the other calls return logits from the first token on."""
@@ -87,7 +87,7 @@ def test_fixed_shapes_return_the_logits_asked_for(
     assert shapes.together(starts, prefill=True, kept=kept) == [[*range(count)]]
 
 
-def test_fixed_shapes_say_what_is_too_many() -> None:
+def test_fixed_shapes_refuse_too_many_tokens() -> None:
     ids = np.zeros((1, 7), np.int64)
     inputs = {"input_ids": ids, "position_ids": ids, "num_logits_to_keep": np.zeros(7, np.int64)}
     with pytest.raises(GenerationError, match="1 x 7 tokens with logits after 7 of them"):

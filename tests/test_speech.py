@@ -212,7 +212,7 @@ def test_dropped_fact_of_a_speech_model_shows(fact: str) -> None:
 
 @pytest.mark.parametrize("groups", [4, 1], ids=["of each channel", "of all"])
 @pytest.mark.parametrize("length", [400_009, 1000, 9])
-def test_a_norm_over_a_long_sound_stays_within_float16(groups: int, length: int) -> None:
+def test_a_norm_over_long_audio_stays_within_float16(groups: int, length: int) -> None:
     torch.manual_seed(0)
     model = nn.Module()
     model.conv, model.norm = nn.Conv1d(1, 4, 1, 5), nn.GroupNorm(groups, 4)
@@ -407,7 +407,7 @@ def test_bench_measures_a_recording_or_noise(
         assert f"{idle} does not apply to automatic-speech" in capsys.readouterr().err
 
 
-def test_a_package_without_a_vocabulary_says_so(session: CtcSession) -> None:
+def test_a_package_without_a_vocabulary_is_refused(session: CtcSession) -> None:
     bare = CtcSession(session.folder, session._program)
     bare.labels = None
     with pytest.raises(GenerationError, match="no vocabulary"):
@@ -550,7 +550,7 @@ def test_a_vocabulary_without_a_blank_is_refused() -> None:
         CharacterLabels({"a": 0}, {})
 
 
-def test_the_example_says_what_it_read(
+def test_the_example_prints_its_input(
     package: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(__file__).parents[1] / "examples" / "speech.py"

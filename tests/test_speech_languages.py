@@ -153,7 +153,7 @@ def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> 
         SpeechTokens.read(tmp_path, asdict(speech), Tokenizer.find(tmp_path))
 
 
-def test_cohere_transcribe_knows_the_languages_of_its_processor() -> None:
+def test_cohere_transcribe_has_the_languages_of_its_processor() -> None:
     speech = find_recipe("cohere_asr").speech
     assert speech is not None
     assert {*speech.languages} == LANGUAGES_OF_COHERE

@@ -706,7 +706,7 @@ def test_a_model_of_one_language_takes_english_and_no_other(
     assert alone.beginning(None, None, times=True) == (START,)
 
 
-def test_older_packages_say_how_an_answer_begins(checkpoint: Path, tmp_path: Path) -> None:
+def test_older_packages_have_the_begin_tokens(checkpoint: Path, tmp_path: Path) -> None:
     said = {**TOKENS, "forced_decoder_ids": [[1, None], [2, TRANSCRIBE], [3, NO_TIMES]]}
     del said["prev_sot_token_id"]
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
@@ -875,7 +875,7 @@ def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     assert 1.9 < bench_case.transcribe_once(session, case, 0)["audio_s"] < 2.1
 
 
-def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
+def test_text_of_audio_of_any_length_equals_generate(whole: Any) -> None:
     """Three share two rows; each has the text that it has alone."""
     session, theirs = whole
     sounds = [voice(length, RATE, length) for length in (31_999, 5000, 17_123)]
@@ -891,7 +891,7 @@ def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
         ]
 
 
-def test_sounds_of_any_length_have_an_end(whole: Any) -> None:
+def test_audio_of_any_length_has_an_end(whole: Any) -> None:
     session, _ = whole
     for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
         (found,) = session.transcribe(sound)
@@ -908,7 +908,7 @@ def test_sounds_of_any_length_have_an_end(whole: Any) -> None:
         session.transcribe(stereo, language="de")
 
 
-def test_the_command_and_the_server_take_sounds_of_any_length(
+def test_the_command_and_the_server_take_audio_of_any_length(
     whole: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session, _ = whole
@@ -1143,7 +1143,7 @@ def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes
         assert caught.value.param == "language"
 
 
-def test_a_form_that_is_wrong_is_told_once(client: openai.OpenAI, wave: bytes) -> None:
+def test_an_error_of_a_form_has_one_advice(client: openai.OpenAI, wave: bytes) -> None:
     """What to do next is one thing, and sentences end once."""
 
     def told(**form: Any) -> str:
@@ -1188,7 +1188,7 @@ def test_the_guides_snippet_runs(
     assert capsys.readouterr().out.split() == [str(token) for token in tokens]
 
 
-def test_the_example_says_what_it_read(
+def test_the_example_prints_its_input(
     session: SpeechSeq2SeqSession,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -500,7 +500,7 @@ def test_gc_spares_what_a_process_uses(store: Store, how: str) -> None:
     assert len(store.gc(older_than=timedelta(days=7))) == 1
 
 
-def test_what_is_freed_is_what_nobody_else_has(store: Store, tmp_path: Path) -> None:
+def test_only_unshared_bytes_are_freed(store: Store, tmp_path: Path) -> None:
     package = build(store)
     size = sum(path.stat().st_size for path in package.path.rglob("*") if path.is_file())
     weights = package.file("weights")
@@ -777,9 +777,7 @@ def test_where_a_package_came_from_is_remembered_until_it_is_replaced(store: Sto
     [None, b"", b"{", b"[]", b"{}", b'{"built_here": false}', b'{"built_here": true, "url": ""}',
      b'{"url": 1, "path": "a", "manifest": "b", "signed": true}'],
 )  # fmt: skip
-def test_whose_package_it_is_nobody_knows_without_a_whole_note(
-    store: Store, note: bytes | None
-) -> None:
+def test_origin_is_unknown_without_a_complete_note(store: Store, note: bytes | None) -> None:
     path = build(store).path / "manifest.json.origin"
     assert store.is_built_here(KEY)
     path.unlink()

@@ -687,7 +687,7 @@ def test_scales_that_are_no_numbers_are_refused_before_anything_is_traced(
     assert kept(home) == []
 
 
-def test_plan_and_inspect_say_how_matrices_are_stored(
+def test_plan_and_inspect_print_storage_of_matrices(
     models: Models, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models.trace(models.llama, home)
@@ -788,7 +788,7 @@ def test_the_guides_list_the_formats_of_packages(
     assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8", "mxfp8"}
 
 
-def test_the_documentation_says_what_becomes_of_genuine_matrices() -> None:
+def test_the_documentation_lists_storage_of_genuine_matrices() -> None:
     text = (Path(__file__).parent.parent / "docs" / "quantization.md").read_text(encoding="utf-8")
     rows = {line for line in text.splitlines() if line.startswith("| `")}
     found = set()

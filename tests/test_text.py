@@ -272,7 +272,7 @@ def test_text_as_it_grows_is_the_text_of_all_tokens_without_the_spaces_that_are_
         assert grown == tokenizer.decode(ids, skip_special_tokens=True) == ours.decode(ids)
 
 
-def test_special_tokens_are_read_as_text_where_settings_say_so(tmp_path: Path) -> None:
+def test_special_tokens_are_read_as_text_by_a_setting(tmp_path: Path) -> None:
     form = published.qwen2()
     assert form.settings
     form.settings["split_special_tokens"] = True

@@ -265,7 +265,7 @@ def test_cards_write_what_generate_does(
         assert one.token_ids == generated(theirs, session.encode(text)), text
 
 
-def test_languages_are_told_by_code_or_name(session: Text2TextSession, theirs: Any) -> None:
+def test_languages_are_given_by_code_or_name(session: Text2TextSession, theirs: Any) -> None:
     told = session.generate(TEXTS[:1], language="fra", source_language="fra_Latn")[0]
     tokens = [FRENCH, 7, 9, 11, EOS]
     assert told.token_ids == generated(theirs, tokens, forced_bos_token_id=FRENCH)
@@ -355,7 +355,7 @@ def test_rules_of_words_are_those_of_transformers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rules.allowed(logits, [3], answer, limit=8), wanted[0])
 
 
-def test_where_nothing_says_how_to_begin(tmp_path: Path) -> None:
+def test_without_a_begin_token(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(GenerationError, match="no decoder_start_token_id"):
         LogitsProcessorSettings.read(tmp_path)

@@ -146,7 +146,7 @@ def test_gemma_3n_answers_as_transformers_processor_and_generate(
 
 
 @pytest.mark.requiring("timm")
-def test_a_sound_of_gemma_3n_has_its_rows_whatever_is_beside_it(
+def test_audio_features_of_gemma_3n_are_independent_of_other_inputs(
     gemma: tuple[Any, Any, Any],
 ) -> None:
     """Those that transformers makes of it alone, what fills them up included; one that is too long has none."""
@@ -252,7 +252,7 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
     ],
     ids=str,
 )
-def test_pictures_are_those_of_timm(size: tuple[int, int], told: dict[str, Any]) -> None:
+def test_images_equal_those_of_timm(size: tuple[int, int], told: dict[str, Any]) -> None:
     """Bit for bit."""
     told = {
         "input_size": [3, 64, 64],

@@ -131,7 +131,7 @@ def test_what_is_held_out_is_not_trained_on(vlm: ModuleType) -> None:
         assert {getattr(one, name) for one in kept} <= {getattr(one, name) for one in trained}
 
 
-def test_the_committed_checkpoint_is_small_and_as_good_as_its_card_says(vlm: ModuleType) -> None:
+def test_the_committed_checkpoint_is_small_and_as_accurate_as_in_its_card(vlm: ModuleType) -> None:
     assert sum(path.stat().st_size for path in CHECKPOINT.rglob("*") if path.is_file()) < 10_000_000
     model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT, dtype=torch.float32)
     right = vlm.held_out_right(model, AutoProcessor.from_pretrained(CHECKPOINT, backend="pil"), 0)
@@ -149,7 +149,7 @@ def test_the_package_was_compared_with_hugging_face(package: Package) -> None:
     assert {"prefill", "decode"} <= stages
 
 
-def test_it_answers_right_about_pictures_it_never_saw(
+def test_outputs_for_held_out_images_are_right(
     session: ImageTextToTextSession, vlm: ModuleType
 ) -> None:
     assert share_right(session, vlm) >= 0.95
@@ -181,7 +181,7 @@ def test_answers_are_those_of_transformers_generate(
         assert answer.token_ids == ids[inputs["input_ids"].shape[1] :].tolist()
 
 
-def test_requests_with_other_pictures_run_together(
+def test_requests_with_different_images_run_together(
     session: ImageTextToTextSession, vlm: ModuleType
 ) -> None:
     """Seven requests in four rows: each is answered as when it is alone."""
@@ -209,7 +209,7 @@ def test_requests_with_other_pictures_run_together(
     assert sum(right) >= len(told) - 1
 
 
-def test_a_second_question_about_a_picture_encodes_nothing(
+def test_a_second_question_about_an_image_encodes_nothing(
     package: Package, vlm: ModuleType
 ) -> None:
     """And what is kept of a prompt is not used for another picture, although the text is the same."""
@@ -267,7 +267,7 @@ def test_what_a_package_does_not_read_is_refused_by_name(session: ImageTextToTex
         session.generate("What is this?", audio=["speech.wav"], chat=True)
 
 
-def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_counts_images(package: Package, capsys: pytest.CaptureFixture[str]) -> None:
     """One of noise where none is named; each prompt's are encoded, and their tokens are beside the text's."""
     (case, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
     noise, named = (
@@ -296,7 +296,7 @@ def pictures() -> Iterator[Path]:
     yield from sorted((CHECKPOINT / "images").iterdir())
 
 
-def test_committed_pictures_are_of_scenes_that_were_held_out(
+def test_committed_images_are_of_held_out_scenes(
     session: ImageTextToTextSession, vlm: ModuleType
 ) -> None:
     """Their names are the answers."""
@@ -309,7 +309,7 @@ def test_committed_pictures_are_of_scenes_that_were_held_out(
     assert [one.text.replace(",", "") for one in answers] == told
 
 
-def test_the_reference_follows_a_run_that_ends_within_a_picture() -> None:
+def test_the_reference_follows_a_run_that_ends_inside_an_image() -> None:
     """Hugging Face's model takes all of a picture or none of it."""
     model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT).eval()
     token, count = model.config.image_token_index, model.config.image_seq_length

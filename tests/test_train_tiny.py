@@ -61,7 +61,7 @@ def test_what_is_held_out_is_not_trained_on(train_tiny: ModuleType) -> None:
     assert not [p for p in paragraphs if p in trained]
 
 
-def test_the_committed_checkpoint_is_as_good_as_its_card_says(train_tiny: ModuleType) -> None:
+def test_the_committed_checkpoint_is_as_accurate_as_in_its_card(train_tiny: ModuleType) -> None:
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINT)
     loss = train_tiny.held_out_loss(model, tokenizer, (CHECKPOINT / "held_out.txt").read_text())

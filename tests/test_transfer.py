@@ -121,7 +121,7 @@ def test_it_gives_up_when_nothing_comes_any_more(tmp_path: Path) -> None:
     assert fetch(Script(), tmp_path / "a") == (len(CONTENT) - 5000, len(CONTENT))
 
 
-def test_what_will_never_be_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_permanent_failures_are_not_requested_again(tmp_path: Path) -> None:
     class Gone(Script):
         def _pieces(self, content: bytes, until: int) -> Iterator[bytes]:
             raise RemoteError("gone")
@@ -177,7 +177,7 @@ def test_a_wrong_beginning_from_before_is_thrown_away(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == CONTENT
 
 
-def test_what_is_there_whole_is_not_asked_for(tmp_path: Path) -> None:
+def test_complete_files_are_not_requested(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(CONTENT)
     script = Script()
     assert fetch(script, tmp_path / "a") == (0, len(CONTENT))

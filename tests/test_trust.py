@@ -275,7 +275,7 @@ def test_packages_signed_by_a_stranger(
     assert "is signed by a key that is not pinned" in warning
 
 
-def test_nobody_pinned(manifest: bytes, signature: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pins(manifest: bytes, signature: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)  # as if it were not installed
     assert trust.check(manifest, signature, Policy()) == []
     with pytest.raises(TrustError, match="is signed, but no signer is pinned"):

@@ -145,7 +145,7 @@ def test_every_other_type_has_a_recipe_or_a_reason(kind: str, task: str) -> None
     assert not set(DATA[kind]) - set(OTHERS[kind]), "not such a class of transformers"
 
 
-def test_what_reads_pictures_has_a_recipe_or_a_reason_but_not_both() -> None:
+def test_vision_architectures_have_a_recipe_or_a_reason_but_not_both() -> None:
     covered = recipes("image-text-to-text") | recipes("image-to-text")
     assert not set(SEEING) - covered - set(PICTURES), "neither recipe nor reason"
     assert not covered & set(PICTURES), "both recipe and reason"
@@ -267,13 +267,13 @@ def test_what_has_a_recipe_raises_none(model_type: str, find: Any) -> None:
 
 
 @pytest.mark.parametrize(("model_type", "word", "find"), named("source"))
-def test_the_source_still_says_so(model_type: str, word: str, find: Any) -> None:
+def test_the_source_is_unchanged(model_type: str, word: str, find: Any) -> None:
     module = inspect.getmodule(find(model_type))
     assert module is not None
     assert word in inspect.getsource(module)
 
 
 @pytest.mark.parametrize(("model_type", "alias", "find"), named("alias"))
-def test_its_checkpoints_say_another_type(model_type: str, alias: str, find: Any) -> None:
+def test_its_checkpoints_have_another_type(model_type: str, alias: str, find: Any) -> None:
     assert CONFIG_MAPPING[model_type].model_type == alias != model_type
     assert alias in recipes("text-generation" if find is class_of else "feature-extraction")

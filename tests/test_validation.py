@@ -203,7 +203,7 @@ def test_a_rounded_package_is_held_against_the_rounded_model(
 
 
 @pytest.mark.parametrize("name", ["rows", "slots", "int4", "w8a8", "contexts"])
-def test_each_stage_says_what_it_would_notice(
+def test_each_stage_names_the_faults_that_it_detects(
     name: str, validated: Callable[[str], Record]
 ) -> None:
     """The slightest damage of the last layer, and what the stage is there for."""
@@ -238,7 +238,7 @@ def test_what_rounding_costs_is_measured(validated: Callable[[str], Record]) -> 
     assert means == sorted(means, reverse=True)
 
 
-def test_a_costly_rounding_is_said(validated: Callable[[str], Record]) -> None:
+def test_a_costly_rounding_is_reported(validated: Callable[[str], Record]) -> None:
     costs = validated("int4").costs
     assert costs["weights"]["mean"] > 0.1
     (text,) = proof.warnings(costs, "llama")
@@ -248,7 +248,7 @@ def test_a_costly_rounding_is_said(validated: Callable[[str], Record]) -> None:
     assert [*proof.warnings({}, "llama")] == []
 
 
-def test_a_record_says_in_sentences_what_it_proves(validated: Callable[[str], Record]) -> None:
+def test_a_record_describes_its_proof_in_sentences(validated: Callable[[str], Record]) -> None:
     record = validated("w8a8")
     agrees, activations, weights = proof.sentences(record.checks, record.costs)
     assert agrees.startswith(
@@ -555,7 +555,7 @@ def test_a_square_matrix_is_rounded_along_its_inputs(
     assert torch.equal(model.proj[untouched], before[untouched])
 
 
-def test_a_package_says_what_it_rounds(built: dict[str, Package]) -> None:
+def test_a_package_lists_its_roundings(built: dict[str, Package]) -> None:
     assert built["rows"].programs[0].numerics == Numerics()
     found = built["blocks"].programs[0].numerics
     assert (found.int8_activations, {one.format.block for one in found.matrices}) == (True, {32})

@@ -174,7 +174,7 @@ def test_frames_are_those_that_transformers_takes(
     assert list(kind.sample(video, {**kind.settings, **told})) == expected
 
 
-def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
+def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
     said = {**SETTINGS, "do_sample_frames": True, "num_frames": 3}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     process, shots = load_video_processor(tmp_path), film(8, 3, 40, 30)
@@ -194,7 +194,7 @@ def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
         load_video_processor(tmp_path)(shots)
 
 
-def test_without_a_type_a_recipe_says_it(tmp_path: Path) -> None:
+def test_without_a_type_the_recipe_sets_it(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": SETTINGS["size"]}))
     images: Any = find_recipe("internvl").images
     found = load_video_processor(tmp_path, images.video_processor)

@@ -241,7 +241,7 @@ def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) ->
     assert animation.fps == 4
 
 
-def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
+def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
     """A frame shown twice is a picture, and an odd last frame is repeated; frames are taken at equal distances."""
     said = {**PROCESSOR, "do_sample_frames": True, "fps": 2, "min_frames": 2}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))

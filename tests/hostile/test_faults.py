@@ -62,7 +62,7 @@ def test_a_killed_removal_leaves_whole_packages_or_none(tmp_path: Path) -> None:
         assert kinds(store) in ([], *([[("package", "complete")]] if run.at else [])), run
 
 
-def test_what_may_not_be_removed_is_not_said_to_be(
+def test_failed_removals_are_not_reported_as_removed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(home)

@@ -218,7 +218,7 @@ def attempt(posts: Posts, path: str, body: Any, raw: str | None) -> None:
 @pytest.mark.parametrize("path", BODIES)
 @FEW
 @given(data=st.data())
-def test_bodies_that_nobody_expects(path: str, calling: Posts, data: st.DataObject) -> None:
+def test_unexpected_bodies(path: str, calling: Posts, data: st.DataObject) -> None:
     made = data.draw(changes(BODIES[path]))
     attempt(calling, path, changed(BODIES[path], made), data.draw(RAW))
 
@@ -226,7 +226,7 @@ def test_bodies_that_nobody_expects(path: str, calling: Posts, data: st.DataObje
 @pytest.mark.parametrize("path", SHOWN)
 @FEW
 @given(data=st.data())
-def test_images_that_nobody_expects(path: str, looking: Posts, data: st.DataObject) -> None:
+def test_unexpected_images(path: str, looking: Posts, data: st.DataObject) -> None:
     made = data.draw(changes(SHOWN[path]))
     attempt(looking, path, changed(SHOWN[path], made), data.draw(RAW))
 
@@ -234,7 +234,7 @@ def test_images_that_nobody_expects(path: str, looking: Posts, data: st.DataObje
 @pytest.mark.parametrize("path", ENCODED)
 @FEW
 @given(data=st.data())
-def test_texts_that_nobody_expects(path: str, encoding: Posts, data: st.DataObject) -> None:
+def test_unexpected_texts(path: str, encoding: Posts, data: st.DataObject) -> None:
     made = data.draw(changes(ENCODED[path]))
     attempt(encoding, path, changed(ENCODED[path], made), data.draw(RAW))
 

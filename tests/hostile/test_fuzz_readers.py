@@ -184,7 +184,7 @@ def attempt(reader: Reader, folder: Path, content: bytes) -> None:
 @pytest.mark.parametrize("reader", JSON, ids=lambda reader: reader.name)
 @FEW
 @given(data=st.data())
-def test_values_that_nobody_expects(reader: Reader, tmp_path: Path, data: st.DataObject) -> None:
+def test_unexpected_values(reader: Reader, tmp_path: Path, data: st.DataObject) -> None:
     made = data.draw(changes(reader.genuine))
     attempt(reader, tmp_path, json.dumps(changed(reader.genuine, made)).encode())
 
@@ -193,9 +193,7 @@ def test_values_that_nobody_expects(reader: Reader, tmp_path: Path, data: st.Dat
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 @FEW
 @given(damage=DAMAGE)
-def test_bytes_that_nobody_expects(
-    reader: Reader, tmp_path: Path, damage: tuple[float, bytes]
-) -> None:
+def test_unexpected_bytes(reader: Reader, tmp_path: Path, damage: tuple[float, bytes]) -> None:
     place, put = int(damage[0] * len(reader.content)), damage[1]
     attempt(reader, tmp_path, reader.content[:place] + put + reader.content[place + 1 :])
 
@@ -203,13 +201,13 @@ def test_bytes_that_nobody_expects(
 @pytest.mark.filterwarnings("ignore")
 @FEW
 @given(made=changes(HEADER))
-def test_a_header_that_nobody_expects(tmp_path: Path, made: Any) -> None:
+def test_an_unexpected_header(tmp_path: Path, made: Any) -> None:
     attempt(READERS[6], tmp_path, _safetensors(changed(HEADER, made)))
 
 
 @FEW
 @given(damage=DAMAGE)
-def test_states_that_nobody_expects(tmp_path: Path, damage: tuple[float, bytes]) -> None:
+def test_unexpected_states(tmp_path: Path, damage: tuple[float, bytes]) -> None:
     files, key = StateFiles(tmp_path / "kept", {}), bytes(32)
     states = {"a": np.ones((2, 3), np.float32)}
     assert files.write(key, states)

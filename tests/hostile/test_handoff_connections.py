@@ -130,7 +130,7 @@ def test_a_client_that_leaves_at_any_byte_leaves_no_trace(tmp_path: Path) -> Non
         assert works(address, second)
 
 
-def test_nothing_is_told_without_the_key(tmp_path: Path) -> None:
+def test_a_missing_key_reveals_nothing(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     digests = disaggregated.terms_of(first).values()
     with serving(first, KEY) as address:

@@ -100,21 +100,21 @@ def test_one_remote_has_one_name(url: str, same: str) -> None:
 
 
 @pytest.mark.parametrize("serial", [2**53 - 1, 2**63, SERIAL_LIMIT - 1])
-def test_a_large_serial_stops_nobody(zoo: Path, serial: int) -> None:
+def test_a_large_serial_does_not_block_publishing(zoo: Path, serial: int) -> None:
     put(zoo, replace(shown(zoo), serial=serial))
     (entry,) = ask(zoo).entries
     publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
     assert ask(zoo).serial == serial + 1
 
 
-def test_the_largest_serial_says_what_to_do(zoo: Path) -> None:
+def test_the_largest_serial_is_refused_with_advice(zoo: Path) -> None:
     put(zoo, replace(shown(zoo), serial=SERIAL_LIMIT))
     (entry,) = ask(zoo).entries
     with pytest.raises(PublishError, match=r"Begin it anew: remove index\.json\.gz"):
         publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
 
 
-def test_stray_files_stop_nobody(zoo: Path) -> None:
+def test_stray_files_do_no_harm(zoo: Path) -> None:
     (entry,) = ask(zoo).entries
     for name in (".index/999999999999", ".index/x", ".staging/stray", "packages/stray"):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def test_an_index_is_signed_where_a_key_is_pinned(zoo: Path, pair: KeyPair, tmp_
         ask(zoo)
 
 
-def test_what_was_seen_unsigned_is_not_used_once_a_key_is_pinned(
+def test_an_unsigned_index_is_refused_after_a_key_is_pinned(
     zoo: Path, request: pytest.FixtureRequest
 ) -> None:
     ask(zoo)
@@ -260,7 +260,7 @@ def test_an_index_of_an_older_version_names_no_remote(
 
 
 @pytest.mark.parametrize("signed_by", [None, "stranger"])
-def test_an_index_by_somebody_else_is_never_used_without_a_word(
+def test_an_index_of_another_signer_is_never_used_silently(
     zoo: Path,
     bad: str,
     pair: KeyPair,

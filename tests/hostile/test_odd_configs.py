@@ -68,7 +68,7 @@ def test_so_it_does_of_a_rotary_embedding(
 
 
 @pytest.mark.parametrize("name", ["num_attention_heads", "hidden_act", "rms_norm_eps"])
-def test_a_build_says_so_before_it_blames_the_tokenizer(
+def test_a_build_reports_it_before_a_tokenizer_error(
     name: str, models: Models, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = models.copy(models.llama, tmp_path / "odd")
@@ -194,7 +194,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize("error", SHORT, ids=lambda error: type(error).__name__)
-def test_memory_that_runs_out_is_said_with_the_stage(
+def test_lack_of_memory_is_reported_with_the_stage(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -228,7 +228,7 @@ def test_other_errors_pass() -> None:
         (1, "ValueError: x"),
     ],
 )
-def test_a_validation_process_that_is_killed_says_so(code: int, expected: str) -> None:
+def test_a_killed_validation_process_is_reported(code: int, expected: str) -> None:
     """Whatever it had written before, such as how far it had come."""
     refused = _no_reference(
         {"checkpoint": "org/model"}, "Loading weights: 50%\nValueError: x\n", code

@@ -135,7 +135,7 @@ def test_a_copy_of_what_was_built_here_is_ones_own(
     assert not is_as_good_as_ours(other, Store())
 
 
-def test_without_a_whole_note_it_is_nobody_s(pulled: Package, tmp_path: Path) -> None:
+def test_without_a_complete_origin_note_it_has_no_owner(pulled: Package, tmp_path: Path) -> None:
     overwrite(pulled.path / NOTE, b"{")
     with pytest.raises(PublishError, match="It is of unknown origin"):
         plan_publication(pulled, (tmp_path / "ours").as_uri())
@@ -213,7 +213,7 @@ def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_
     assert len(look_up("stranger/other", Store()).candidates) == 1
 
 
-def test_a_display_name_stands_in_nobody_s_way(home: Path) -> None:
+def test_a_display_name_does_not_hide_packages(home: Path) -> None:
     """A stranger's package has the name of ours, and was made from another model; or claims ours."""
     spec = made_from({**SOURCE, "model_id": "stranger/other"})
     theirs = kept("file:///elsewhere", spec=spec, name="org/tiny")
@@ -264,7 +264,7 @@ def test_a_remote_that_shows_nothing_hides_no_other(
 
 
 @pytest.mark.parametrize("state", ["known_bad", "yanked"])
-def test_what_became_known_is_heard_before_every_use(
+def test_new_notices_are_checked_before_every_use(
     pulled: Package, remote: str, state: str, pair: KeyPair, trusting: Callable[..., None]
 ) -> None:
     """The index was asked for since; the package itself was not."""
@@ -325,7 +325,7 @@ def test_what_is_known_bad_is_pulled_no_more(
     ids=lambda lie: next(iter(lie)),
 )
 @pytest.mark.parametrize("here", [False, True])
-def test_what_an_index_says_of_a_package_is_what_the_package_says(
+def test_index_entries_equal_their_manifests(
     lie: dict[str, Any], here: bool, home: Path, tmp_path: Path
 ) -> None:
     url = write_remote(tmp_path / "zoo", make(tmp_path / "package"))

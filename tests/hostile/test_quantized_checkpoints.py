@@ -181,7 +181,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("config", "said"), VARIANTS.values(), ids=VARIANTS)
-def test_a_variant_is_refused_by_what_the_configuration_says(
+def test_a_variant_is_refused_by_its_configuration(
     config: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     source = stored(tmp_path, config, {"m.weight": np.zeros((1, 1), np.float32)})

@@ -77,7 +77,7 @@ def test_what_the_operator_named_is_loaded_and_unloaded(
     assert Doors(f"{places}/ours/sql").load(f"{places}/ours/sql") == (200, "")
 
 
-def test_of_all_else_nobody_learns_whether_it_exists(
+def test_existence_of_other_files_is_not_revealed(
     places: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.commit("org/secret", {"adapter_config.json": b"{}"})

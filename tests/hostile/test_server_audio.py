@@ -186,7 +186,7 @@ def test_a_failure_ends_the_recording_of_its_window_alone(
     assert long.result(TIMEOUT) == " ".join(["0.5"] * 5)
 
 
-def test_the_end_of_a_server_is_told_to_recordings_that_wait(
+def test_waiting_recordings_get_an_error_at_shutdown(
     session: Session, queue: SpeechQueue, clients: ThreadPoolExecutor
 ) -> None:
     with running(queue, queue.close) as url:  # type: ignore[arg-type]

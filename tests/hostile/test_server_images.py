@@ -329,7 +329,7 @@ def test_threads_leave_the_event_loop_and_the_model_their_time() -> None:
         assert small < large
 
 
-def test_a_step_that_fails_is_told_to_the_preparation() -> None:
+def test_a_failed_step_reaches_the_preparation() -> None:
     def prepare() -> Any:
         try:
             yield Step(lambda: images.read_image(b""))

@@ -144,7 +144,7 @@ def test_nothing_is_embedded_for_who_has_left(queue: tuple[EncoderQueue, Steps])
         assert steps.begun == 2
 
 
-def test_a_failure_is_told_to_all_of_a_call_and_ends_nothing(
+def test_a_failure_reaches_every_request_of_a_call_and_ends_nothing(
     queue: tuple[EncoderQueue, Steps],
     clients: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,

@@ -90,7 +90,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
      ("Fri, 31 Dec 9999 23:59:59 GMT", 60, 60), ("soon", 0, 1), ("-5", 0, 1), ("9" * 400, 60, 60)],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_read_comes_again_when_it_was_asked_to(
+def test_a_read_is_repeated_when_the_server_requests_it(
     hub: LocalHub, home: Path, slept: list[float], said: str, least: float, most: float, status: int
 ) -> None:
     hub.commit("acme/zoo", {INDEX_NAME: encode(Index())})
@@ -100,7 +100,7 @@ def test_a_read_comes_again_when_it_was_asked_to(
     assert least <= slept[0] <= most
 
 
-def test_a_commit_comes_again_when_it_was_asked_to(
+def test_a_commit_is_repeated_when_the_server_requests_it(
     alice: LocalHub, home: Path, slept: list[float]
 ) -> None:
     alice.commit("acme/zoo", {INDEX_NAME: encode(Index())})

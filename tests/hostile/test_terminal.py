@@ -57,7 +57,7 @@ def test_what_commands_print(
         assert json.loads(out)["manifest"]["name"] == EVIL
 
 
-def test_what_errors_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["inspect", str(tmp_path / EVIL[:-1])], capsys)
     assert (code, out) == (1, "")
     assert "evil" in err

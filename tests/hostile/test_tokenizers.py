@@ -129,7 +129,7 @@ def test_published_tokenizers_are_far_from_the_bound(form: str) -> None:
     assert max(growth(tokenizer or {}).values()) <= 100
 
 
-def test_no_text_grows_more_than_the_bound_says() -> None:
+def test_no_text_grows_beyond_the_bound() -> None:
     rng, grown = random.Random(40), 0
     for _ in range(400):
         rules = [
@@ -172,7 +172,7 @@ def test_a_pattern_that_gives_up_is_one_clear_error(tmp_path: Path) -> None:
         Reading(written(tmp_path, writing)).decode([2])
 
 
-def test_a_client_is_told_so_and_others_are_answered(
+def test_one_client_gets_an_error_and_others_get_results(
     url: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = json.loads((engine.session.folder / "tokenizer.json").read_text())
@@ -198,7 +198,7 @@ def test_a_client_is_told_so_and_others_are_answered(
     assert ask("class collections.")[0] == 200
 
 
-def test_run_is_told_so(
+def test_run_prints_the_error(
     trained: Package,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -106,7 +106,7 @@ def test_a_damaged_tokenizer_or_config(package: Package, name: str, content: byt
         open_session(package)
 
 
-def test_a_tokenizer_that_knows_too_few_words(package: Package) -> None:
+def test_a_tokenizer_with_too_few_words(package: Package) -> None:
     path = package.path / "tokenizer.json"
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "?"}
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "model": model}))
@@ -125,7 +125,7 @@ def test_a_tokenizer_that_knows_too_few_words(package: Package) -> None:
         ("QEFF_HOME", ["cache", "ls"]),
     ],
 )
-def test_the_folder_of_nobody(
+def test_a_folder_without_an_owner(
     variable: str,
     arguments: list[str],
     monkeypatch: pytest.MonkeyPatch,

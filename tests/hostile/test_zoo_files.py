@@ -75,13 +75,13 @@ def attempt(place: Path, content: bytes) -> None:
 
 @settings(CASES, max_examples=asked(300))
 @given(made=changes(RECORD))
-def test_records_that_nobody_expects(tmp_path: Path, made: Any) -> None:
+def test_unexpected_records(tmp_path: Path, made: Any) -> None:
     attempt(tmp_path, json.dumps(changed(RECORD, made)).encode())
 
 
 @settings(CASES, max_examples=asked(100))
 @given(damage=st.tuples(st.floats(0, 1), st.binary(max_size=4)))
-def test_bytes_of_records_that_nobody_expects(tmp_path: Path, damage: tuple[float, bytes]) -> None:
+def test_unexpected_bytes_of_records(tmp_path: Path, damage: tuple[float, bytes]) -> None:
     content = json.dumps(RECORD).encode()
     place = int(damage[0] * len(content))
     attempt(tmp_path, content[:place] + damage[1] + content[place + 1 :])
