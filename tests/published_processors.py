@@ -52,7 +52,7 @@ _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def names(kind: str = "") -> list[str]:
-    """Return the names of all files of facts: of images, or of "sounds"."""
+    """Return the names of all files of facts: of images, or of "audio"."""
     return sorted(
         path.relative_to(PUBLISHED).with_suffix("").as_posix()
         for path in (PUBLISHED / kind).glob("*.json")

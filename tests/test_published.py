@@ -326,7 +326,7 @@ SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"
 
 def test_every_type_has_published_facts_with_a_source_or_a_reason() -> None:
     """A new recipe that reads images or sounds brings facts, or its name stands above."""
-    facts = [published.read(name) for name in (*published.names(), *published.names("sounds"))]
+    facts = [published.read(name) for name in (*published.names(), *published.names("audio"))]
     assert all(len(one["source"]) > 40 for one in facts)
     known = {one["config"]["model_type"] for one in facts}
     read = {one.model_type for one in list_recipes() if one.media or one.task in SPEECH}

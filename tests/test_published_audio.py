@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every published config and feature extractor of sounds: features, labels, prompts and logits are transformers'.
 
-A file in `tests/published/sounds/` is tested once it is there. Programs run in PyTorch, as in `test_published`.
+A file in `tests/published/audio/` is tested once it is there. Programs run in PyTorch, as in `test_published`.
 """
 
 import json
@@ -30,7 +30,7 @@ from qeff_zoo.validation import audio_arrays, image_arrays
 from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
-FACTS = {name: published.read(name) for name in published.names("sounds")}
+FACTS = {name: published.read(name) for name in published.names("audio")}
 #: Feature extractors of transformers that need torchaudio, which is not installed; `test_audio_blocks` compares them.
 NEED_TORCHAUDIO = "GraniteSpeechFeatureExtractor", "GraniteSpeech5FeatureExtractor"
 #: Types whose logits are compared in any case: their published flags are no recipe's tiny model's.
@@ -124,7 +124,7 @@ def test_logits_are_those_of_the_published_model(name: str) -> None:
 
 
 def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
-    folder = saved("sounds/whisper", tmp_path)
+    folder = saved("audio/whisper", tmp_path)
     held = json.loads((folder / PROCESSOR_SETTINGS).read_text())
     held["feature_extractor"]["hop_length"] = 200
     (folder / PROCESSOR_SETTINGS).write_text(json.dumps(held))
@@ -134,7 +134,7 @@ def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
 
 def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
     """Windows of less than a second, beyond which transformers cuts a sound."""
-    folder = saved("sounds/whisper", tmp_path)
+    folder = saved("audio/whisper", tmp_path)
     named = folder / "preprocessor_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))
     processors.write(folder, folder)
@@ -143,5 +143,5 @@ def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
 
 def test_an_extractor_without_a_name_is_that_of_the_model(tmp_path: Path) -> None:
     """As old files of Speech to Text have none; they were taken for plain samples."""
-    folder = saved("sounds/speech_to_text", tmp_path)
+    folder = saved("audio/speech_to_text", tmp_path)
     assert load_features(folder).name == "input_features"
