@@ -43,7 +43,7 @@ class Tab:
 
     def watch(self) -> None:
         """Collect errors and requests from now on."""
-        self.page.on("console", lambda said: self._noted(said.type, said.text))
+        self.page.on("console", lambda output: self._noted(output.type, output.text))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.context.on("request", lambda request: self._requested(request.url))
 

@@ -276,15 +276,15 @@ def write(
 
 
 def _add_tokenizer(writer: Any, folder: Path) -> None:
-    said = json.loads((folder / "tokenizer.json").read_text())
-    special = {one["content"]: one["id"] for one in said["added_tokens"]}
-    vocabulary = sorted({**said["model"]["vocab"], **special}.items(), key=lambda pair: pair[1])
+    message = json.loads((folder / "tokenizer.json").read_text())
+    special = {one["content"]: one["id"] for one in message["added_tokens"]}
+    vocabulary = sorted({**message["model"]["vocab"], **special}.items(), key=lambda pair: pair[1])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([token for token, _ in vocabulary])
     writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
     writer.add_token_merges(
-        [one if isinstance(one, str) else " ".join(one) for one in said["model"]["merges"]]
+        [one if isinstance(one, str) else " ".join(one) for one in message["model"]["merges"]]
     )
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)

@@ -57,8 +57,8 @@ def write(folder: Path, side: int = 28, patch: int = 7, **more: Any) -> Any:
     weights = {}
     for name, value in model.state_dict().items():
         value.add_(0.1 * torch.randn_like(value))
-        for theirs, own in _NAMES.items():
-            name = name.replace(theirs, own)
+        for reference, own in _NAMES.items():
+            name = name.replace(reference, own)
         weights[name] = value.clone()
     for name in [name for name in weights if "attention.q_proj" in name]:
         parts = [weights.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv"]

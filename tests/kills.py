@@ -127,12 +127,12 @@ class _Runs:
 
         os.environ["QEFF_HOME"] = str(place / "home")
         sys.stdout = sys.stderr = log.open("w")
-        told = os.open(changes, os.O_CREAT | os.O_WRONLY)
+        settings = os.open(changes, os.O_CREAT | os.O_WRONLY)
         if size:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        _watch(f"{place}/", at, told)
+        _watch(f"{place}/", at, settings)
         code = cli.main([part.replace("{place}", str(place)) for part in self._argv])
         sys.stdout.flush()
         if not at and not size:
@@ -140,7 +140,7 @@ class _Runs:
         os._exit(code)
 
 
-def _watch(prefix: str, at: tuple[str, int] | None, told: int) -> None:
+def _watch(prefix: str, at: tuple[str, int] | None, settings: int) -> None:
     """Tell of each change below a folder; of a kind and a number, tell only of that one, and die before it."""
     counts = Counter[str]()
 
@@ -158,7 +158,7 @@ def _watch(prefix: str, at: tuple[str, int] | None, told: int) -> None:
         counts[event] += 1
         now = at == (event, counts[event])
         if now or not at:
-            os.write(told, f"{event}\n".encode())
+            os.write(settings, f"{event}\n".encode())
         if now:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -380,8 +380,8 @@ class Handler(BaseHTTPRequestHandler):
         return json.loads(self.body() or b"{}")
 
     def note(self, status: int, sent: int) -> None:
-        said = (self.command, self.path, status, self.token)
-        self.hub.log.append(Request(*said, self.received, sent, self.headers.get("Range")))
+        output = (self.command, self.path, status, self.token)
+        self.hub.log.append(Request(*output, self.received, sent, self.headers.get("Range")))
 
     def hang_up(self) -> None:
         self.note(0, 0)

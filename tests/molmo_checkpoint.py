@@ -28,7 +28,7 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     )
     cached = width // heads * (config["num_key_value_heads"] or heads)
     vision = config["vision_config"]
-    top, seen = "model.transformer.", "model.vision_backbone."
+    top, recorded = "model.transformer.", "model.vision_backbone."
     yield f"{top}wte.embedding", (config["embedding_size"], width)
     yield f"{top}wte.new_embedding", (_NEW, width)
     yield f"{top}ln_f.weight", (width,)
@@ -46,16 +46,16 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{block}ff_out.weight", (width, inner // 2)
         yield f"{block}attn_norm.weight", (width,)
         yield f"{block}ff_norm.weight", (width,)
-    yield f"{seen}pad_embed", (2, 2 * _WIDE)
+    yield f"{recorded}pad_embed", (2, 2 * _WIDE)
     for name, shape in {
         "w1": (inner // 2, _WIDE),
         "w2": (width, inner // 2),
         "w3": (inner // 2, _WIDE),
     }.items():
-        yield f"{seen}image_projector.{name}.weight", shape
-    yield from _attention(f"{seen}image_pooling_2d.", 2 * _WIDE)
+        yield f"{recorded}image_projector.{name}.weight", shape
+    yield from _attention(f"{recorded}image_pooling_2d.", 2 * _WIDE)
     patches = (vision["image_size"][0] // vision["patch_size"]) ** 2
-    encoder = f"{seen}image_vit."
+    encoder = f"{recorded}image_vit."
     yield f"{encoder}class_embedding", (_WIDE,)
     yield f"{encoder}positional_embedding", (patches + 1, _WIDE)
     yield f"{encoder}patch_embedding.weight", (_WIDE, 3 * vision["patch_size"] ** 2)

@@ -109,17 +109,17 @@ class MolmoProcessor:
             top, left = row * window * patch, column * window * patch
             crops.append(patches_of(canvas[top : top + side, left : left + side], patch))
             masks.append(patches_of(there[top : top + side, left : left + side], patch).mean(-1))
-            seen = np.full((half, half), -100)
+            recorded = np.full((half, half), -100)
             for down, right in itertools.product(range(half), range(half)):
                 inner = [
                     (self.before <= 2 * at or not place) and (2 * at < count - self.after or place == last - 1)
                     for at, place, last in ((down, row, rows), (right, column, columns))
                 ]  # fmt: skip
                 if all(inner):
-                    seen[down, right] = second[
+                    recorded[down, right] = second[
                         row * window // 2 + down, column * window // 2 + right
                     ]
-            places.append(seen.reshape(-1))
+            places.append(recorded.reshape(-1))
         masks.append(np.full_like(masks[0], -1))  # behind the others, and not first as the whole is
         return run + more, {
             "images": np.stack(crops),

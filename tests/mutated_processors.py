@@ -72,14 +72,14 @@ def outcome(seed: int) -> tuple[str, str]:
         settings = {**saved, field: value}
         size, mode = draw.choice(SIZES), draw.choice(MODES)
         what = f"{name}: {field} = {value!r}, {size} {mode}, seed {seed}"
-        theirs = _loaded({**facts, **_placed(facts, settings, draw)}, folder)
-        images = getattr(theirs, "image_processor", theirs)
+        reference = _loaded({**facts, **_placed(facts, settings, draw)}, folder)
+        images = getattr(reference, "image_processor", reference)
         if images is None:
             return "theirs", what
-        (folder / PROCESSOR_SETTINGS).write_text(json.dumps(processors.held(theirs)))
+        (folder / PROCESSOR_SETTINGS).write_text(json.dumps(processors.held(reference)))
         pixels = np.random.default_rng(seed).integers(0, 256, (*size, 4), np.uint8)
         shown = Image.fromarray(pixels).convert(mode)
-        options = processors.options_of(theirs)
+        options = processors.options_of(reference)
         options.pop("return_tensors", None)
         try:
             made = images([shown], **options)
@@ -192,12 +192,12 @@ def fields_of(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         facts, folder = published.read(name), Path(place)
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
-        theirs = _loaded(facts, folder)
-    if not hasattr(theirs, "get_attributes"):
+        reference = _loaded(facts, folder)
+    if not hasattr(reference, "get_attributes"):
         return {}
-    taken = inspect.signature(type(theirs).__init__).parameters.values()
+    taken = inspect.signature(type(reference).__init__).parameters.values()
     named = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
-    parts = {*theirs.get_attributes(), "chat_template"}
+    parts = {*reference.get_attributes(), "chat_template"}
     found = {one.name: one.default for one in named if one.name not in parts}
     return {one: None if of is inspect.Parameter.empty else of for one, of in found.items()}
 

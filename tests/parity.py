@@ -288,8 +288,8 @@ class Subject:
             variant: What the task's `tracing` takes.
             everything: Trace all layers, also those that others prove.
         """
-        asked = [self.config, self.recipe.model_type, variant, everything]
-        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        requested = [self.config, self.recipe.model_type, variant, everything]
+        name = hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
         path = Path(os.environ[CACHE]) / f"{name}.onnx"
         made_once(path, lambda place: ir.save(self._export(dict(variant), everything), place))
         return ir.load(path)

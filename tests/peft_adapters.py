@@ -62,5 +62,5 @@ def logits(checkpoint: Path, adapter: Path | None, tokens: Sequence[int]) -> np.
     if adapter:
         model = PeftModel.from_pretrained(model, str(adapter)).eval()
     with torch.no_grad():
-        said: np.ndarray[Any, Any] = model(torch.tensor([tokens])).logits[0, -1].numpy()
-    return said
+        output: np.ndarray[Any, Any] = model(torch.tensor([tokens])).logits[0, -1].numpy()
+    return output

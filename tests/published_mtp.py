@@ -227,14 +227,14 @@ def write(model_type: str, folder: Path) -> Path:
     own = {key: value for key, value in config.items() if not key.startswith("mtp_")}
     own["model_type"] = kind.kind or own["model_type"]
     inner = _of_model({**own, **kind.one, **one}, folder / "inner")
-    theirs, plain = kind.layer
+    reference, plain = kind.layer
     for name, tensor in inner.items():
         if neutral := [value for part, value in kind.neutral.items() if name.endswith(part)]:
             tensor.fill_(neutral[0])
         elif name.startswith(plain):
             for ours, other in kind.called.items():
                 name = name.replace(ours, other)
-            tensors[name.replace(plain, theirs)] = tensor
+            tensors[name.replace(plain, reference)] = tensor
     save_file(inner, folder / "inner" / "model.safetensors", metadata={"format": "pt"})
     size = config["hidden_size"]
     token, hidden, join, norm = kind.front
@@ -303,7 +303,7 @@ def drafted(model_type: str, folder: Path, tokens: list[int], after: list[int]) 
     before: list[Tensor] = []
     norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))
     read, found = [*tokens[1:], after[0]], []
-    for said in [*after[1:], 0]:
+    for output in [*after[1:], 0]:
         pair = normed(embed[torch.tensor([read])], token), normed(states, hidden)
         joined = torch.cat(pair[::-1] if kind.hidden_first else pair, -1) @ join.T
         inner.get_decoder()(inputs_embeds=joined, use_cache=False)
@@ -311,5 +311,5 @@ def drafted(model_type: str, folder: Path, tokens: list[int], after: list[int]) 
         found.append((normed(made, last) @ head.T)[0, -1])
         handed = normed(made, last) if kind.hands_normed else made
         # What was joined stays; the layer goes on from what it made of the newest.
-        states, read = torch.cat([states, handed[:, -1:]], 1), [*read, said]
+        states, read = torch.cat([states, handed[:, -1:]], 1), [*read, output]
     return torch.stack(found)

@@ -188,10 +188,10 @@ def write(facts: Mapping[str, Any], folder: Path) -> None:
         tokenizer(facts).save(str(folder / "tokenizer.json"))
     for name in FILES:
         if facts.get(name) is not None:
-            told = dict(facts[name])
+            settings = dict(facts[name])
             if name == "tokenizer_config" and "vocab" not in facts:
-                told["tokenizer_class"] = "PreTrainedTokenizerFast"
-            told |= {one: told[one] // _SHORTER for one in _WINDOWS & told.keys()}
-            (folder / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
+                settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+            settings |= {one: settings[one] // _SHORTER for one in _WINDOWS & settings.keys()}
+            (folder / f"{name}.json").write_text(json.dumps(settings), encoding="utf-8")
     if template := facts.get("chat_template"):
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")

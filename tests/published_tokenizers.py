@@ -1121,9 +1121,9 @@ def judged(form: Form, folder: Path, *, media: bool = False) -> str:
     """
     source, package = form.write(folder / "checkpoint"), folder / "package"
     answer = error = None
-    asked = {"model_id": None, "parts": media, "writes": form.writes}
+    requested = {"model_id": None, "parts": media, "writes": form.writes}
     try:
-        answer = reference_text.answer({"checkpoint": str(source), "text": asked})
+        answer = reference_text.answer({"checkpoint": str(source), "text": requested})
     except CheckpointError as found:
         error = found
     shutil.copytree(source, package)

@@ -121,13 +121,13 @@ def trace_of_rejected(name: str) -> tuple[float, float]:
     def logits(speculation: Speculation | None) -> parity.Array:
         scheduler = Scheduler(decoder, PrefixCache(decoder, 0), speculation)
         answer = Answer(Request(prompt=prompt, limit=len(text)), None)
-        answer._sampler = told = _Told(text)
+        answer._sampler = settings = _Told(text)
         scheduler.submit(answer)
         while scheduler.step():
             pass
         assert answer.token_ids == text
         assert bool(answer.drafted_tokens) == bool(speculation)
-        return np.array(told.seen)
+        return np.array(settings.seen)
 
     right = logits(None)
     return max(

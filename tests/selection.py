@@ -138,12 +138,12 @@ def sample(
         return {*kept, *drawn} or {*order[:1]}
     count = -(-len(cases) // share)
     axes = [*zip(*cases.values(), strict=True)]
-    drawn, seen = {*kept}, {value for name in kept for value in enumerate(cases[name])}
+    drawn, recorded = {*kept}, {value for name in kept for value in enumerate(cases[name])}
     large = [number for number, values in enumerate(axes) if len({*values}) > count]
-    seen |= {(number, value) for number in large for value in axes[number]}
+    recorded |= {(number, value) for number in large for value in axes[number]}
     for name in order:
-        if new := {*enumerate(cases[name])} - seen:
+        if new := {*enumerate(cases[name])} - recorded:
             drawn.add(name)
-            seen |= new
+            recorded |= new
     left = count - len(drawn)
     return drawn | {*[name for name in order if name not in drawn][: max(left, 0)]}

@@ -159,12 +159,12 @@ def assistant(folder: Path) -> Path:
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     layers = ["sliding_attention", "full_attention"]
     small = {"hidden_size": 32, "num_hidden_layers": 2, "layer_types": layers}
-    told = Gemma4AssistantConfig(
+    settings = Gemma4AssistantConfig(
         text_config={"model_type": "gemma4_text", **tiny, **small, "vocab_size_per_layer_input": 0},
         backbone_hidden_size=config.hidden_size,
     )
-    with all_shared(type(told.text_config)):
-        Gemma4AssistantForCausalLM(told).save_pretrained(folder / "assistant")
+    with all_shared(type(settings.text_config)):
+        Gemma4AssistantForCausalLM(settings).save_pretrained(folder / "assistant")
     return folder / "assistant"
 
 

@@ -23,15 +23,15 @@ class _Handler(SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Serve a folder; give its URL, and the headers of each request."""
-    seen: list[dict[str, str]] = []
-    handler = type("Bound", (_Handler,), {"seen": seen})
+    recorded: list[dict[str, str]] = []
+    handler = type("Bound", (_Handler,), {"seen": recorded})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     server.daemon_threads = True
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients leave when they have seen enough
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        yield f"http://127.0.0.1:{server.server_address[1]}", recorded
     finally:
         server.shutdown()
         server.server_close()

@@ -490,13 +490,13 @@ def test_a_server_has_adapters_as_models(
         connect(url) as client,
     ):
 
-        def said(model: str) -> str:
-            asked = {"prompt": [5, 6, 7, 8], "max_tokens": 8, "temperature": 0}
-            answer = client.completions.create(model=model, **asked)
+        def output(model: str) -> str:
+            requested = {"prompt": [5, 6, 7, 8], "max_tokens": 8, "temperature": 0}
+            answer = client.completions.create(model=model, **requested)
             assert answer.model == model
             return answer.choices[0].text
 
-        def ask(path: str, **body: str) -> tuple[int, str]:
+        def send_request(path: str, **body: str) -> tuple[int, str]:
             request = urllib.request.Request(
                 f"{url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
             )
@@ -507,28 +507,28 @@ def test_a_server_has_adapters_as_models(
                 with error:
                     return error.code, error.read().decode()
 
-        base = said(MODEL)
+        base = output(MODEL)
         with pytest.raises(openai.NotFoundError, match="no model 'sql'; expected 'tiny', the only"):
-            said("sql")
-        status, text = ask("load_lora_adapter", lora_name="sql", lora_path=path)
+            output("sql")
+        status, text = send_request("load_lora_adapter", lora_name="sql", lora_path=path)
         assert (status, text) == (200, "Success: LoRA adapter 'sql' added successfully.")
-        assert said("sql") != base == said(MODEL)
+        assert output("sql") != base == output(MODEL)
         assert [one.id for one in client.models.list()] == [MODEL, "sql"]
         assert client.models.retrieve("sql").parent == MODEL  # type: ignore[attr-defined]
         for name in ("sql", MODEL):
-            status, text = ask("load_lora_adapter", lora_name=name, lora_path=path)
+            status, text = send_request("load_lora_adapter", lora_name=name, lora_path=path)
             assert (status, "There is a model" in text) == (400, True)
-        status, text = ask("load_lora_adapter", lora_name="other", lora_path="/nowhere")
+        status, text = send_request("load_lora_adapter", lora_name="other", lora_path="/nowhere")
         assert (status, "no adapter from '/nowhere'" in text) == (403, True)
-        status, text = ask("unload_lora_adapter", lora_name="sql")
+        status, text = send_request("unload_lora_adapter", lora_name="sql")
         assert (status, text) == (200, "Success: LoRA adapter 'sql' removed successfully.")
-        assert ask("unload_lora_adapter", lora_name="sql")[0] == 404
+        assert send_request("unload_lora_adapter", lora_name="sql")[0] == 404
         with pytest.raises(openai.NotFoundError):
-            said("sql")
+            output("sql")
         with running(engine) as closed:  # nobody has said where from
             url = closed
             for name in ("load_lora_adapter", "unload_lora_adapter"):
-                assert ask(name, lora_name="sql", lora_path=path)[0] == 404
+                assert send_request(name, lora_name="sql", lora_path=path)[0] == 404
 
 
 def test_qefficients_classes(
@@ -544,7 +544,7 @@ def test_qefficients_classes(
     for name, folder in (("one", one), ("two", two)):
         session.adapters.load(name, folder)
     prompt = [5, 6, 7, 8, 9]
-    said = {
+    settings = {
         name: session.generate([prompt], generation_len=5, adapter=name)[0].token_ids
         for name in ("one", "two", None)
     }
@@ -556,11 +556,11 @@ def test_qefficients_classes(
     several.compile(**sizes)
     mapping = ["one", "base"]
     found = several.generate(prompts=[prompt] * 2, prompt_to_adapter_mapping=mapping, **telling)
-    assert found.generated_ids == [said["one"], said[None]]
+    assert found.generated_ids == [settings["one"], settings[None]]
     assert several.load_adapter(two, "two") == several.get_adapter_id("two") == 2
     mapping = ["two", "one", "base"]
     found = several.generate(prompts=[prompt] * 3, prompt_to_adapter_mapping=mapping, **telling)
-    assert found.generated_ids == [said["two"], said["one"], said[None]]
+    assert found.generated_ids == [settings["two"], settings["one"], settings[None]]
     several.unload_adapter("one")
     with pytest.raises(AdapterError, match=r"no adapter 'one'; .*: 'two'"):
         several.get_adapter_id("one")
@@ -571,22 +571,22 @@ def test_qefficients_classes(
 
     swapped: Any = QEffAutoPeftModelForCausalLM.from_pretrained(one, "one")
     swapped.compile(**sizes)
-    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["one"]]
+    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [settings["one"]]
     swapped.load_adapter(two, "two")
     swapped.set_adapter("two")
     swapped._session.adapters.slots = 1  # as if `compile` had known one adapter
-    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["two"]]
+    assert swapped.generate(prompts=[prompt], **telling).generated_ids == [settings["two"]]
     tokenizer = AutoTokenizer.from_pretrained(models.llama)
     streamer: Any = TextIteratorStreamer(tokenizer)
     swapped.set_adapter("one")
     inputs = {name: torch.tensor([prompt]) for name in ("input_ids", "token_type_ids")}
     got = swapped.generate(**inputs, streamer=streamer, max_new_tokens=5)
-    assert got.tolist() == [said["one"]]
-    assert "".join(streamer) == tokenizer.decode([*prompt, *said["one"]])
+    assert got.tolist() == [settings["one"]]
+    assert "".join(streamer) == tokenizer.decode([*prompt, *settings["one"]])
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
     config = GenerationConfig(max_new_tokens=5)
     padded = {"inputs": torch.tensor([[0, 0, *prompt]]), "attention_mask": mask}
-    assert swapped.generate(**padded, generation_config=config).tolist() == [said["one"]]
+    assert swapped.generate(**padded, generation_config=config).tolist() == [settings["one"]]
     with pytest.raises(PlanError, match="num_beams is 3, which means nothing here"):
         swapped.generate(**padded, num_beams=3)
     with pytest.raises(GenerationError, match="max_new_tokens is None; expected at least 1"):

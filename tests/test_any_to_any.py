@@ -69,20 +69,20 @@ class Omni:
     """
 
     def __init__(self, folder: Path) -> None:
-        heard = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=3)
+        audio = transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=3)
         self.checkpoint = folder / "tiny-omni"
-        self.model, self.processor = saved(self.checkpoint, heard, tokenizer(TEMPLATE))
+        self.model, self.processor = saved(self.checkpoint, audio, tokenizer(TEMPLATE))
         self.store = Store(folder / "store")
         self.package = self.build().package
 
     def build(self, **more: Any) -> Any:
-        asked = Request(**{"task": "any-to-any", **SIZES, **more})
-        return pipeline.build(str(self.checkpoint), asked, validate=False, store=self.store)
+        requested = Request(**{"task": "any-to-any", **SIZES, **more})
+        return pipeline.build(str(self.checkpoint), requested, validate=False, store=self.store)
 
-    def answer(self, text: str, images: list[Any], sounds: list[Any]) -> list[int]:
+    def answer(self, text: str, images: list[Any], recordings: list[Any]) -> list[int]:
         """Answer by transformers' processor, model and `generate`."""
         given = self.processor(
-            text=text, images=images or None, audio=sounds or None, sampling_rate=RATE,
+            text=text, images=images or None, audio=recordings or None, sampling_rate=RATE,
             return_tensors="pt",
         )  # fmt: skip
         given.pop("num_audio_tokens", None)
@@ -114,8 +114,8 @@ def pixels(seed: int) -> Any:
 def brought(number: int, counts: tuple[int, int]) -> tuple[list[Any], list[Any]]:
     """Draw the pictures and sounds of a prompt, of several sizes."""
     images = [pixels(10 * number + place) for place in range(counts[0])]
-    sounds = [sound(10 * number + place, 0.3 + 0.9 * place) for place in range(counts[1])]
-    return images, sounds
+    recordings = [sound(10 * number + place, 0.3 + 0.9 * place) for place in range(counts[1])]
+    return images, recordings
 
 
 def test_a_package_has_three_programs_and_one_file_of_weights(omni: Omni) -> None:
@@ -129,9 +129,9 @@ def test_answers_are_those_of_transformers_processor_and_generate(
 ) -> None:
     """More prompts than rows, in chunks that cut pictures and sounds; each joins while another is answered."""
     every = [brought(number, counts) for number, counts in enumerate(PROMPTS.values())]
-    images, sounds = ([*one] for one in zip(*every, strict=True))
+    images, recordings = ([*one] for one in zip(*every, strict=True))
     outputs = session.generate(
-        [*PROMPTS], images=images, audio=sounds, generation_len=LENGTH, ignore_eos=True
+        [*PROMPTS], images=images, audio=recordings, generation_len=LENGTH, ignore_eos=True
     )
     for text, shown, found in zip(PROMPTS, every, outputs, strict=True):
         assert found.token_ids == omni.answer(text, *shown), text
@@ -143,9 +143,9 @@ def test_the_command_answers_as_generate(
     omni: Omni, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.fromarray(pixels(1)).save(tmp_path / "a.png")
-    heard = recorded(tmp_path / "speech.wav", sound(1))
+    audio = recorded(tmp_path / "speech.wav", sound(1))
     given = (sound(1) * 32767).astype("<i2").astype(np.float32) / 32768
-    command = ["run", str(omni.package.path), str(heard), "--image", str(tmp_path / "a.png")]
+    command = ["run", str(omni.package.path), str(audio), "--image", str(tmp_path / "a.png")]
     command += ["--chat", "--prompt", "w3 w4", "--generation-len", str(LENGTH), "--json"]
     assert main(command) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
@@ -162,11 +162,11 @@ def test_requests_do_not_share_images_or_audio(session: AnyToAnySession) -> None
     """A prompt that differs in its picture alone, or in its sound alone, takes up nothing that depends on that."""
     text = f"w7 {PICTURE} w3 {SOUND} " + "w4 " * 20
 
-    def ask(picture: int, heard: int) -> Any:
-        shown: dict[str, Any] = {"images": [pixels(picture)], "audio": [sound(heard)]}
+    def request(image: int, audio: int) -> Any:
+        shown: dict[str, Any] = {"images": [pixels(image)], "audio": [sound(audio)]}
         return session.generate(text, **shown, generation_len=LENGTH, ignore_eos=True)[0]
 
-    first, again, behind, other = ask(1, 1), ask(1, 1), ask(1, 2), ask(3, 1)
+    first, again, behind, other = request(1, 1), request(1, 1), request(1, 2), request(3, 1)
     assert again.token_ids == first.token_ids
     assert again.reused_tokens > behind.reused_tokens > other.reused_tokens == 0
     assert len({tuple(one.token_ids) for one in (first, behind, other)}) == 3
@@ -178,15 +178,15 @@ def test_a_server_takes_images_and_audio_in_one_prompt(
     omni: Omni, session: AnyToAnySession, tmp_path: Path
 ) -> None:
     Image.fromarray(pixels(1)).save(tmp_path / "a.png")
-    picture, heard = tmp_path / "a.png", recorded(tmp_path / "speech.wav", sound(1))
-    seen, spoken = (base64.b64encode(one.read_bytes()).decode() for one in (picture, heard))
+    image, audio_input = tmp_path / "a.png", recorded(tmp_path / "speech.wav", sound(1))
+    observed, spoken = (base64.b64encode(one.read_bytes()).decode() for one in (image, audio_input))
     parts: list[Any] = [
         {"type": "input_audio", "input_audio": {"data": spoken, "format": "wav"}},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{seen}"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{observed}"}},
         {"type": "text", "text": "w3 w4"},
     ]
     text = f"{SOUND} {PICTURE} w3 w4"
-    (expected,) = session.generate(text, images=[picture], audio=[heard], generation_len=4)
+    (expected,) = session.generate(text, images=[image], audio=[audio_input], generation_len=4)
     opened: Any = open_session(omni.package, threads=1)
     with Engine(opened) as engine, running(engine) as url, connect(url) as client:
         answer = client.chat.completions.create(
@@ -213,15 +213,15 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
             )
         },
     )
-    seen = Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)
-    heard = transformers.Gemma4AudioFeatureExtractor(feature_size=8)
+    observed = Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)
+    audio_input = transformers.Gemma4AudioFeatureExtractor(feature_size=8)
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
-        processor = transformers.Gemma4Processor(heard, seen, fast, None)
+        processor = transformers.Gemma4Processor(audio_input, observed, fast, None)
     fast.pad_token = "w0"
     fast.save_pretrained(tmp_path)
-    said = {"feature_extractor": json.loads(heard.to_json_string())}
-    said["image_processor"] = seen.to_dict()
-    (tmp_path / "processor_config.json").write_text(json.dumps(said))
+    settings = {"feature_extractor": json.loads(audio_input.to_json_string())}
+    settings["image_processor"] = observed.to_dict()
+    (tmp_path / "processor_config.json").write_text(json.dumps(settings))
     session.folder, session.tokenizer = tmp_path, Tokenizer.find(tmp_path)
     image, speech = pixels(1), sound(1, 0.83)
     for text in ("w7 <image> w3 <audio> w4", "<audio> w3 <image> w4"):
@@ -241,11 +241,11 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
 def test_features_of_gemma_4_are_those_of_transformers(samples: int, more: dict[str, Any]) -> None:
     extractor = transformers.Gemma4AudioFeatureExtractor(**more)
     given = sound(samples, samples / RATE)
-    theirs = extractor([given], sampling_rate=RATE, return_tensors="np")
+    reference = extractor([given], sampling_rate=RATE, return_tensors="np")
     settings = json.loads(extractor.to_json_string())
-    ours, count = find(settings).compute(given), int(theirs["input_features_mask"].sum())
+    ours, count = find(settings).compute(given), int(reference["input_features_mask"].sum())
     assert ours.shape == (count, 128)
-    np.testing.assert_allclose(ours, theirs["input_features"][0, :count], atol=1e-6, rtol=0)
+    np.testing.assert_allclose(ours, reference["input_features"][0, :count], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("samples", [1, 640, 641, 16_000])
@@ -253,16 +253,16 @@ def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: in
     """Bit for bit; each becomes a row."""
     extractor = transformers.Gemma4UnifiedAudioFeatureExtractor()
     given = sound(samples, samples / RATE)
-    theirs = extractor([given], return_tensors="np")
+    reference = extractor([given], return_tensors="np")
     settings = json.loads(extractor.to_json_string())
     ours = AudioProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").audio)
     for name, array in ours(given).items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        np.testing.assert_array_equal(array, reference[name], err_msg=name)
 
 
 def test_a_checkpoint_without_an_audio_encoder_is_refused(tmp_path: Path) -> None:
-    told = {**parity.all_cases()["gemma4-base"].config, "audio_config": None}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    settings = {**parity.all_cases()["gemma4-base"].config, "audio_config": None}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     save_file({}, tmp_path / "model.safetensors")
     checkpoint = open_checkpoint(str(tmp_path))
     for task in ("audio-text-to-text", "any-to-any"):

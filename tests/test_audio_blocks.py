@@ -163,8 +163,8 @@ def test_a_package_with_the_adapter_answers_as_generate(
         capsys.readouterr()
         assert main(["run", str(package), str(path), *command, "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)["outputs"]
-        heard = (given * 32767).astype("<i2").astype(np.float32) / 32768
-        assert found["token_ids"] == answer(checkpoint, processor, heard)
+        audio = (given * 32767).astype("<i2").astype(np.float32) / 32768
+        assert found["token_ids"] == answer(checkpoint, processor, audio)
     assert main(["run", str(package), *command]) == 1
     assert "has no audio; expected one at least" in capsys.readouterr().err
 
@@ -172,15 +172,18 @@ def test_a_package_with_the_adapter_answers_as_generate(
 def test_the_reference_has_the_adapter_once(tmp_path: Path) -> None:
     """Whether transformers has loaded it, where peft is installed, or not."""
     checkpoint, _ = saved(tmp_path)
-    told = {"checkpoint": str(checkpoint), "adapters": [{"folder": str(checkpoint), "weight": 1.0}]}
+    settings = {
+        "checkpoint": str(checkpoint),
+        "adapters": [{"folder": str(checkpoint), "weight": 1.0}],
+    }
     tokens = torch.arange(3, 9)[None]
     logits = [
-        load_model(told, "audio-text-to-text", None)(input_ids=tokens).logits,
+        load_model(settings, "audio-text-to-text", None)(input_ids=tokens).logits,
         AutoModelForMultimodalLM.from_pretrained(checkpoint)(input_ids=tokens).logits,
     ]
     shutil.move(checkpoint / "adapter_config.json", tmp_path / "adapter_config.json")
     shutil.copy(checkpoint / "adapter_model.safetensors", tmp_path)
-    apart = {**told, "adapters": [{"folder": str(tmp_path), "weight": 1.0}]}
+    apart = {**settings, "adapters": [{"folder": str(tmp_path), "weight": 1.0}]}
     logits.append(load_model(apart, "audio-text-to-text", None)(input_ids=tokens).logits)
     for one in logits[1:]:
         torch.testing.assert_close(one, logits[0], atol=1e-4, rtol=1e-4)

@@ -62,12 +62,12 @@ def test_logits_are_hugging_faces_whatever_stands_behind_the_end(model_type: str
     wanted = alone(of.hf, inputs)
     noise = float(np.abs(wanted - alone(of.hf64, inputs)).max())
     width = len(inputs[0]) + 160
-    sound = np.full((2, width, *inputs[0].shape[1:]), 3.0, np.float32)
+    recording = np.full((2, width, *inputs[0].shape[1:]), 3.0, np.float32)
     mask = np.zeros((2, width), np.int64)
     for row, one in enumerate(inputs):
-        sound[row, : len(one)], mask[row, : len(one)] = one, 1
+        recording[row, : len(one)], mask[row, : len(one)] = one, 1
     with torch.no_grad():
-        got = ClassifyAudio(of.transformed)(torch.from_numpy(sound), torch.from_numpy(mask))
+        got = ClassifyAudio(of.transformed)(torch.from_numpy(recording), torch.from_numpy(mask))
     assert np.abs(got.numpy() - wanted).max() <= parity.TOLERANCE["torch"] * noise
 
 
@@ -97,10 +97,10 @@ def session(
 def test_scores_are_the_pipelines(session: AudioClassificationSession, checkpoint: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = transformers.pipeline(NAME, model=str(checkpoint), top_k=None)
-    sounds = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
-    for sound, found in zip(sounds, session.classify(sounds), strict=True):
-        wanted = theirs(sound.copy())
+        reference = transformers.pipeline(NAME, model=str(checkpoint), top_k=None)
+    recordings = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
+    for recording, found in zip(recordings, session.classify(recordings), strict=True):
+        wanted = reference(recording.copy())
         assert [one.label for one in found] == [one["label"] for one in wanted]
         scores = [one["score"] for one in wanted]
         np.testing.assert_allclose([one.score for one in found], scores, atol=1e-5)

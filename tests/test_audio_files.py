@@ -168,13 +168,15 @@ EXTRACTORS = {
 @pytest.mark.parametrize("samples", [1601, 12_345, 40_000])
 def test_features_are_those_of_hugging_face(name: str, samples: int) -> None:
     settings, most = EXTRACTORS[name]
-    theirs = getattr(transformers, name)(**settings)
-    ours = features.find(theirs.to_dict())
-    sound = voice(samples, RATE, 2)
-    answer = theirs(sound, sampling_rate=RATE, return_tensors="np", return_attention_mask=True)
+    reference = getattr(transformers, name)(**settings)
+    ours = features.find(reference.to_dict())
+    recording = voice(samples, RATE, 2)
+    answer = reference(
+        recording, sampling_rate=RATE, return_tensors="np", return_attention_mask=True
+    )
     count = int(np.asarray(answer["attention_mask"]).sum())
     wanted = np.asarray(answer[ours.name])[0, :count]
-    found = ours.compute(sound)
+    found = ours.compute(recording)
     assert found.dtype == np.float32
     assert found.shape == wanted.shape
     assert ours.count(samples) == count

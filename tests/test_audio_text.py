@@ -102,10 +102,10 @@ def recorded(path: Path, samples: Array) -> Path:
     return path
 
 
-def theirs(checkpoint: Path, prompt: list[int], sounds: list[Array], length: int) -> list[int]:
+def theirs(checkpoint: Path, prompt: list[int], recordings: list[Array], length: int) -> list[int]:
     """Answer by transformers' feature extractor, model and `generate`."""
     made = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})(
-        sounds, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
+        recordings, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
     )
     model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
     frames = made["attention_mask"].sum(1).tolist()
@@ -132,8 +132,8 @@ def test_answers_are_those_of_transformers_generate(
     prompts = [[3, 200, 4, 200, 5, 6], [7, 8, 200, 9], [10, 11, 12]]
     shown = [[first, second], [third], []]
     answers = session.generate(prompts, audio=shown, generation_len=8, ignore_eos=True)
-    for prompt, sounds, answer in zip(prompts[:2], shown[:2], answers[:2], strict=True):
-        assert answer.token_ids == theirs(checkpoint, prompt, sounds, 8)
+    for prompt, recordings, answer in zip(prompts[:2], shown[:2], answers[:2], strict=True):
+        assert answer.token_ids == theirs(checkpoint, prompt, recordings, 8)
     model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
     alone = model.generate(
         input_ids=torch.tensor([prompts[2]]), max_new_tokens=8, do_sample=False, eos_token_id=None

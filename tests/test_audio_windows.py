@@ -73,8 +73,8 @@ def opened(name: str, folder: Path) -> tuple[AudioTextToTextSession, Any, Any]:
     names = ("audio_token", "audio_bos_token", "audio_eos_token")
     tokens = dict(zip(names, WORDS[name], strict=True))
     if name in OMNI:
-        seen = (f"{one}_token" for one in ("image", "video", "vision_bos", "vision_eos"))
-        tokens |= dict.fromkeys(seen, "w1")
+        recorded = (f"{one}_token" for one in ("image", "video", "vision_bos", "vision_eos"))
+        tokens |= dict.fromkeys(recorded, "w1")
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="w0", extra_special_tokens=tokens
     )
@@ -116,14 +116,14 @@ def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
     """To 2e-4, half of which is the rounding of transformers' own."""
     extractor = transformers.Qwen3ASRFeatureExtractor()
     given = sound(samples, samples / RATE)
-    theirs = extractor(
+    reference = extractor(
         given, sampling_rate=RATE, padding=True, return_attention_mask=True, return_tensors="np"
     )
     ours = find(extractor.to_dict()).compute(given)
-    count = int(theirs["attention_mask"].sum())
+    count = int(reference["attention_mask"].sum())
     assert ours.shape == (count, 128)
-    np.testing.assert_allclose(ours.T, theirs["input_features"][0, :, :count], atol=2e-4, rtol=0)
-    assert not theirs["input_features"][0, :, count:].any()
+    np.testing.assert_allclose(ours.T, reference["input_features"][0, :, :count], atol=2e-4, rtol=0)
+    assert not reference["input_features"][0, :, count:].any()
 
 
 @pytest.mark.parametrize("samples", [30, 3000, 15_999, 16_000, 47_801, 48_000])
@@ -133,10 +133,12 @@ def test_features_of_padded_audio_equal_transformers(samples: int) -> None:
     audio = find_recipe("qwen2_5_omni").audio
     processor = AudioProcessor(find(extractor.to_dict()), (8, 20), audio)
     given = sound(samples, samples / RATE)
-    theirs = extractor(given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np")
-    ours, count = processor(given), int(theirs["attention_mask"].sum())
+    reference = extractor(
+        given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np"
+    )
+    ours, count = processor(given), int(reference["attention_mask"].sum())
     assert ours["feature_attention_mask"].tolist() == [[1] * count]
-    right = theirs["input_features"][:, :, :count]
+    right = reference["input_features"][:, :, :count]
     np.testing.assert_allclose(ours["input_features"], right, atol=2e-4, rtol=0)
     with pytest.raises(MediaError, match=r"has 3\.1 seconds; expected at most 3, the model's"):
         processor(sound(0, 3.1))

@@ -342,7 +342,7 @@ def test_choices_that_conflict_are_all_named_before_a_download(
 
 
 @pytest.mark.parametrize(
-    ("choices", "says"),
+    ("choices", "message"),
     [
         ({"ctx_len": 129}, ("--ctx-len", "is 129", "128 positions", "Choose at most 128")),
         ({"prefill_seq_len": 200}, ("--prefill-seq-len", "is 200", "than the context of 128", "Choose at most 128")),
@@ -355,7 +355,7 @@ def test_choices_that_conflict_are_all_named_before_a_download(
 )  # fmt: skip
 def test_a_choice_that_the_model_cannot_have(
     choices: dict[str, Any],
-    says: tuple[str, ...],
+    message: tuple[str, ...],
     models: Models,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -365,7 +365,7 @@ def test_a_choice_that_the_model_cannot_have(
     with pytest.raises(PlanError) as caught:
         qeff_zoo.build(checkpoint, **choices)
 
-    assert_says(caught.value, *says)
+    assert_says(caught.value, *message)
     assert not home.exists()
 
 
@@ -531,7 +531,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_every_command(
     broken: str, package: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    change, said = BROKEN[broken]
+    change, output = BROKEN[broken]
     (tmp_path / "secret.json").write_text("{}")
     manifest_of(package, change)
     monkeypatch.setattr(session, "open_graph", None)  # nothing of it may be opened
@@ -539,7 +539,7 @@ def test_a_manifest_that_cannot_be_is_refused_by_every_command(
     for command in ("inspect {}", "run {} --prompt fox", "validate {}"):
         code, out, err = run(command.format(package.path).split(), capsys)
         assert (code, out) == (1, ""), command
-        assert said in err
+        assert output in err
         assert str(package.path) in err
         assert "xpected" in err
         assert re.search(r"(Build or pull it again|or use the one that wrote it)\.\n$", err)

@@ -69,7 +69,7 @@ def test_cases_fill_in_what_is_left_out(
 
 
 @pytest.mark.parametrize(
-    ("choices", "said"),
+    ("choices", "message"),
     [
         ({"batch_sizes": [4]}, "A batch of 4 .* at most 3"),
         ({"prompt_lens": [40], "generation_len": 9}, "40 and 9 new tokens .* the 48 of ctx_len"),
@@ -82,9 +82,9 @@ def test_cases_fill_in_what_is_left_out(
     ],
 )
 def test_cases_that_cannot_be_run_are_refused(
-    built: dict[str, Package], choices: dict[str, Any], said: str
+    built: dict[str, Package], choices: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(GenerationError, match=said):
+    with pytest.raises(GenerationError, match=message):
         bench.plan(built["rows"], **choices)
 
 

@@ -74,8 +74,8 @@ def processor(words: Tokenizer) -> Blip2Processor:
     text = PreTrainedTokenizerFast(
         tokenizer_object=words, bos_token="</s>", pad_token="w1", eos_token="</s>"
     )
-    pictures = BlipImageProcessorPil(size=TINY.image_processor["size"])
-    return Blip2Processor(pictures, text, num_query_tokens=TINY.config["num_query_tokens"])
+    images = BlipImageProcessorPil(size=TINY.image_processor["size"])
+    return Blip2Processor(images, text, num_query_tokens=TINY.config["num_query_tokens"])
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

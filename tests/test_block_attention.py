@@ -75,12 +75,14 @@ def test_answers_are_those_of_the_papers_mask(name: str, tmp_path: Path) -> None
     session.allow_documents()
     parts = drawn(0, 9, 5, 11, 6)
     for reused, order in ((0, [0, 1, 2]), (25, [2, 0, 1]), (14, [1, 0, 1])):
-        asked = [*(parts[place] for place in order), parts[-1]]
-        request = session.request(asked[-1], documents=asked[:-1], generation_len=1, sampling=TOP)
+        requested = [*(parts[place] for place in order), parts[-1]]
+        request = session.request(
+            requested[-1], documents=requested[:-1], generation_len=1, sampling=TOP
+        )
         (found,) = session.generate([request])
         assert found.reused_tokens == reused
         expected, plain = (
-            by_transformers(name, asked, documents=documents) for documents in (True, False)
+            by_transformers(name, requested, documents=documents) for documents in (True, False)
         )
         top = dict(found.logprobs[0].top)  # type: ignore[index]
         assert [expected[token].item() for token in top] == pytest.approx([*top.values()], abs=5e-5)
@@ -141,12 +143,12 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
     frequencies = 10000.0 ** (-np.arange(size // 2) / max(size // 2, 1))
     turn = Turn(interleaved, frequencies)
     keys = np.random.default_rng(0).standard_normal((4, 2, whole)).astype(np.float32)
-    seen = {at: turn(keys, at) for at in (0, 1, 2, 4, 8, 16, 32, 64, 77)}
-    found = _learn(seen)
+    recorded = {at: turn(keys, at) for at in (0, 1, 2, 4, 8, 16, 32, 64, 77)}
+    found = _learn(recorded)
     assert found.frequencies == pytest.approx(frequencies, abs=1e-6)
-    assert found.explains(seen)
+    assert found.explains(recorded)
     np.testing.assert_allclose(found(turn(keys, 5), 40), turn(keys, 45), atol=1e-4)
-    mixed = {**seen, 77: turn(keys, 78)}
+    mixed = {**recorded, 77: turn(keys, 78)}
     assert found.explains(mixed) == (size == 0)
 
 
@@ -241,11 +243,11 @@ def test_requests_have_documents(trained: Package) -> None:
     documents = ["class socket", "class deque"]
     expected = opened.generate(["class Path."], documents=documents, generation_len=4)[0].text
 
-    said = [{"role": "user", "content": "Which?"}]
-    parts = opened.encode_parts(said, documents)
+    lines = [{"role": "user", "content": "Which?"}]
+    parts = opened.encode_parts(lines, documents)
     chat = opened.generate([parts[-1]], documents=parts[:-1], generation_len=4)[0].text
 
-    def ask(**body: Any) -> tuple[int, Any]:
+    def request(**body: Any) -> tuple[int, Any]:
         whole = {"model": MODEL, "max_tokens": 4, "temperature": 0, **body}
         path = "chat/completions" if "messages" in body else "completions"
         return post(url, path, json.dumps(whole).encode())
@@ -253,15 +255,15 @@ def test_requests_have_documents(trained: Package) -> None:
     with Engine(opened) as engine, running(engine) as url:
         as_ids = [opened.tokenizer.encode(one, special_tokens=False) for one in documents]
         for given in (documents, as_ids):
-            status, answer = ask(prompt="class Path.", documents=given)
+            status, answer = request(prompt="class Path.", documents=given)
             assert (status, answer["choices"][0]["text"]) == (200, expected)
-        status, answer = ask(messages=said, documents=documents)
+        status, answer = request(messages=lines, documents=documents)
         assert (status, answer["choices"][0]["message"]["content"]) == (200, chat)
-        status, answer = ask(prompt="a", documents=["word " * 400])
+        status, answer = request(prompt="a", documents=["word " * 400])
         assert (status, answer["error"]["param"]) == (400, "documents")
         assert answer["error"]["code"] == "context_length_exceeded"
         opened.document_cache = None
-        status, answer = ask(prompt="a", documents=documents)
+        status, answer = request(prompt="a", documents=documents)
         assert (status, answer["error"]["param"]) == (400, "documents")
 
 

@@ -104,8 +104,8 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
     option = OPTIONS[name]
     text, value = TYPICAL.get(name) or TYPICAL[option.kind]
     argv = ["plan", "model", option.flag, *([text] if text else [])]
-    asked = choices_of(parser().parse_args(argv))
-    assert {key: given for key, given in asked.items() if given is not None} == {name: value}
+    requested = choices_of(parser().parse_args(argv))
+    assert {key: given for key, given in requested.items() if given is not None} == {name: value}
 
     has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[option.of]
     beside = {**BESIDE.get(name, {}), **({"target": option.targets[0]} if option.targets else {})}

@@ -484,7 +484,7 @@ def test_a_text_is_read_with_the_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "said"),
+    ("wishes", "message"),
     [
         ({"bits": 3}, "Cannot quantize to 3 bits; expected 4 or 8"),
         ({"group_size": 48}, "groups of 48; expected one of 16, 32, 64, 128"),
@@ -495,9 +495,9 @@ def test_a_text_is_read_with_the_tokenizer(tmp_path: Path) -> None:
     ids=["bits", "group size", "method", "tokens", "budget"],
 )
 def test_wishes_that_cannot_be_met_are_refused(
-    wishes: dict[str, Any], said: str, checkpoints: dict[str, Path], tmp_path: Path
+    wishes: dict[str, Any], message: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(PlanError, match=said.replace("+", r"\+")):
+    with pytest.raises(PlanError, match=message.replace("+", r"\+")):
         quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions(**wishes))
 
     assert not list(tmp_path.iterdir())
@@ -588,11 +588,11 @@ def test_the_command_prints_its_result(
 
     code = cli.main(["quantize", model, "-o", str(tmp_path / "out"), "--budget", "7"])
 
-    said = capsys.readouterr()
+    printed_text = capsys.readouterr()
     assert code == 0
-    assert said.out == f"{tmp_path / 'out'}\n"
-    assert "bits per weight; mean KL from the float model" in said.err
-    assert "int4 in groups of 32" in said.err
+    assert printed_text.out == f"{tmp_path / 'out'}\n"
+    assert "bits per weight; mean KL from the float model" in printed_text.err
+    assert "int4 in groups of 32" in printed_text.err
     code = cli.main(["quantize", model, "-o", str(tmp_path / "two"), "--bits", "8", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert code == 0

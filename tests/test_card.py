@@ -143,7 +143,7 @@ def test_packages_of_several_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "said"),
+    ("stated", "message"),
     [
         (None, None),
         ("Apache-2.0", "apache-2.0"),
@@ -152,8 +152,8 @@ def test_packages_of_several_models() -> None:
         ('x"\nevil: true', "other"),
     ],
 )
-def test_a_licence_has_a_name_of_the_hub(stated: str | None, said: str | None) -> None:
-    assert front(card(index(entry(license=stated)), WHERE)).get("license") == said
+def test_a_licence_has_a_name_of_the_hub(stated: str | None, message: str | None) -> None:
+    assert front(card(index(entry(license=stated)), WHERE)).get("license") == message
 
 
 def test_a_folders_name_is_no_base_model() -> None:
@@ -238,12 +238,12 @@ def test_text_around_the_packages_stays() -> None:
 
 
 def test_a_foreign_card_stays_and_packages_follow_it() -> None:
-    theirs = "---\nlicense: mit\nlanguage: en\n---\n# Theirs\n"
-    first = card(index(entry()), WHERE, theirs)
-    assert first.startswith(theirs)
+    reference = "---\nlicense: mit\nlanguage: en\n---\n# Theirs\n"
+    first = card(index(entry()), WHERE, reference)
+    assert first.startswith(reference)
     assert front(first) == {"license": "mit", "language": "en"}
     second = card(index(entry(), entry(ctx_len=8192)), WHERE, first)
-    assert second.startswith(theirs)
+    assert second.startswith(reference)
     assert second.count("## Packages") == 1
 
 
@@ -266,8 +266,10 @@ def test_a_mark_in_a_text_is_none_of_the_card(mark: str, place: str) -> None:
     written = card(made, where)
     assert len(re.findall(r"(?<!\\)<!-- ", written)) == 2
     assert card(made, where, written) == written
-    theirs = f"{written}\nWritten by hand.\n"
-    assert card(made, where, card(made, where, theirs)) == card(made, where, theirs) == theirs
+    reference = f"{written}\nWritten by hand.\n"
+    assert (
+        card(made, where, card(made, where, reference)) == card(made, where, reference) == reference
+    )
     assert front(written)["library_name"] == "qeff-zoo"
     if place == "model" and "/" not in mark:
         assert front(written)["base_model"] == [f"org/{mark}"]

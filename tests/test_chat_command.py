@@ -215,8 +215,8 @@ def test_reasoning_does_not_steer_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_images(seeing: Package, chat: Any) -> None:
-    pictures = EXAMPLE.parent / "tiny-vlm" / "images"
-    one, other = pictures / "four-blue-squares.png", pictures / "a-red-triangle-top-right.png"
+    photos = EXAMPLE.parent / "tiny-vlm" / "images"
+    one, other = photos / "four-blue-squares.png", photos / "a-red-triangle-top-right.png"
     question = "What is in the picture?"
     lines = [f"/image {one}", question, f"/image {other}", question]
     code, out, _ = chat(lines, "--generation-len", "12", "--json", package=seeing)
@@ -224,10 +224,10 @@ def test_images(seeing: Package, chat: Any) -> None:
     session = qeff_zoo.load(seeing, threads=1, prefix_cache_bytes=0)
     assert isinstance(session, MediaTextSession)
     part = [{"type": "image"}, {"type": "text", "text": question}]
-    asked = [{"role": "user", "content": part}, {"role": "assistant", "content": texts[0]}]
+    requested = [{"role": "user", "content": part}, {"role": "assistant", "content": texts[0]}]
     expected = [
         session.generate(
-            [session.encode_chat([*asked, *asked][: 2 * count - 1])],
+            [session.encode_chat([*requested, *requested][: 2 * count - 1])],
             images=[[one, other][:count]],
             generation_len=12,
         )[0].text

@@ -349,7 +349,7 @@ def test_answers_with_marks_lose_them(guides: Guides, tokenizer: Tokenizer) -> N
     assert known.calls is CALL_FORMATS["functionary_v3"]
     prompt = source.render([{"role": "user", "content": "Hi"}])
     call = 'get_weather\n{"city": "Rome"}'
-    for text, said, count in (
+    for text, output, count in (
         ("all\nHi >>> there", "Hi >>> there", 0),
         (f"all\nHi>>>{call}>>>{call}", "Hi", 2),
         (f"{call}>>>all\nHi", "Hi", 1),
@@ -362,7 +362,7 @@ def test_answers_with_marks_lose_them(guides: Guides, tokenizer: Tokenizer) -> N
                 parser = known.parser(prompt, schemas=schemas)
                 assert parser is not None
                 found = parsed(cut(text, places), parser)
-                assert (found.text, len(found.calls)) == (said, count), text
+                assert (found.text, len(found.calls)) == (output, count), text
     form = Grammar.regex("Hi")
     schemas = {"now": SCHEMAS["now"]}
     for end, mark in ((prompt, ""), ("", ">>>")):

@@ -254,15 +254,15 @@ def test_the_digest_of_weights_can_be_had_from_sha256sum(tmp_path: Path) -> None
 
 
 def test_weights_are_digested_by_the_caller(tmp_path: Path) -> None:
-    seen: list[Path] = []
+    recorded: list[Path] = []
 
     def digest(path: Path) -> str:
-        seen.append(path)
+        recorded.append(path)
         return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
     checkpoint = reopened(local(tmp_path, shards=2))
     assert checkpoint.weights_digest(digest) == checkpoint.weights_digest()
-    assert [path.name for path in seen] == list(SHARDS)
+    assert [path.name for path in recorded] == list(SHARDS)
 
 
 def test_identity_is_content_and_names(tmp_path: Path) -> None:

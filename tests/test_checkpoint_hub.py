@@ -84,16 +84,16 @@ def test_fetching_reports_every_byte_once(hub: LocalHub) -> None:
     content = tiny.files(shards=3)
     hub.commit(MODEL, content)
     checkpoint = open_checkpoint(MODEL)
-    told: list[tuple[int, int]] = []
-    checkpoint.fetch(lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    checkpoint.fetch(lambda done, total: reported.append((done, total)))
     size = sum(len(content[name]) for name in checkpoint.weight_files)
-    assert told[-1] == (size, size)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reported[-1] == (size, size)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
     for name, saved in tiny.tensors().items():
         assert checkpoint.read(name).tobytes() == saved.tobytes()
     hub.log.clear()
-    checkpoint.fetch(lambda *_: told.clear())
-    assert told
+    checkpoint.fetch(lambda *_: reported.clear())
+    assert reported
     assert not hub.log
 
 

@@ -133,8 +133,8 @@ def test_pairs_are_read_as_transformers_reads_them(
 ) -> None:
     found = sessions[name].classify(PAIRS)
     assert [(one.text, one.pair) for one in found] == PAIRS
-    asked = [{"text": text, "text_pair": pair} for text, pair in PAIRS]
-    assert_same(scores_of(found), expected(checkpoints[name], asked))
+    requested = [{"text": text, "text_pair": pair} for text, pair in PAIRS]
+    assert_same(scores_of(found), expected(checkpoints[name], requested))
     assert sessions[name].classify(PAIRS[0]) == sessions[name].classify(PAIRS[:1])
 
 
@@ -144,8 +144,10 @@ def test_the_second_text_of_a_pair_has_its_own_token_type(sessions: dict[str, An
     assert not sessions["reranker"].has_token_types
     (encoded,) = session.read(PAIRS[:1])
     assert set(encoded.type_ids) == {0, 1}
-    told, untold = (session.run([encoded.ids], types=types) for types in ([encoded.type_ids], None))
-    assert np.abs(told - untold).max() > 1e-2
+    settings, untold = (
+        session.run([encoded.ids], types=types) for types in ([encoded.type_ids], None)
+    )
+    assert np.abs(settings - untold).max() > 1e-2
 
 
 @pytest.mark.parametrize("pair", [(LONG, "the fox"), ("fox", LONG), (LONG, LONG)])
@@ -181,8 +183,8 @@ def test_a_tokenizer_without_token_types_is_accepted(
     assert set(session.read(PAIRS[:1])[0].type_ids) == {0}
     copied = models.copy(checkpoints["classifier"], tmp_path / "checkpoint")
     edit_json(copied / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
-    asked = [{"text": text, "text_pair": pair} for text, pair in PAIRS]
-    assert_same(scores_of(session.classify(PAIRS)), expected(copied, asked))
+    requested = [{"text": text, "text_pair": pair} for text, pair in PAIRS]
+    assert_same(scores_of(session.classify(PAIRS)), expected(copied, requested))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -252,8 +254,12 @@ def test_what_makes_scores_of_logits(name: str) -> None:
 
 def test_scores_are_those_of_torch() -> None:
     logits = np.float32([[1.5, -2, 0.25], [200, -200, 0]])
-    for ours, theirs in ((labels.softmax, torch.softmax), (labels.sigmoid, None)):
-        wanted = theirs(torch.tensor(logits), -1) if theirs else torch.sigmoid(torch.tensor(logits))
+    for ours, reference in ((labels.softmax, torch.softmax), (labels.sigmoid, None)):
+        wanted = (
+            reference(torch.tensor(logits), -1)
+            if reference
+            else torch.sigmoid(torch.tensor(logits))
+        )
         np.testing.assert_allclose(ours(logits), wanted.numpy(), atol=1e-6)
 
 

@@ -665,14 +665,14 @@ def test_a_terminal_shows_every_stage_on_stderr_alone(places: Places) -> None:
 
 def on_terminal(argv: list[str]) -> tuple[str, str]:
     """Run a command with a terminal for stderr; give stdout, and what the terminal showed."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    ours, reference = pty.openpty()
+    fcntl.ioctl(reference, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     process = subprocess.Popen(
         [warm.PYTHON.executable, "-m", "qeff_zoo", *argv],
-        stdout=subprocess.PIPE, stderr=theirs, text=True,
+        stdout=subprocess.PIPE, stderr=reference, text=True,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )  # fmt: skip
-    os.close(theirs)
+    os.close(reference)
     shown = b""
     try:
         while chunk := os.read(ours, 4096):
@@ -737,6 +737,6 @@ def test_an_unknown_flag_has_the_usage_of_its_command(capsys: pytest.CaptureFixt
         with pytest.raises(SystemExit) as ended:
             cli.main(words)
         assert ended.value.code == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"usage: {usage} ")
-        assert f"Did you mean {('--port' if 'serve' in words else '--json')!r}?" in said
+        printed_text = capsys.readouterr().err
+        assert printed_text.startswith(f"usage: {usage} ")
+        assert f"Did you mean {('--port' if 'serve' in words else '--json')!r}?" in printed_text

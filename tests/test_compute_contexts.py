@@ -110,10 +110,10 @@ def test_each_call_takes_the_least_length_that_holds_its_tokens(
     prefilled = len(decoder.noted)
     decoder.decode({row: Piece([1], count) for row, count in held.items()}, context=context)
     assert 0 < prefilled < len(decoder.noted)
-    for number, (tokens, seen) in enumerate(decoder.noted):
+    for number, (tokens, recorded) in enumerate(decoder.noted):
         listed = prefills if number < prefilled else decodes
         enough = [length for length in listed if length >= max(tokens, context)]
-        assert seen == min(enough, default=64)
+        assert recorded == min(enough, default=64)
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -193,21 +193,21 @@ def test_a_package_answers_the_same_with_and_without(
     sizes = {"prefill_seq_len": 8, "ctx_len": 48, "batch_size": 3}
     lists = {"comp_ctx_lengths_prefill": (16, 32), "comp_ctx_lengths_decode": (12, 30)}
     packages = [package(models.odd, **sizes, **more) for more in ({}, lists)]
-    asked: list[int] = []
+    requested: list[int] = []
     call = Decoder._call
 
     def spy(self: Decoder, pieces: Any, rows: range, width: int, seen: int, kept: int) -> Any:
-        asked.append(seen)
+        requested.append(seen)
         return call(self, pieces, rows, width, seen, kept)
 
     monkeypatch.setattr(Decoder, "_call", spy)
     answers, chosen = [], []
     for one in packages:
-        asked.clear()
+        requested.clear()
         session: Any = qeff_zoo.load(one, threads=1)
         found = session.generate([[7] * 5, [*range(5, 29)], [9, 8]], generation_len=20)
         answers.append([answer.token_ids for answer in found])
-        chosen.append({*asked})
+        chosen.append({*requested})
     assert answers[0] == answers[1]
     assert chosen == [{48}, {12, 16, 30, 32, 48}]
     assert f"{SEEN} int64[{SEEN}]" in describe(packages[1])

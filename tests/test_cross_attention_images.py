@@ -77,8 +77,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
         "{{ '<|image|> ' if part.type == 'image' else part.text }}{% endfor %}"
     )
     sizes = {"full_batch_size": 2, "max_num_images": 2, "num_speculative_tokens": (3,)}
-    asked = Request(prefill_seq_len=16, ctx_len=64, **sizes)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=16, ctx_len=64, **sizes)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -133,12 +133,12 @@ def test_qefficients_class_and_the_command_answer_alike(
     info = model.generate(inputs=processed(both), generation_len=LENGTH)
     assert [found[:LENGTH] for found in info.generated_ids] == expected[2:4]
     Image.fromarray(drawn((24, 40))).save(tmp_path / "one.png")
-    told = ["run", str(built[0].path), "--image", str(tmp_path / "one.png"), "--json"]
-    told += ["--generation-len", str(LENGTH), "--prompt"]
-    assert main([*told, "w1 w5 <|image|> w6 w7 w8"]) == 0
+    settings = ["run", str(built[0].path), "--image", str(tmp_path / "one.png"), "--json"]
+    settings += ["--generation-len", str(LENGTH), "--prompt"]
+    assert main([*settings, "w1 w5 <|image|> w6 w7 w8"]) == 0
     plain = json.loads(capsys.readouterr().out)["outputs"][0]
     assert plain["token_ids"] == expected[0]
-    assert main([*told, "w6 w7 w8", "--chat"]) == 0
+    assert main([*settings, "w6 w7 w8", "--chat"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"] == expected[0]
 
 

@@ -37,16 +37,16 @@ class SubModels:
         self.prompts, self.answers = map(opened, (self.prefill, self.decode))
 
     def build(self, **choices: Any) -> Package:
-        asked = Request(ctx_len=64, **choices)
+        requested = Request(ctx_len=64, **choices)
         source = str(self.checkpoint)
-        return pipeline.build(source, asked, store=self.store, validate=False).package
+        return pipeline.build(source, requested, store=self.store, validate=False).package
 
     def picture(self, seed: int) -> dict[str, Any]:
         width = self.prompts.reader.program.inputs["pixel_values"].shape[1]
         pixels = np.random.default_rng(seed).standard_normal((24, width), np.float32)
         return {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
 
-    def theirs(self, tokens: list[int], pictures: list[dict[str, Any]]) -> list[int]:
+    def theirs(self, tokens: list[int], images: list[dict[str, Any]]) -> list[int]:
         import torch
         from transformers import AutoModelForImageTextToText
 
@@ -56,18 +56,18 @@ class SubModels:
         model.generation_config.eos_token_id = None
         marker = self.answers.placeholder
         ids = [one for token in tokens for one in [token] * (ROWS if token == marker else 1)]
-        told: dict[str, Any] = {
-            name: torch.from_numpy(np.concatenate([one[name] for one in pictures]))
-            for name in (pictures[0] if pictures else ())
+        settings: dict[str, Any] = {
+            name: torch.from_numpy(np.concatenate([one[name] for one in images]))
+            for name in (images[0] if images else ())
         }
-        if told:
-            told["mm_token_type_ids"] = torch.tensor([[int(one == marker) for one in ids]])
+        if settings:
+            settings["mm_token_type_ids"] = torch.tensor([[int(one == marker) for one in ids]])
         made = model.generate(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
             max_new_tokens=LENGTH,
             do_sample=False,
-            **told,
+            **settings,
         )
         return made[0, len(ids) :].tolist()
 
@@ -91,21 +91,21 @@ def test_together_they_answer_as_hugging_face(
     assert [one.role for one in halves.decode.programs] == ["language"]
     answers, marker = halves.answers, halves.answers.placeholder
     one, other = halves.picture(1), halves.picture(2)
-    asked: list[tuple[list[int], list[dict[str, Any]]]] = [
+    requested: list[tuple[list[int], list[dict[str, Any]]]] = [
         ([3, marker, 4, *range(10, 16)], [one]),
         ([5, 6, marker, 7, marker, 8], [one, other]),
         ([*range(20, 33)], []),
         ([3, marker, 4, *range(10, 16)], [other]),
     ]
-    wanted = [halves.theirs(*each) for each in asked]
+    wanted = [halves.theirs(*each) for each in requested]
     assert wanted[0] != wanted[3]  # the picture matters
 
-    def request(tokens: list[int], pictures: list[dict[str, Any]]) -> Any:
-        return answers.request(tokens, images=pictures, generation_len=LENGTH, ignore_eos=True)
+    def request(tokens: list[int], photos: list[dict[str, Any]]) -> Any:
+        return answers.request(tokens, images=photos, generation_len=LENGTH, ignore_eos=True)
 
     with serving(halves.prompts) as address:
         prefills = Prefills(answers, [address])
-        requests = [request(*each) for each in asked]
+        requests = [request(*each) for each in requested]
         with monkeypatch.context() as patch, Engine(answers, prefills=prefills) as engine:
             patch.setattr(answers.decoder, "prefill", None)  # it must run none
             found = [each.result(60).token_ids for each in engine.submit_together(requests)]

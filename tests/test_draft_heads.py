@@ -60,8 +60,8 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any, hugging_face: Any)
         for place in range(1, COUNT):
             chain[:, place] = reference(hidden, chain)[:, place - 1].argmax(-1)
         drafted = reference(hidden, chain).numpy()
-    for told, right in ((tokens, expected), (tokens[:, :1], drafted)):
-        got = heads.logits(hidden.numpy(), told.tolist())
+    for settings, right in ((tokens, expected), (tokens[:, :1], drafted)):
+        got = heads.logits(hidden.numpy(), settings.tolist())
         assert np.abs(got - right).max() <= 1e-5 * right.std()
     assert np.abs(expected[:, 0] - expected[:, 1]).max() > 0.1 * expected.std()
 
@@ -100,17 +100,20 @@ def test_answers_are_those_of_hugging_face(
         right = reference(states, chain)[0].argmax(-1).tolist()
     assert drafts[0] == right
 
-    asked: Any = {"generation_len": 20, "sampling": Sampling(temperature=0.5, seed=3, logprobs=2)}
-    plain = opened(package, None).generate(PROMPTS[:2], **asked)
-    again = session.generate(PROMPTS[:2], **asked)
+    requested: Any = {
+        "generation_len": 20,
+        "sampling": Sampling(temperature=0.5, seed=3, logprobs=2),
+    }
+    plain = opened(package, None).generate(PROMPTS[:2], **requested)
+    again = session.generate(PROMPTS[:2], **requested)
     assert [one.token_ids for one in again] == [one.token_ids for one in plain]
 
 
 def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) -> None:
     """Heads that always say one token, of an answer that does so too."""
     package = made("medusa").package
-    asked: Any = {"generation_len": 24, "sampling": Sampling(presence_penalty=-99.0)}
-    (plain,) = opened(package, None).generate([PROMPTS[0]], **asked)
+    requested: Any = {"generation_len": 24, "sampling": Sampling(presence_penalty=-99.0)}
+    (plain,) = opened(package, None).generate([PROMPTS[0]], **requested)
     (token,) = {*plain.token_ids}
     speculators.medusa(tmp_path, 64, 257)
     tensors = load_file(tmp_path / "medusa_lm_head.safetensors")
@@ -123,7 +126,7 @@ def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) ->
         patch.setenv("QEFF_HOME", str(made("medusa").home))
         package = qeff_zoo.build(models.llama, draft_heads=tmp_path, validate=False, **SIZES)
     session = opened(package)
-    (answer,) = session.generate([PROMPTS[0]], **asked)
+    (answer,) = session.generate([PROMPTS[0]], **requested)
     assert answer.token_ids == plain.token_ids
     assert session.metrics is not None
     # A call says four tokens, of which three were drafted.
@@ -153,9 +156,9 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     answers = []
     for more in ([], ["--draft", "heads"]):
         assert cli.main([*argv, *more]) == 0
-        answer, said = capsys.readouterr()
+        answer, printed_text = capsys.readouterr()
         answers.append(answer)
-        assert ("drafted tokens accepted" in said) == bool(more)
+        assert ("drafted tokens accepted" in printed_text) == bool(more)
     assert answers[0] == answers[1]
     bench = ["bench", path, "--draft", "heads", "--repeat", "1", "--batch-size", "1", "-q"]
     assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8"]) == 0
@@ -172,9 +175,12 @@ def test_qefficients_turbo_runs(
 ) -> None:
     turbo = made("turbo")
     monkeypatch.setenv("QEFF_HOME", str(turbo.home))
-    told = {"speculative_model_type": "turbo", "pretrained_model_name_or_path": turbo.speculator}
+    settings = {
+        "speculative_model_type": "turbo",
+        "pretrained_model_name_or_path": turbo.speculator,
+    }
     model = qeff_zoo.QEFFAutoModelForCausalLM.from_pretrained(
-        models.llama, continuous_batching=True, qaic_config=told
+        models.llama, continuous_batching=True, qaic_config=settings
     )
     path = model.compile(**SIZES, target="ort", validate=False)
     assert Path(path) == turbo.package.path
@@ -227,7 +233,7 @@ def _pickled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     [
         (_without, SpeculatorError, "'1.0.linear.bias' is missing, expected [64]"),
         (_pickled, SpeculatorError, "only medusa_lm_head.pt: pickles, which can run code"),
@@ -257,13 +263,13 @@ def _pickled(folder: Path) -> None:
 def test_heads_that_do_not_fit_are_refused(
     change: Callable[[Path], Any],
     error: type[ZooError],
-    said: str,
+    message: str,
     models: Models,
     tmp_path: Path,
 ) -> None:
     folder = speculators.medusa(tmp_path / "heads", 64, 257)
     change(folder)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 
@@ -274,12 +280,14 @@ def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
         folder = heads(tmp_path / heads.__name__, 64, 257)
         argv = ["plan", str(models.llama), "--draft-heads", str(folder), "--target", "qaic"]
         assert cli.main(argv) == 1
-        said = capsys.readouterr().err
-        assert re.search("does not run '(heads|draft)' of them. Choose --target ort; or give", said)
+        printed_text = capsys.readouterr().err
+        assert re.search(
+            "does not run '(heads|draft)' of them. Choose --target ort; or give", printed_text
+        )
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--draft-heads", "absent"], "No folder 'absent'. Expected that of draft heads"),
         (["--max-loras", "1"], "the package has 2 programs"),
@@ -288,7 +296,7 @@ def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
 )
 def test_a_plan_refuses_what_heads_are_not_for(
     argv: list[str],
-    said: str,
+    message: str,
     models: Models,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -296,7 +304,7 @@ def test_a_plan_refuses_what_heads_are_not_for(
     heads = speculators.turbo(tmp_path / "heads", 64, 257)
     plan = ["plan", str(models.llama), "--ctx-len", "48"]
     assert cli.main([*plan, "--draft-heads", str(heads), *argv]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert cli.main(["plan", str(models.bert), "--draft-heads", str(heads)]) == 1
     assert "--draft-heads does not apply to feature-extraction" in capsys.readouterr().err
     assert cli.main([*plan, "--draft-heads", str(heads), "--json"]) == 0

@@ -247,13 +247,13 @@ def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[
 
     object.__setattr__(session.speculation, "drafter", watched)
     (answer,) = session.generate(prompts[:1], generation_len=LENGTH, ignore_eos=True)
-    tokens, said = [*session.request(prompts[0]).prompt], list[int]()
-    while len(said) < len(drafts[0]):
-        after = [answer.token_ids[0], *said]
+    tokens, lines = [*session.request(prompts[0]).prompt], list[int]()
+    while len(lines) < len(drafts[0]):
+        after = [answer.token_ids[0], *lines]
         right = referred(made(kind).model, made(kind).located, tokens, after)
-        said.append(int(right[len(said)].argmax()))
-    assert drafts[0] == said
-    assert len(said) == 4
+        lines.append(int(right[len(lines)].argmax()))
+    assert drafts[0] == lines
+    assert len(lines) == 4
 
 
 def test_an_assistant_follows_its_request(made: Any) -> None:
@@ -285,11 +285,11 @@ def test_an_assistant_follows_its_request(made: Any) -> None:
         )
     assert session.metrics is not None
     assert session.metrics.reused_tokens > 0
-    said = [(tokens, told) for tokens, told in drafts if told]
-    assert len(said) > 12
-    for tokens, told in said:
-        right = referred(one.model, one.located, tokens[:-1], [tokens[-1], *told[:-1]])
-        assert right.argmax(1)[: len(told)].tolist() == told
+    message = [(tokens, settings) for tokens, settings in drafts if settings]
+    assert len(message) > 12
+    for tokens, settings in message:
+        right = referred(one.model, one.located, tokens[:-1], [tokens[-1], *settings[:-1]])
+        assert right.argmax(1)[: len(settings)].tolist() == settings
 
 
 def test_right_drafts_are_accepted(made: Any) -> None:
@@ -298,19 +298,19 @@ def test_right_drafts_are_accepted(made: Any) -> None:
     (plain,) = opened(package, None).generate([PROMPTS[0]], generation_len=24, ignore_eos=True)
     answer = plain.token_ids
     session = opened(package)
-    (make, said) = session.speculation.drafter, [*answer]  # type: ignore[union-attr]
+    (make, message) = session.speculation.drafter, [*answer]  # type: ignore[union-attr]
     before = len(session.request(PROMPTS[0]).prompt)
 
     def knowing(request: Any) -> Any:
         drafter: Any = make(request)
         draft_logits = drafter.draft_logits
 
-        def told(tokens: list[int], count: int) -> Any:
-            right = said[len(tokens) - before :][:count]
+        def settings(tokens: list[int], count: int) -> Any:
+            right = message[len(tokens) - before :][:count]
             draft_logits(tokens, len(right), right)
             return [np.eye(257)[one] for one in right]
 
-        drafter.draft_logits = told
+        drafter.draft_logits = settings
         return drafter
 
     object.__setattr__(session.speculation, "drafter", knowing)
@@ -327,9 +327,9 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     answers = []
     for more in ([], ["--draft", "heads"]):
         assert cli.main([*argv, "--threads", "1", *more]) == 0
-        answer, said = capsys.readouterr()
+        answer, printed_text = capsys.readouterr()
         answers.append(answer)
-        assert ("drafted tokens accepted" in said) == bool(more)
+        assert ("drafted tokens accepted" in printed_text) == bool(more)
     assert answers[0] == answers[1]
     assert cli.main(["inspect", str(package.path)]) == 0
     shown = capsys.readouterr().out
@@ -344,7 +344,7 @@ def _another(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     [
         (
             _another,
@@ -368,14 +368,14 @@ def _another(folder: Path) -> None:
     ],
 )
 def test_a_layer_that_does_not_fit_is_refused(
-    change: Any, error: type[ZooError], said: str, models: Models, tmp_path: Path
+    change: Any, error: type[ZooError], message: str, models: Models, tmp_path: Path
 ) -> None:
     folder = speculators.eagle3(tmp_path / "layer", 64, 257)
     if callable(change):
         change(folder)
     else:
         edit_json(folder / "config.json", **change)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 
@@ -409,15 +409,15 @@ _SIZES = {
 def test_published_block_drafters_are_read(name: str) -> None:
     config = {**_SIZES, **PUBLISHED_BLOCKS[name]}
     assert next(kind.name for kind in KINDS_OF_HEADS if kind.recognizes(config)) == "DFlash"
-    said, parameters = dflash.read("x", config, {})
-    told = config["dflash_config"].get("target_layer_ids", [1, 9, 17, 25, 33])
-    assert said["layers"] == [layer + 1 for layer in told]
-    assert said["joins"] == [4096, 5 * 4096]
+    lines, parameters = dflash.read("x", config, {})
+    settings = config["dflash_config"].get("target_layer_ids", [1, 9, 17, 25, 33])
+    assert lines["layers"] == [layer + 1 for layer in settings]
+    assert lines["joins"] == [4096, 5 * 4096]
     assert len(parameters) == 3 + 5 * 11
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"dflash_config": {"target_layer_ids": [0]}}, "has mask_token_id None in its"),
         ({"dflash_config": {"mask_token_id": 257}}, "mask_token_id 257 in its configuration"),
@@ -438,16 +438,16 @@ def test_published_block_drafters_are_read(name: str) -> None:
     ],
 )
 def test_a_block_drafter_that_does_not_fit_is_refused(
-    change: dict[str, Any], said: str, models: Models, tmp_path: Path
+    change: dict[str, Any], message: str, models: Models, tmp_path: Path
 ) -> None:
     folder = speculators.dflash(tmp_path / "drafter", 64, 257)
     edit_json(folder / "config.json", **change)
-    with pytest.raises((SpeculatorError, PlanError), match=re.escape(said)):
+    with pytest.raises((SpeculatorError, PlanError), match=re.escape(message)):
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     [
         ({}, PlanError, "with model_type 'gemma4_text', not 'llama' of 'llama'. Expected the one"),
         ({"backbone_hidden_size": 0}, SpeculatorError, "has backbone_hidden_size 0 in its config"),
@@ -457,14 +457,14 @@ def test_a_block_drafter_that_does_not_fit_is_refused(
 def test_an_assistant_that_does_not_fit_is_refused(
     change: dict[str, Any],
     error: type[ZooError],
-    said: str,
+    message: str,
     made: Any,
     models: Models,
     tmp_path: Path,
 ) -> None:
     folder = shutil.copytree(made(speculators.ASSISTANT).speculator, tmp_path / "assistant")
     edit_json(folder / "config.json", **change)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 
@@ -506,25 +506,25 @@ def test_a_vision_language_model_drafts_after_images(made: Any) -> None:
         session: Any = opened(package, speculate)
         shape = session.reader.program.inputs["pixel_values"].shape
         pixels = np.random.default_rng(1).standard_normal((24, *shape[1:]), np.float32)
-        picture = {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
-        told: list[tuple[int, int]] = []
+        image = {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
+        reported: list[tuple[int, int]] = []
         if speculate:
             make = session.speculation.drafter
 
-            def watched(request: Any, make: Any = make, told: Any = told) -> Any:
+            def watched(request: Any, make: Any = make, reported: Any = reported) -> Any:
                 drafter = make(request)
                 read = drafter.read
                 drafter.read = lambda start, hidden: (
-                    told.append((start, len(hidden))) or read(start, hidden)
+                    reported.append((start, len(hidden))) or read(start, hidden)
                 )
                 return drafter
 
             object.__setattr__(session.speculation, "drafter", watched)
         prompt = [5, session.placeholder, 7, 9, 30]
-        request = session.request(prompt, images=[picture], generation_len=LENGTH, ignore_eos=True)
+        request = session.request(prompt, images=[image], generation_len=LENGTH, ignore_eos=True)
         (output,) = session.generate([request])
         answers.append(output.token_ids)
     assert answers[0] == answers[1]
     assert session.metrics.drafted_tokens > 0
     behind = len(request.prompt) - 3
-    assert min(start for start, _ in told) == behind
+    assert min(start for start, _ in reported) == behind

@@ -120,12 +120,12 @@ def test_stop_strings_penalties_and_log_probabilities_are_those_of_single_tokens
             oracle = Oracle({prompt: found[0].token_ids} if drafts else {}, frozenset({2, 9}))
             speculation = oracle.speculation
             scheduler = Scheduler(decoder, PrefixCache(decoder, 0), speculation if drafts else None)
-            heard: list[Any] = []
-            answer = Answer(Request(prompt=prompt, limit=20, sampling=sampling), None, heard.append)
+            audio: list[Any] = []
+            answer = Answer(Request(prompt=prompt, limit=20, sampling=sampling), None, audio.append)
             scheduler.submit(answer)
             while scheduler.step():
                 pass
-            assert [len(delta.token_ids) for delta in heard] == [1] * 20
+            assert [len(delta.token_ids) for delta in audio] == [1] * 20
             found.append(answer)
         one, other = found
         assert other.drafted_tokens > other.accepted_tokens > 0

@@ -198,12 +198,12 @@ def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
     noises: list[float] = []
     is_traced = parity.EVERY or name in TRACED_HEADS
     ways = ("torch", "portable", "fp32") if is_traced else ("torch",)
-    ask_hf = batch_answers if name in BY_BATCH else answers
+    run_hf = batch_answers if name in BY_BATCH else answers
     away: dict[str, list[float]] = {how: [] for how in ways}
     for lengths in [MANY, (1,), (parity.positions(subject), 9)]:
         feeds = inputs_for(subject, lengths)
-        wanted = ask_hf(subject, subject.hf, feeds)
-        wide = ask_hf(subject, subject.hf64, feeds)
+        wanted = run_hf(subject, subject.hf, feeds)
+        wide = run_hf(subject, subject.hf64, feeds)
         noises += [float(np.abs(one - two).max()) for one, two in zip(wanted, wide, strict=True)]
         for how, found in away.items():
             found.append(distances(subject, how, feeds, wanted))

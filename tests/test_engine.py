@@ -65,12 +65,12 @@ def test_threads_get_what_they_get_alone(session: TextGenerationSession) -> None
     expected = alone(session) * 4
     with Engine(session) as engine, ThreadPoolExecutor(16) as pool:
 
-        def ask(prompt: str) -> tuple[Generation, list[Delta]]:
+        def request(prompt: str) -> tuple[Generation, list[Delta]]:
             handle = engine.submit(session.request(prompt, generation_len=LENGTH))
             deltas = list(handle)
             return handle.result(), deltas
 
-        found = list(pool.map(ask, PROMPTS * 4))
+        found = list(pool.map(request, PROMPTS * 4))
         stats = engine.stats()
     assert [generation for generation, _ in found] == expected
     assert [text_of(deltas) for _, deltas in found] == [one.text for one in expected]
@@ -118,14 +118,14 @@ def test_an_event_loop_is_woken_once_a_step(
 def test_coroutines_get_what_they_get_alone(session: TextGenerationSession) -> None:
     expected = alone(session)
 
-    async def ask(engine: Engine, prompt: str) -> tuple[Generation, str]:
+    async def request(engine: Engine, prompt: str) -> tuple[Generation, str]:
         handle = engine.submit(session.request(prompt, generation_len=LENGTH))
         text = text_of([delta async for delta in handle])
         return await handle, text
 
     async def main() -> Any:
         with Engine(session) as engine:
-            return await asyncio.gather(*(ask(engine, prompt) for prompt in PROMPTS))
+            return await asyncio.gather(*(request(engine, prompt) for prompt in PROMPTS))
 
     assert asyncio.run(main()) == [(one, one.text) for one in expected]
 
@@ -259,7 +259,7 @@ def test_an_error_reaches_everyone_and_ends_nothing_else(
     def fail(_: Any) -> Any:
         raise MemoryError("no room")
 
-    async def ask(handle: Handle) -> None:
+    async def send_request(handle: Handle) -> None:
         async for _ in handle:
             pass
 
@@ -273,7 +273,7 @@ def test_an_error_reaches_everyone_and_ends_nothing_else(
                 with pytest.raises(MemoryError):
                     list(handle)
                 with pytest.raises(MemoryError):
-                    asyncio.run(ask(handle))
+                    asyncio.run(send_request(handle))
         assert [engine.submit(request).result(60)] == expected
         assert engine.stats().finished["error"] == 4
 

@@ -69,7 +69,7 @@ SCORES = np.array([[0.5, 0.3, 0.3 - 1e-6, 0.1, -np.inf]])
 
 
 @pytest.mark.parametrize(
-    ("told", "within", "expected", "counts"),
+    ("reported", "within", "expected", "counts"),
     [
         ([0, 2], 1e-5, [0, 2], (1, 0)),
         ([2, 0], 1e-5, [0, 2], (1, 0)),
@@ -82,9 +82,9 @@ SCORES = np.array([[0.5, 0.3, 0.3 - 1e-6, 0.1, -np.inf]])
     ],
 )
 def test_a_choice_is_followed_where_noise_explains_it(
-    told: list[int], within: float, expected: list[int], counts: tuple[int, int]
+    reported: list[int], within: float, expected: list[int], counts: tuple[int, int]
 ) -> None:
-    found = follow(SCORES, np.array([[0, 1]]), np.array([told]), within)
+    found = follow(SCORES, np.array([[0, 1]]), np.array([reported]), within)
     assert found.indices.tolist() == [expected]
     assert (found.near, found.equal) == counts
 
@@ -173,12 +173,12 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _at_router(checkpoint: Path, tokens: list[int]) -> tuple[Any, Any]:
     """Return the state before the router at one token, and the scores after it, in float64."""
     model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
-    seen = []
+    recorded = []
     gate = model.model.layers[_LAYER].mlp.gate
-    gate.register_forward_pre_hook(lambda _, args: seen.append(args[0].double()))
+    gate.register_forward_pre_hook(lambda _, args: recorded.append(args[0].double()))
     with torch.no_grad():
         model.eval()(torch.tensor([tokens]))
-    state = seen[0].reshape(len(tokens), -1)[_POSITION]
+    state = recorded[0].reshape(len(tokens), -1)[_POSITION]
     return state, gate.weight.detach().double() @ state
 
 
@@ -197,17 +197,17 @@ def held(
     tied: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], tuple[Record, Answers, Package]]]:
     """Give a function that holds the package of one checkpoint against the right one."""
-    asked: list[Answers] = []
-    ask = Reference.run
+    requested: list[Answers] = []
+    send_request = Reference.run
 
     def note(*request: Any) -> Answers:
-        asked.append(ask(*request))
-        return asked[-1]
+        requested.append(send_request(*request))
+        return requested[-1]
 
     def hold(name: str) -> tuple[Record, Answers, Package]:
         made = package(tied[name], **SHAPE, batch_size=1)
         record = ladder.validate(made, tied["right"], level="tiny", threads=1)
-        return record, asked[-1], made
+        return record, requested[-1], made
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("choices")))
@@ -227,8 +227,10 @@ def test_a_tie_refuses_no_right_package(
     assert 0 < choices["share"] <= choices["allowed_share"]
     # Left to itself the reference answers otherwise, by far more than is allowed.
     alone = answers.arrays["reference.0"]
-    told = next(array for name, array in answers.arrays.items() if name.startswith("reference.0."))
-    errors = relative_errors(alone[: len(told)], told)
+    settings = next(
+        array for name, array in answers.arrays.items() if name.startswith("reference.0.")
+    )
+    errors = relative_errors(alone[: len(settings)], settings)
     assert errors.max() > 100 * record.checks[0]["threshold"]
     assert problems({**made.manifest, "validation": record.checks, "validated": "tiny"}) == []
 

@@ -127,7 +127,7 @@ def kimi_settings(first: int) -> dict[str, Any]:
 
 def test_kimi_k2_is_deepseek_v3(kimi: Path) -> None:
     config = json.loads((kimi / "config.json").read_text()) | {"model_type": "deepseek_v3"}
-    theirs = DeepseekV3ForCausalLM.from_pretrained(
+    reference = DeepseekV3ForCausalLM.from_pretrained(
         None,
         config=DeepseekV3Config.from_dict(config),
         state_dict=load_file(kimi / "model.safetensors"),
@@ -135,7 +135,7 @@ def test_kimi_k2_is_deepseek_v3(kimi: Path) -> None:
     ).eval()
     with torch.no_grad():
         ours = reference_of(kimi, TEXT_GENERATION)(TOKENS).logits
-        assert torch.equal(ours, theirs(TOKENS).logits)
+        assert torch.equal(ours, reference(TOKENS).logits)
 
 
 def test_kimi_k2_s_tokenizer_is_that_of_its_tiktoken_file(kimi: Path) -> None:
@@ -149,13 +149,13 @@ def test_kimi_k2_s_tokenizer_is_that_of_its_tiktoken_file(kimi: Path) -> None:
         named.get(number, f"<|reserved_token_{number}|>"): number
         for number in range(len(ranks), len(ranks) + 256)
     }
-    theirs = tiktoken.Encoding(
+    reference = tiktoken.Encoding(
         "kimi", pat_str=KIMI_PIECES, mergeable_ranks=ranks, special_tokens=special
     )
     for one in KIMI_TEXTS:
-        ids = theirs.encode(one, allowed_special="all")
+        ids = reference.encode(one, allowed_special="all")
         assert tokenizer.encode(one) == ids
-        assert tokenizer.decode(ids) == theirs.decode(ids)
+        assert tokenizer.decode(ids) == reference.decode(ids)
     assert text.write(kimi, "kimi").pad_token_id == len(ranks) + 255
 
 
@@ -245,8 +245,8 @@ def test_jina_embeddings_2_are_those_of_the_published_description(
     weights = load_file(folder / "model.safetensors")
     with torch.no_grad():
         ours = reference_of(folder, FEATURE_EXTRACTION)(TOKENS[:1]).last_hidden_state[0]
-    theirs = jina_states(weights, TOKENS[0], config["num_attention_heads"])
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    reference = jina_states(weights, TOKENS[0], config["num_attention_heads"])
+    torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4)
 
 
 # --- Grok-1 ------------------------------------------------------------------------------------------------------
@@ -316,8 +316,8 @@ def test_grok_1_is_that_of_the_published_description(tmp_path: Path) -> None:
     with torch.no_grad():
         ours = reference_of(folder, TEXT_GENERATION)(TOKENS[:1]).logits[0]
     weights = load_file(folder / "model.safetensors")
-    theirs = grok_logits(weights, {"rope_theta": 10000.0, **config}, TOKENS[0])
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    reference = grok_logits(weights, {"rope_theta": 10000.0, **config}, TOKENS[0])
+    torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4)
 
 
 # --- InternVL ----------------------------------------------------------------------------------------------------
@@ -331,13 +331,13 @@ def internvl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def test_internvl_in_its_own_form_is_that_of_transformers(internvl: tuple[Path, Any]) -> None:
-    folder, theirs = internvl
+    folder, reference = internvl
     ours = reference_of(folder, IMAGE_TEXT_TO_TEXT)
     tokens = torch.tensor([[5, 257, *[259] * 8, 258, 7, 8, 9]])
     pixels = torch.randn(2, 3, 28, 28)
     with torch.no_grad():
         found = ours(input_ids=tokens, pixel_values=pixels).logits
-        assert torch.equal(found, theirs(input_ids=tokens, pixel_values=pixels).logits)
+        assert torch.equal(found, reference(input_ids=tokens, pixel_values=pixels).logits)
 
 
 def test_internvl_s_images_are_those_of_its_code(internvl: tuple[Path, Any]) -> None:

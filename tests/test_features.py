@@ -79,21 +79,21 @@ def test_everything_that_a_row_names_exists(feature: dict[str, Any]) -> None:
 
 
 def test_everything_has_a_row() -> None:
-    said = json.dumps(FEATURES)
+    message = json.dumps(FEATURES)
     answers = {"CloudAI100ExecInfo", "PerfMetrics"}
     for name in {*qefficient.__all__} - answers:
-        assert f'"{name}"' in said, f"{name} is in no row of docs/features.json."
+        assert f'"{name}"' in message, f"{name} is in no row of docs/features.json."
     commands = [
         path.stem
         for path in (ROOT / "qeff_zoo" / "cloud").glob("[a-z]*.py")
         if path.stem != "flags"
     ]
     for name in commands:
-        assert f"qeff-cloud-{name}" in said
+        assert f"qeff-cloud-{name}" in message
     for name in SCRIPTS:
-        assert f"scripts/{name}.py" in said
+        assert f"scripts/{name}.py" in message
     for path in (ROOT / "examples").glob("*.py"):
-        assert f'"{path.name}"' in said, f"{path.name} is in no row of docs/features.json."
+        assert f'"{path.name}"' in message, f"{path.name} is in no row of docs/features.json."
 
 
 @pytest.mark.parametrize(

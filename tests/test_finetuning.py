@@ -136,19 +136,21 @@ def test_the_whole_way(
     run: Finetuned, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From a trained adapter to answers: merged into a package, or loaded into one, it says what it does with peft."""
-    asked = "What is thing 7?"
+    requested = "What is thing 7?"
     tokenizer = AutoTokenizer.from_pretrained(LLAMA)
     ids = tokenizer.apply_chat_template(
-        [{"role": "user", "content": asked}], add_generation_prompt=True, return_dict=True
+        [{"role": "user", "content": requested}], add_generation_prompt=True, return_dict=True
     )["input_ids"]
     base = AutoModelForCausalLM.from_pretrained(LLAMA, dtype=torch.float32)
     adapted = PeftModel.from_pretrained(base, run.path).eval()
-    said = adapted.generate(torch.tensor([ids]), max_new_tokens=16, do_sample=False)[0, len(ids) :]
-    expected = tokenizer.decode(said, skip_special_tokens=True)
+    output = adapted.generate(torch.tensor([ids]), max_new_tokens=16, do_sample=False)[
+        0, len(ids) :
+    ]
+    expected = tokenizer.decode(output, skip_special_tokens=True)
 
     argv = ["--ctx-len", "256", "--no-validate", "-q", "-o", str(tmp_path / "package")]
     assert cli.main(["build", str(LLAMA), "--adapter", str(run.path), *argv]) == 0
-    argv = ["--chat", "--prompt", asked, "--generation-len", "16", "--json"]
+    argv = ["--chat", "--prompt", requested, "--generation-len", "16", "--json"]
     capsys.readouterr()
     assert cli.main(["run", str(tmp_path / "package"), *argv]) == 0
     (merged,) = json.loads(capsys.readouterr().out)["outputs"]
@@ -157,7 +159,7 @@ def test_the_whole_way(
     session = qeff_zoo.load(package)
     session.adapters.load("trained", run.path)
     loaded, plain = (
-        session.generate([asked], adapter=name, chat=True, generation_len=16)[0]
+        session.generate([requested], adapter=name, chat=True, generation_len=16)[0]
         for name in ("trained", None)
     )
     assert merged["text"] == loaded.text == expected != plain.text
@@ -678,16 +680,16 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     file.write_text("training: {type: dpo, learning_rat: 1, num_train_epochs: many}\n")
     with pytest.raises(PlanError) as caught:
         read(file, {"lora_r": "eight"})
-    said = str(caught.value)
-    assert "type is 'dpo'; expected 'sft'" in said
-    assert "Did you mean 'learning_rate'?" in said
-    assert "num_train_epochs is 'many'; expected a number" in said
-    assert "lora_r is 'eight'; expected a whole number" in said
+    message = str(caught.value)
+    assert "type is 'dpo'; expected 'sft'" in message
+    assert "Did you mean 'learning_rate'?" in message
+    assert "num_train_epochs is 'many'; expected a number" in message
+    assert "lora_r is 'eight'; expected a whole number" in message
     with pytest.raises(PlanError) as caught:
         read(None, {"lora_r": 0, "early_stopping_patience": 1, "eval_strategy": "no", "gamma": -1})
-    said = str(caught.value)
+    message = str(caught.value)
     for part in ("no model_name", "no data", "lora_r is 0", "gamma is -1", "a validation loss"):
-        assert part in said
+        assert part in message
     file.write_text("- a list\n")
     with pytest.raises(PlanError, match="holds list; expected sections"):
         read(file, {})

@@ -108,8 +108,8 @@ def test_the_narrowest_specialization_is_taken(
     specializations, call, rows = drawn
     made = FixedShapes(specializations).fit(call, rows)
     count, width = call["input_ids"].shape
-    seen = call.get("comp_ctx_lengths")
-    assert made.symbols.get("comp_ctx_lengths") == (None if seen is None else len(seen))
+    recorded = call.get("comp_ctx_lengths")
+    assert made.symbols.get("comp_ctx_lengths") == (None if recorded is None else len(recorded))
     for entry in specializations:
         other = {name: int(n) for name, n in entry["symbols"].items()}
         fits = other["batch_size"] >= count and other["seq_len"] >= width
@@ -170,7 +170,7 @@ def test_only_the_requested_part_of_an_output_is_returned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "width", "seen", "message"),
+    ("count", "width", "recorded", "message"),
     [
         (1, 9, None, r"no call of 1 x 9 tokens; expected at most 1 x 8 or 4 x 1, as"),
         (2, 2, None, "no call of 2 x 2 tokens"),
@@ -184,12 +184,12 @@ def test_only_the_requested_part_of_an_output_is_returned() -> None:
     ],
 )
 def test_what_fits_nowhere_is_refused(
-    count: int, width: int, seen: int | None, message: str
+    count: int, width: int, recorded: int | None, message: str
 ) -> None:
     fixed = FixedShapes(shapes(prefill_seq_len=8, full_batch_size=4))
     call = {name: np.ones((count, width), np.int64) for name in ("input_ids", "position_ids")}
-    if seen:
-        call["comp_ctx_lengths"] = np.zeros(seen, np.int64)
+    if recorded:
+        call["comp_ctx_lengths"] = np.zeros(recorded, np.int64)
     with pytest.raises(GenerationError, match=message):
         fixed.fit(call, range(count))
 

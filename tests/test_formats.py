@@ -483,8 +483,8 @@ def test_tables_of_bitsandbytes(data: st.DataObject) -> None:
         largest = inner[index] * of_blocks[np.arange(blocks) // outer] + np.float32(0.25)
     else:
         tensors["m.weight.absmax"] = largest
-    said = np.frombuffer(json.dumps(state).encode(), np.uint8)
-    tensors[f"m.weight.quant_state.bitsandbytes__{kind}"] = said
+    output = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    tensors[f"m.weight.quant_state.bitsandbytes__{kind}"] = output
     even = packed.size % 2 == 0
     tensors["m.weight"] = (
         packed.reshape(-1).view(np.float16) if even and data.draw(st.booleans()) else packed
@@ -509,13 +509,13 @@ def test_integers_of_torchao(data: st.DataObject) -> None:
     kind = "Int8Tensor" if bits == 8 else "IntxUnpackedToInt8Tensor"
     if bits < 8:
         fields["target_dtype"] = {"_type": "torch.dtype", "_data": f"int{bits}"}
-    said = {
+    content = {
         "m.weight": json.dumps({"_type": kind, "_data": fields}),
         "format": "pt",
         "tensor_names": '["m.weight"]',
     }
     expected = integers_times_scales(integers, zeros, scale.astype(np.float32), group)
-    decoded(data, {"quant_method": "torchao"}, tensors, expected, metadata=said)
+    decoded(data, {"quant_method": "torchao"}, tensors, expected, metadata=content)
 
 
 @CASES

@@ -179,9 +179,9 @@ def test_a_snippet_runs_with_one_changed_line(
         names: dict[str, Any] = {}
         for code in ("\n".join(line[1:] for line in lines if not line.startswith("-")), *more):
             exec(code, names)
-    said = [str(one.message) for one in caught]
+    message = [str(one.message) for one in caught]
     for_a_card = "artifact_only=True" in snippet
-    assert any("There is no Cloud AI SDK here: " in one for one in said) != for_a_card
+    assert any("There is no Cloud AI SDK here: " in one for one in message) != for_a_card
     out = capsys.readouterr().out
     if for_a_card:
         assert (Path(names["compile_dir"]) / "compile.sh").exists()
@@ -205,12 +205,12 @@ def test_the_commands_of_the_guide_run(
         words = shlex.split(line.replace("ONNX_PATH", printed.strip()))
         assert words[:3] == ["$", "python", "-m"]
         name = words[3].removeprefix("qeff_zoo.qefficient.cloud.")
-        code, printed, said = run([name, *words[4:]], capsys)
-        assert (code, "Something went wrong" in said) == (0, False), (line, said)
+        code, printed, message = run([name, *words[4:]], capsys)
+        assert (code, "Something went wrong" in message) == (0, False), (line, message)
         if name in ("infer", "execute"):
             prompts = 2 if ".txt" in line else line.count("|") + 1
             assert printed.count("Completion: ") == prompts
-            assert re.search(r"Decode: [\d,.]+ tokens/s", said)
+            assert re.search(r"Decode: [\d,.]+ tokens/s", message)
         else:
             assert Path(printed.strip()).exists()
     assert {line.split()[3].rpartition(".")[2] for line in COMMANDS} == {*CLOUD}
@@ -243,7 +243,7 @@ def test_the_examples_run(
         monkeypatch.setattr(pipeline, name, partial(getattr(pipeline, name), validate=False))
     drawn = EXAMPLES if selection.EVERY else selection.sample(dict.fromkeys(EXAMPLES, ()), 3)
     for name in sorted(drawn):
-        said, path = EXAMPLES[name], ROOT / "examples" / f"{name}.py"
+        message, path = EXAMPLES[name], ROOT / "examples" / f"{name}.py"
         assert len(path.read_text().splitlines()) <= 60
         words = [ENCODER] if name == "embeddings" else []
         monkeypatch.setattr(sys, "argv", [str(path), *words])
@@ -251,7 +251,7 @@ def test_the_examples_run(
             warnings.simplefilter("ignore", UserWarning)
             runpy.run_path(str(path), run_name="__main__")
         printed = capsys.readouterr().out
-        assert [one for one in said if one not in printed] == [], (name, printed)
+        assert [one for one in message if one not in printed] == [], (name, printed)
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -342,12 +342,14 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     compiled(llama, **TINY)
     prompts = ["class socket."] * 3
     sampled = {"temperatures": np.ones((3, 1)), "random_numbers": random[[0, 1, 1]]}
-    told = {"generation_len": 8, "stream": False}
-    found = llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids
+    settings = {"generation_len": 8, "stream": False}
+    found = llama.generate(prompts=prompts, sampling_params=sampled, **settings).generated_ids
     assert found[1] == found[2] != found[0]
-    assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
+    assert (
+        llama.generate(prompts=prompts, sampling_params=sampled, **settings).generated_ids == found
+    )
     held = llama.generate(
-        prompts=prompts, sampling_params=sampled, grammar=Grammar.choice(["a", "b"]), **told
+        prompts=prompts, sampling_params=sampled, grammar=Grammar.choice(["a", "b"]), **settings
     )
     assert {*held.generated_texts} <= {"a", "b"}
     with pytest.raises(GenerationError, match="Leave one out"):
@@ -374,12 +376,15 @@ def test_compute_contexts_are_chosen_where_none_are_given(
     model = qefficient.QEFFAutoModelForCausalLM.from_pretrained(
         "gpt2", qaic_config={"ccl_enabled": True}
     )
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(model, "_compile", lambda _target, _folder, given: asked.update(given))
+    requested: dict[str, Any] = {}
+    monkeypatch.setattr(model, "_compile", lambda _target, _folder, given: requested.update(given))
     model.compile(ctx_len=ctx_len)
-    assert asked["comp_ctx_lengths_prefill"] == asked["comp_ctx_lengths_decode"] == lengths
+    assert requested["comp_ctx_lengths_prefill"] == requested["comp_ctx_lengths_decode"] == lengths
     model.compile(ctx_len=ctx_len, comp_ctx_lengths_decode=[64])
-    assert (asked["comp_ctx_lengths_prefill"], asked["comp_ctx_lengths_decode"]) == (None, [64])
+    assert (requested["comp_ctx_lengths_prefill"], requested["comp_ctx_lengths_decode"]) == (
+        None,
+        [64],
+    )
 
 
 def test_a_sampler_is_for_a_card(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,11 +392,11 @@ def test_a_sampler_is_for_a_card(workplace: Path, monkeypatch: pytest.MonkeyPatc
     model = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config=config)
     with pytest.raises(PlanError, match=r"'ort' knows no return_pdfs=True\. Leave it out"):
         model.compile(target="ort")
-    asked: list[Request] = []
-    monkeypatch.setattr(model, "_prepare", lambda request, _: asked.append(request) or Path())
+    requested: list[Request] = []
+    monkeypatch.setattr(model, "_prepare", lambda request, _: requested.append(request) or Path())
     model.compile(target="qaic")
-    assert {name: getattr(asked[0], name) for name in config} == config
-    assert asked[0].include_guided_decoding is None
+    assert {name: getattr(requested[0], name) for name in config} == config
+    assert requested[0].include_guided_decoding is None
 
 
 def test_any_number_of_prompts_is_answered(
@@ -656,13 +661,17 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
 
     moved = graph.rename(tmp_path / "model.onnx")
     words = ["--onnx-path", str(moved), "--qpc_path", str(tmp_path / "other"), "--mxfp6"]
-    code, out, said = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
+    code, out, message = run(
+        ["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys
+    )
     assert (code, out) == (1, "")
-    assert "-mxfp6-matmul, and no product has a constant on its right" in said
+    assert "-mxfp6-matmul, and no product has a constant on its right" in message
     del words[-1]
-    code, out, said = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
+    code, out, message = run(
+        ["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys
+    )
     assert (code, out) == (1, "")
-    assert "holds something else" in said  # what failed left its choices there
+    assert "holds something else" in message  # what failed left its choices there
     words[3] = str(tmp_path / "third")
     code, out, _ = run(["compile", *words, "--num_cores", "16", "--device_group", "[0]"], capsys)
     assert (code, out) == (0, f"{words[3]}/qpcs\n")
@@ -777,8 +786,10 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
 def test_options_of_qnn(
     llama: qefficient.QEFFAutoModelForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {}
-    monkeypatch.setattr(pipeline, "prepare", lambda *_, request, **__: asked.update(vars(request)))
+    requested = {}
+    monkeypatch.setattr(
+        pipeline, "prepare", lambda *_, request, **__: requested.update(vars(request))
+    )
     config = tmp_path / "qnn.json"
     config.write_text('{"converter_args_extension": ""}')
     llama.compile(
@@ -794,7 +805,7 @@ def test_options_of_qnn(
         "qnn_config": config.read_text().replace(" ", ""),
         "num_devices": 2,
     }
-    assert {**asked, **wanted, "mxint8_kv_cache": True, "ctx_len": 128} == asked
+    assert {**requested, **wanted, "mxint8_kv_cache": True, "ctx_len": 128} == requested
 
 
 def test_options_of_cards_are_named_in_a_warning(
@@ -802,9 +813,9 @@ def test_options_of_cards_are_named_in_a_warning(
 ) -> None:
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
-    (said,) = [str(one.message) for one in caught]
+    (message,) = [str(one.message) for one in caught]
     assert caught[0].filename == __file__
-    assert "knows it: num_devices=2, num_cores=14, mos=2, -io-encrypt=yes. target='qaic'" in said
+    assert "knows it: num_devices=2, num_cores=14, mos=2, -io-encrypt=yes. target='qaic'" in message
     with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
         llama.generate(prompts=["a"], device_id=[0], generation_len=1)
     with pytest.raises(GenerationError, match="There are no prompts"):
@@ -891,8 +902,8 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     batched = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()
-    for said in ({"is_tlm": True}, {"qaic_config": {"speculative_model_type": "target"}}):
-        checks = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **said)
+    for output in ({"is_tlm": True}, {"qaic_config": {"speculative_model_type": "target"}}):
+        checks = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **output)
         with pytest.raises(PlanError, match="expected how many a call checks"):
             checks.compile()
     assert qefficient.transform(llama) is llama
@@ -1007,10 +1018,10 @@ def test_an_answer_as_json(workplace: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_command_fails_in_a_line(
     argv: list[str], problem: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, said = run(argv, capsys)
+    code, out, message = run(argv, capsys)
     assert (code, out) == (1, "")
-    assert said.startswith("qeff-zoo: ")
-    assert problem in said
+    assert message.startswith("qeff-zoo: ")
+    assert problem in message
 
 
 def test_the_path_of_the_quick_start_means_what_infer_built(
@@ -1020,13 +1031,13 @@ def test_the_path_of_the_quick_start_means_what_infer_built(
     path = "qeff_models/none/qpc_16cores_{}_32PL_128CL_1devices_mxfp6/qpcs"
     words = ["execute", "--prompt", "a", "--generation_len", "2", "--json", "--qpc_path"]
     for name in (path, path.replace("qpc_16", "qpc_qnn_16")):
-        code, out, said = run([*words, name.format("1BS"), "--model_name", "gpt2"], capsys)
+        code, out, message = run([*words, name.format("1BS"), "--model_name", "gpt2"], capsys)
         assert (code, json.loads(out)["package"]) == (0, str(package.path))
-        assert "which has these sizes" in said
+        assert "which has these sizes" in message
     for missing in ([path.format("7FBS"), "--model_name", "gpt2"], [path.format("1BS")]):
-        code, out, said = run([*words, *missing], capsys)
+        code, out, message = run([*words, *missing], capsys)
         assert (code, out) == (1, "")
-        assert "No package at 'qeff_models/none/qpc_16cores" in said
+        assert "No package at 'qeff_models/none/qpc_16cores" in message
 
 
 def test_a_package_must_have_the_requested_slots(
@@ -1034,9 +1045,9 @@ def test_a_package_must_have_the_requested_slots(
 ) -> None:
     package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
     argv = ["execute", "--qpc_path", str(package.path), "--prompt", "a", "--full_batch_size", "4"]
-    code, _, said = run(argv, capsys)
+    code, _, message = run(argv, capsys)
     assert code == 1
-    assert "has none; expected the same" in said
+    assert "has none; expected the same" in message
 
 
 def test_the_hub_is_configured_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ def test_the_cache_has_the_size_of_the_architecture(
 ) -> None:
     if model_id in REPEATED:
         request.applymarker(pytest.mark.xfail(reason=REPEATED[model_id]))
-    told = PUBLISHED[model_id]["cache"]
-    expected = FP16 * told["layers"] * told["heads"] * (told["key"] + told["value"])
+    settings = PUBLISHED[model_id]["cache"]
+    expected = FP16 * settings["layers"] * settings["heads"] * (settings["key"] + settings["value"])
     assert cache_bytes(graph_of(model_id)) == expected
 
 

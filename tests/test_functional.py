@@ -104,9 +104,9 @@ def writes_to_a_row(x: Tensor) -> tuple[Tensor, ...]:
 
 def reads_a_slice_of_a_written_slice(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
-    seen = y[..., 2:]
+    recorded = y[..., 2:]
     y[..., 1:].mul_(5)
-    return y, seen
+    return y, recorded
 
 
 def writes_to_a_slice_of_its_input(x: Tensor) -> tuple[Tensor, ...]:
@@ -137,9 +137,9 @@ def writes_what_is_another_s_argument(x: Tensor) -> tuple[Tensor, ...]:
 
 def writes_what_a_view_shows(x: Tensor) -> tuple[Tensor, ...]:
     y = x * 2
-    seen = y.view(-1)
+    recorded = y.view(-1)
     y.mul_(5)
-    return y, seen
+    return y, recorded
 
 
 def overlaps(x: Tensor) -> tuple[Tensor, ...]:

@@ -118,23 +118,23 @@ def test_greedy_decoding_equals_generate_of_transformers(
     for penalty in (1.0, 1.4):
         sampling = Sampling(repetition_penalty=penalty)
         for prompt in PROMPTS[:3]:
-            asked = tokenizer(prompt, return_tensors="pt")
+            requested = tokenizer(prompt, return_tensors="pt")
             (tokens,) = model.generate(
-                asked["input_ids"],
-                attention_mask=asked["attention_mask"],
+                requested["input_ids"],
+                attention_mask=requested["attention_mask"],
                 do_sample=False,
                 repetition_penalty=penalty,
                 max_new_tokens=20,
             )
             (output,) = sessions["rows"].generate(prompt, generation_len=20, sampling=sampling)
-            assert output.token_ids == tokens[asked["input_ids"].shape[1] :].tolist()
+            assert output.token_ids == tokens[requested["input_ids"].shape[1] :].tolist()
 
 
 def test_a_seed_gives_the_same_answer_whatever_runs_beside_it(
     sessions: dict[str, TextGenerationSession],
 ) -> None:
-    asked = Sampling(temperature=1.2, top_k=40, top_p=0.95, seed=11)
-    choices: dict[str, Any] = {"generation_len": LENGTH, "sampling": asked, "ignore_eos": True}
+    requested = Sampling(temperature=1.2, top_k=40, top_p=0.95, seed=11)
+    choices: dict[str, Any] = {"generation_len": LENGTH, "sampling": requested, "ignore_eos": True}
     found = [
         [output.token_ids for output in session.generate(PROMPTS, **choices)]
         for session in sessions.values()
@@ -180,10 +180,10 @@ def test_logprobs_are_those_of_the_model(
     model = AutoModelForCausalLM.from_pretrained(models.llama).eval()
     tokens = session.encode(PROMPTS[2])
     with torch.no_grad():
-        said = model(torch.tensor([tokens + output.token_ids])).logits[0].log_softmax(-1)
+        message = model(torch.tensor([tokens + output.token_ids])).logits[0].log_softmax(-1)
     for place, one in enumerate(output.logprobs, len(tokens) - 1):
-        assert one.logprob == pytest.approx(float(said[place, one.token_id]), abs=1e-4)
-        best = said[place].topk(3)
+        assert one.logprob == pytest.approx(float(message[place, one.token_id]), abs=1e-4)
+        best = message[place].topk(3)
         assert [token for token, _ in one.top] == best.indices.tolist()
         assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert session.generate(PROMPTS[2], generation_len=5)[0].logprobs is None
@@ -214,15 +214,15 @@ def test_an_answer_ends_before_a_stop_string(
     for prompt, full in zip(PROMPTS, whole, strict=True):
         at = len(full.text) // 2
         stop = full.text[at : at + length]
-        heard: list[str] = []
+        audio: list[str] = []
         (output,) = session.generate(
             [prompt],
             stop=[stop, "never there"],
             ignore_eos=True,
-            stream=lambda _, piece, heard=heard: heard.append(piece),  # type: ignore[misc]
+            stream=lambda _, piece, audio=audio: audio.append(piece),  # type: ignore[misc]
         )
         assert output.finish_reason == "stop"
-        assert output.text == full.text[: full.text.index(stop)] == "".join(heard)
+        assert output.text == full.text[: full.text.index(stop)] == "".join(audio)
         assert output.token_ids == full.token_ids[: len(output.token_ids)]
         assert len(output.token_ids) < len(full.token_ids)
 

@@ -217,9 +217,9 @@ def test_models_and_files_that_cannot_be_read_are_refused_by_name(
     folder = tiny(models, "llama")
     projector = write(tmp_path / "mmproj.gguf", folder, general__type="mmproj")
     for options in ({"config_from": str(folder)}, {}):
-        said = refusal(str(projector), **options)
-        assert "of type 'mmproj', a vision or audio projector" in said
-        assert "for images build the checkpoint of safetensors" in said
+        message = refusal(str(projector), **options)
+        assert "of type 'mmproj', a vision or audio projector" in message
+        assert "for images build the checkpoint of safetensors" in message
     adapter = write(tmp_path / "lora.gguf", folder, general__type="adapter")
     assert "of type 'adapter'" in refusal(str(adapter), config_from=str(folder))
     file = write(tmp_path / "model.gguf", folder)
@@ -294,9 +294,9 @@ def test_without_an_original_the_file_describes_the_model(home: Path, tmp_path: 
 
     checkpoint = open_checkpoint(str(file))
 
-    said = json.loads((EXAMPLE / "config.json").read_text())
+    settings = json.loads((EXAMPLE / "config.json").read_text())
     same = ("hidden_size", "num_hidden_layers", "rms_norm_eps", "head_dim", "rope_parameters")
-    assert all(checkpoint.config[key] == said[key] for key in (*same, "tie_word_embeddings"))
+    assert all(checkpoint.config[key] == settings[key] for key in (*same, "tie_word_embeddings"))
     assert checkpoint.generation_config == {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
     made = AutoTokenizer.from_pretrained(checkpoint.companions["tokenizer.json"].parent)
     own = AutoTokenizer.from_pretrained(EXAMPLE)
@@ -328,8 +328,8 @@ def test_fields_missing_in_the_metadata_require_the_original(
 def test_texts_begin_by_the_fields_of_the_file(home: Path, tmp_path: Path, begins: bool) -> None:
     from transformers import AutoTokenizer
 
-    said = {"tokenizer__ggml__add_bos_token": begins}
-    file = write(tmp_path / "model.gguf", EXAMPLE, tokens=True, **said)
+    settings = {"tokenizer__ggml__add_bos_token": begins}
+    file = write(tmp_path / "model.gguf", EXAMPLE, tokens=True, **settings)
     made = open_checkpoint(str(file)).companions["tokenizer.json"].parent
     ids = AutoTokenizer.from_pretrained(made)("a")["input_ids"]
     assert (ids[0] == 0) is begins

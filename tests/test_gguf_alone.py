@@ -231,12 +231,12 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
 def make(folder: Path, kind: str) -> Path:
     """Save a model of random weights that are large enough to tell its parts."""
     own = {**MODELS, **EMBEDDERS}[kind]
-    said = {
+    settings = {
         **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
         **{key: BASE[key] for key in COMMON},
         **own,
     }
-    config = AutoConfig.for_model(kind, **said)
+    config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(3)
     auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
     model = auto.from_config(config, dtype=torch.float32)
@@ -496,8 +496,12 @@ def test_an_embedder_alone_embeds_as_llama_cpp_does(
 
 
 def yarned(**changes: Any) -> dict[str, Any]:
-    said = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}
-    return {f"rope__{key}": value for key, value in {**said, **changes}.items()}
+    settings = {
+        "scaling__type": "yarn",
+        "scaling__factor": 4.0,
+        "scaling__original_context_length": 64,
+    }
+    return {f"rope__{key}": value for key, value in {**settings, **changes}.items()}
 
 
 #: Files of single types with other metadata, or further tensors, than the ones above.

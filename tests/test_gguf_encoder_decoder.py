@@ -102,9 +102,9 @@ def test_a_file_alone_is_the_model_that_it_was_made_of(
     path = write(tmp_path / "model.gguf", name, model)
     checkpoint = open_checkpoint(str(path))
     assert checkpoint.architectures == (type(model).__name__,)
-    said = {key: checkpoint.config[key] for key in _SIZES if key in checkpoint.config}
-    assert said.items() <= model.config.to_dict().items()
-    assert len(said) == (8 if name == "encoder" else len(_SIZES))
+    settings = {key: checkpoint.config[key] for key in _SIZES if key in checkpoint.config}
+    assert settings.items() <= model.config.to_dict().items()
+    assert len(settings) == (8 if name == "encoder" else len(_SIZES))
     assert checkpoint.config["feed_forward_proj"] == model.config.feed_forward_proj
     values = {
         key: rows(checkpoint.values.get(key, key), checkpoint.read, checkpoint.tensors)

@@ -62,9 +62,9 @@ def bpe() -> tuple[list[str], list[str]]:
         special_tokens=["<s>", "</s>", "<|user|>", "<|end_of_turn|>", "<sep>", " dogs"],
     )
     tokenizer = trained(1000, models.BPE(), trainer)
-    said = json.loads(tokenizer.to_str())["model"]
-    ranked = sorted(said["vocab"].items(), key=lambda pair: pair[1])
-    merges = [one if isinstance(one, str) else " ".join(one) for one in said["merges"]]
+    message = json.loads(tokenizer.to_str())["model"]
+    ranked = sorted(message["vocab"].items(), key=lambda pair: pair[1])
+    merges = [one if isinstance(one, str) else " ".join(one) for one in message["merges"]]
     return [token for token, _ in ranked], merges
 
 
@@ -153,8 +153,8 @@ def test_a_pre_tokenizer_cuts_as_llama_cpp_does(
     tmp_path: Path, bpe: tuple[list[str], list[str]], pre: str
 ) -> None:
     tokens, merges = bpe
-    said = {"pre": pre, "bos_token_id": 0, "eos_token_id": 1}
-    path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **said)
+    settings = {"pre": pre, "bos_token_id": 0, "eos_token_id": 1}
+    path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **settings)
     made = tokenizer_of(path).tokenizer
     with opened(path, vocabulary_only=True) as llama:
         for text in texts() if pre in first_of_each() else PROSE[:2]:
@@ -162,7 +162,7 @@ def test_a_pre_tokenizer_cuts_as_llama_cpp_does(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {"pre": "llama-bpe"},
         {"pre": "llama-bpe", "add_bos_token": False},
@@ -173,11 +173,11 @@ def test_a_pre_tokenizer_cuts_as_llama_cpp_does(
     ids=["default", "without", "both", "empty", "none"],
 )
 def test_texts_begin_and_end_as_llama_cpp_has_it(
-    tmp_path: Path, bpe: tuple[list[str], list[str]], said: dict[str, Any]
+    tmp_path: Path, bpe: tuple[list[str], list[str]], output: dict[str, Any]
 ) -> None:
     tokens, merges = bpe
     path = write(
-        tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **said, bos_token_id=0, eos_token_id=1
+        tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **output, bos_token_id=0, eos_token_id=1
     )
     made = assert_same(path)
     assert (made.tokenizer.bos_token, made.tokenizer.eos_token) == ("<s>", "</s>")
@@ -201,16 +201,16 @@ def test_pairs_are_joined_by_their_scores(tmp_path: Path, prefix: bool | None) -
     scores = [0.0] * (len(SPECIAL) + 256)
     scores += [-float(rank) for rank in range(len(tokens) - len(scores))]
     types = dict.fromkeys(octets, BYTE)
-    said = {} if prefix is None else {"add_space_prefix": prefix}
-    path = write(tmp_path / "m.gguf", "llama", tokens, scores=scores, types=types, **said)
+    settings = {} if prefix is None else {"add_space_prefix": prefix}
+    path = write(tmp_path / "m.gguf", "llama", tokens, scores=scores, types=types, **settings)
     made = assert_same(path)
     assert made.tokenizer("a")["input_ids"][0] == 1
     ids = made.tokenizer("Hello <s> \U00013000", add_special_tokens=False)["input_ids"]
     assert made.tokenizer.decode(ids) == "Hello <s> \U00013000" if prefix is False else True
 
 
-@pytest.mark.parametrize("said", [{}, {"normalizer__lowercase": False}], ids=["lower", "cased"])
-def test_words_are_cut_into_the_longest_pieces(tmp_path: Path, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("lines", [{}, {"normalizer__lowercase": False}], ids=["lower", "cased"])
+def test_words_are_cut_into_the_longest_pieces(tmp_path: Path, lines: dict[str, Any]) -> None:
     words = {word for text in texts() for word in text.replace("\n", " ").split()}
     letters = sorted({letter for word in words for letter in word + word.lower()})
     pieces = sorted({word[:3] for word in words} | {word[:2].lower() for word in words})
@@ -231,7 +231,7 @@ def test_words_are_cut_into_the_longest_pieces(tmp_path: Path, said: dict[str, A
         padding_token_id=0,
         mask_token_id=4,
         **ids,
-        **said,
+        **lines,
     )
     made = assert_same(path)
     assert made.tokenizer.tokenize("ab")[0][:2] != "\u2581"
@@ -275,16 +275,16 @@ def test_texts_are_normalized_by_the_map_of_a_sentencepiece_model(tmp_path: Path
         pad_id=3,
         minloglevel=2,
     )
-    said = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    message = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
     path = write(
         tmp_path / "m.gguf",
         "t5",
-        [one.piece for one in said.pieces],
-        scores=[one.score for one in said.pieces],
-        types={one.piece: one.type for one in said.pieces},
-        add_space_prefix=said.normalizer_spec.add_dummy_prefix,
-        remove_extra_whitespaces=said.normalizer_spec.remove_extra_whitespaces,
-        precompiled_charsmap=said.normalizer_spec.precompiled_charsmap,
+        [one.piece for one in message.pieces],
+        scores=[one.score for one in message.pieces],
+        types={one.piece: one.type for one in message.pieces},
+        add_space_prefix=message.normalizer_spec.add_dummy_prefix,
+        remove_extra_whitespaces=message.normalizer_spec.remove_extra_whitespaces,
+        precompiled_charsmap=message.normalizer_spec.precompiled_charsmap,
         eos_token_id=2,
         unknown_token_id=0,
         padding_token_id=3,

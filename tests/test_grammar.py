@@ -173,7 +173,7 @@ def test_a_token_that_the_mask_lacks_is_allowed_only_if_the_form_holds_with_it(
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "message"),
     {
         "half an expression": (lambda: Grammar.regex("(("), "unclosed group"),
         "a rule that is missing": (lambda: Grammar.lark("start: foo"), "foo"),
@@ -191,9 +191,9 @@ def test_a_token_that_the_mask_lacks_is_allowed_only_if_the_form_holds_with_it(
     }.values(),
 )  # fmt: skip
 def test_a_form_that_cannot_be_held_to_is_refused(
-    form: Callable[[], Grammar], said: str, alone: TextGenerationSession
+    form: Callable[[], Grammar], message: str, alone: TextGenerationSession
 ) -> None:
-    with pytest.raises(GenerationError, match=said):
+    with pytest.raises(GenerationError, match=message):
         alone.request("x", grammar=form())
 
 
@@ -207,8 +207,8 @@ def test_a_package_without_a_tokenizer_holds_to_none(
 ) -> None:
     # One that says nothing of how tokens become text.
     tokenizers.Tokenizer(WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
-    for tokenizer, said in ((None, "no tokenizer.json"), (Tokenizer(tmp_path), "pieces of text")):
-        with pytest.raises(GenerationError, match=said):
+    for tokenizer, output in ((None, "no tokenizer.json"), (Tokenizer(tmp_path), "pieces of text")):
+        with pytest.raises(GenerationError, match=output):
             Guides(tokenizer, alone.decoder.vocab_size, [1]).check(Grammar.choice(["a"]))
 
 
@@ -237,9 +237,9 @@ def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
             {"response_format": {"type": "json_object", "schema": SCHEMA}}, _is_json,
         ),
     }  # fmt: skip
-    for asked, check in forms.values():
+    for requested, check in forms.values():
         chat = client.chat.completions.create(
-            model=MODEL, messages=QUESTION, max_tokens=90, n=2, temperature=1, seed=1, extra_body=asked,  # type: ignore[arg-type]
+            model=MODEL, messages=QUESTION, max_tokens=90, n=2, temperature=1, seed=1, extra_body=requested,  # type: ignore[arg-type]
         )  # fmt: skip
         ended = [choice for choice in chat.choices if choice.finish_reason == "stop"]
         for choice in ended:

@@ -225,13 +225,13 @@ def test_a_prompt_that_cannot_be_run_is_refused_by_the_server(prompt: Any, tmp_p
     with serving(first) as address:
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))) as client:
-            asked = {
+            requested = {
                 "version": disaggregated._VERSION,
                 "terms": disaggregated.terms_of(second),
                 "prompt": prompt,
             }
             wire.send(client, greeting(None))
-            wire.send(client, asked)
+            wire.send(client, requested)
             assert "expected" in wire.receive(client)["error"]
         assert Prefills(second, [address]).run([1]).logits.size  # it goes on
 

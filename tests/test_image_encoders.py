@@ -42,10 +42,10 @@ def checkpoint_of(model_type: str, task: str, folder: Path) -> tuple[Recipe, Tin
     return recipe, recipe.tiny[0], tiny_models.make(recipe, recipe.tiny[0], folder)
 
 
-def theirs(checkpoint: Path, task: str, pictures: list[Any]) -> Any:
+def theirs(checkpoint: Path, task: str, images: list[Any]) -> Any:
     """What transformers' own processor and model make of pictures."""
     process = transformers.AutoImageProcessor.from_pretrained(checkpoint, backend="pil")
-    pixels = process(pictures, return_tensors="pt")["pixel_values"]
+    pixels = process(images, return_tensors="pt")["pixel_values"]
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     model = tasks.auto_class(task, config).from_pretrained(checkpoint).eval()
     call = getattr(model, "get_image_features", model)
@@ -70,8 +70,8 @@ class Built:
         ]
 
     def build(self, **request: Any) -> Package:
-        asked = Request(**{"task": self.task, "batch_size": 3, **request})
-        return build(str(self.checkpoint), asked, validate=False, store=self.store).package
+        requested = Request(**{"task": self.task, "batch_size": 3, **request})
+        return build(str(self.checkpoint), requested, validate=False, store=self.store).package
 
 
 Make = Callable[[str, str], Built]
@@ -117,9 +117,9 @@ def test_packages_answer_as_hugging_face(
     built = make(model_type, task)
     session = open_session(built.package, threads=1)
     files = []
-    for number, picture in enumerate(built.pictures):
+    for number, image in enumerate(built.pictures):
         files.append(tmp_path / f"{number}.png")
-        picture.save(files[-1])
+        image.save(files[-1])
     expected = theirs(built.checkpoint, built.task, built.pictures)
     if isinstance(session, ImageEmbeddingSession):
         got = session.embed(files)
@@ -161,8 +161,8 @@ def test_states_are_pooled_by_the_option(pooling: str, model_type: str) -> None:
 
 
 def test_weights_are_rounded_and_the_package_agrees_with_the_rounded_model(vit: Built) -> None:
-    asked = Request(task=vit.task, weights="int8", block_size=32)
-    package = build(str(vit.checkpoint), asked, store=vit.store).package
+    requested = Request(task=vit.task, weights="int8", block_size=32)
+    package = build(str(vit.checkpoint), requested, store=vit.store).package
     assert package.validated == "checkpoint"
     assert package.programs[0].numerics.matrices
     assert package.programs[0].role == "vision"
@@ -280,9 +280,9 @@ def test_unsupported_checkpoints_are_refused_with_a_reason(
     text: str,
     tmp_path: Path,
 ) -> None:
-    asked = Request(**{"task": vit.task, **request_})
+    requested = Request(**{"task": vit.task, **request_})
     with pytest.raises(error, match=text):
-        build(changed(vit, tmp_path, **settings), asked, store=vit.store)
+        build(changed(vit, tmp_path, **settings), requested, store=vit.store)
 
 
 def test_drawings_are_always_the_same() -> None:

@@ -76,9 +76,9 @@ def test_other_ways_to_merge_agree_with_hugging_face(changes: dict[str, Any], me
     session, subject = opened(**changes)
     assert session.reader.patch_geometry.merge == merge
     made = noise(session, (2, 3), np.random.default_rng(0))
-    told = {name: torch.from_numpy(array) for name, array in made.items()}
+    settings = {name: torch.from_numpy(array) for name, array in made.items()}
     with torch.no_grad():
-        (right,) = subject.hf.model.get_image_features(**told).pooler_output
+        (right,) = subject.hf.model.get_image_features(**settings).pooler_output
     found = session.reader.look(made).features["image_embeds"]
     assert np.abs(found - right.numpy()).max() < 1e-5 * np.abs(right.numpy()).max()
 
@@ -113,15 +113,15 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     """Numbers of pictures, the whole of each, and its slices, as many as there are; and taken apart again."""
     session: Any = written(opened()[1], use_image_id)
     random = np.random.default_rng(0)
-    pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in ((60, 60), (20, 20))]
-    made = [session.prepare(one) for one in pictures]
+    photos = [random.integers(0, 256, (*size, 3), np.uint8) for size in ((60, 60), (20, 20))]
+    made = [session.prepare(one) for one in photos]
     assert [len(one["target_sizes"]) for one in made] == [5, 1]
-    told = SimpleNamespace(
+    settings = SimpleNamespace(
         **{**TOKENS, "image_token": "<pad>", "slice_mode": True},
     )
     texts = [
         MiniCPMV4_6Processor.replace_image_token(
-            told,
+            settings,
             {**one, "num_patches_per_image": [len(one["target_sizes"])]},
             0,
             image_token_divisor=16,
@@ -130,14 +130,14 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     ]
     text = "w1 <pad> w2 <pad> w3"
     if use_image_id:
-        texts = MiniCPMV4_6Processor._prepend_local_ids(told, [text], texts, "<pad>")
+        texts = MiniCPMV4_6Processor._prepend_local_ids(settings, [text], texts, "<pad>")
     first, second = texts
-    prompt = [*session.request(text, images=pictures).prompt]
+    prompt = [*session.request(text, images=photos).prompt]
     expected = f"w1 {first} w2 {second} w3"
     assert prompt == session.tokenizer.encode(expected, special_tokens=False)
     session._special = {}
     with pytest.raises(GenerationError, match=r"tokenizer_config.json.*'image_.*_token'"):
-        session.request(text, images=pictures)
+        session.request(text, images=photos)
     together = {
         "pixel_values": np.concatenate([one["pixel_values"] for one in made], -1),
         "target_sizes": np.concatenate([one["target_sizes"] for one in made]),
@@ -169,17 +169,17 @@ def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path
     subject = opened()[1]
     session: Any = written(subject, use_image_id)
     shots = film(2, 1, 40, 50), film(5, 2, 16, 24)
-    films = []
+    video_inputs = []
     for place, frames in enumerate(shots):
         (tmp_path / str(place)).mkdir()
-        films.append(clip(tmp_path / str(place), frames, 1000))
-    made, (picture,) = [session.prepare_video(one) for one in films], film(1, 3, 20, 20)
+        video_inputs.append(clip(tmp_path / str(place), frames, 1000))
+    made, (image,) = [session.prepare_video(one) for one in video_inputs], film(1, 3, 20, 20)
     assert [len(one["pixel_values"]) for one in made] == [2, 3]
-    shown = session.prepare(picture)
-    told = SimpleNamespace(
+    shown = session.prepare(image)
+    settings = SimpleNamespace(
         **TOKENS, image_token="<pad>", video_token="<video>", video_slice_mode=True
     )
-    told.slice_mode = True
+    settings.slice_mode = True
     given = {name: [] for name in of_video(made[0])}
     for one in made:
         for name, array in of_video(one).items():
@@ -188,33 +188,35 @@ def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path
         name: np.concatenate(every, -1 if "pixel" in name else 0) for name, every in given.items()
     }
     counts = [len(one["pixel_values"]) for one in made]
-    asked = {**given, "num_frames_per_video": np.array(counts)}
+    requested = {**given, "num_frames_per_video": np.array(counts)}
     texts = [
-        MiniCPMV4_6Processor.replace_video_token(told, asked, place, video_token_divisor=16)
+        MiniCPMV4_6Processor.replace_video_token(settings, requested, place, video_token_divisor=16)
         for place in range(2)
     ]
-    seen = {**shown, "num_patches_per_image": [1]}
-    shown_as = [MiniCPMV4_6Processor.replace_image_token(told, seen, 0, image_token_divisor=16)]
+    recorded = {**shown, "num_patches_per_image": [1]}
+    shown_as = [
+        MiniCPMV4_6Processor.replace_image_token(settings, recorded, 0, image_token_divisor=16)
+    ]
     text = "w1 <video> w2 <pad> w3 <video> w4"
     if use_image_id:
         number = MiniCPMV4_6Processor._prepend_local_ids
         texts, shown_as = (
-            number(told, [text], every, token)
+            number(settings, [text], every, token)
             for every, token in ((texts, "<video>"), (shown_as, "<pad>"))
         )
     whole = text.replace("<pad>", "<I>").replace("<video>", "<V>", 1).replace("<video>", "<W>")
     for mark, one in (("<I>", shown_as[0]), ("<V>", texts[0]), ("<W>", texts[1])):
         whole = whole.replace(mark, one)
     ids = session.tokenizer.encode(whole, special_tokens=False)
-    request = session.request(text, images=[picture], videos=films, generation_len=6)
+    request = session.request(text, images=[image], videos=video_inputs, generation_len=6)
     assert [*request.prompt] == [200 if one == 201 else one for one in ids]
     arrays = {name: torch.from_numpy(array) for name, array in given.items() if "grids" not in name}
     arrays |= {name: torch.from_numpy(shown[name]) for name in ("pixel_values", "target_sizes")}
     choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     right = subject.hf.generate(input_ids=torch.tensor([ids]), **arrays, **choices)
-    for videos in (films, [of_video(one) for one in made]):
+    for videos in (video_inputs, [of_video(one) for one in made]):
         (answer,) = session.generate(
-            text, images=[picture], videos=videos, generation_len=6, ignore_eos=True
+            text, images=[image], videos=videos, generation_len=6, ignore_eos=True
         )
         assert answer.token_ids == right[0, len(ids) :].tolist()
     del given["grids_videos"]
@@ -226,27 +228,27 @@ def test_frames_are_those_that_transformers_takes(tmp_path: Any) -> None:
     """To the last bit, where they keep their size and numbers, which transformers leaves to torchvision."""
     kind = KINDS["MiniCPMV4_6VideoProcessor"]
     for most in (8, 37, 128):
-        theirs = MiniCPMV4_6VideoProcessor(max_num_frames=most)
+        reference = MiniCPMV4_6VideoProcessor(max_num_frames=most)
         for total, fps in ((1, 1), (9, 2.4), (61, 7), (700, 29.97), (2600, 0.5), (999, 24)):
             data = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps)
             video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
-            told = {**kind.settings, "max_num_frames": most}
-            assert kind.sample(video, told) == theirs.sample_frames(data)
-    said: dict[str, Any] = {"do_resize": False, "do_normalize": False, "rescale_factor": 1.0}
-    said |= {"patch_size": 4, "video_processor_type": "MiniCPMV4_6VideoProcessor"}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+            given_settings = {**kind.settings, "max_num_frames": most}
+            assert kind.sample(video, given_settings) == reference.sample_frames(data)
+    settings: dict[str, Any] = {"do_resize": False, "do_normalize": False, "rescale_factor": 1.0}
+    settings |= {"patch_size": 4, "video_processor_type": "MiniCPMV4_6VideoProcessor"}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     process = load_video_processor(tmp_path)
     mine = of_video(process(clip(tmp_path, film(9, 3, 16, 24), 400)))
     data = VideoMetadata(total_num_frames=9, fps=2.5, duration=3.6)
-    theirs = MiniCPMV4_6VideoProcessor(**said, do_convert_rgb=False)
-    expected = theirs([np.stack(film(9, 3, 16, 24))], video_metadata=[data], return_tensors="np")
+    reference = MiniCPMV4_6VideoProcessor(**settings, do_convert_rgb=False)
+    expected = reference([np.stack(film(9, 3, 16, 24))], video_metadata=[data], return_tensors="np")
     for name, array in mine.items():
         np.testing.assert_array_equal(array, expected[name])
     shots = film(3, 1, 16, 24)  # without times
-    expected = theirs([np.stack(shots)], do_sample_frames=False, return_tensors="np")
+    expected = reference([np.stack(shots)], do_sample_frames=False, return_tensors="np")
     for name, array in of_video(process(shots)).items():
         np.testing.assert_array_equal(array, expected[name])
-    said["stack_frames"] = 3
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings["stack_frames"] = 3
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     with pytest.raises(UnsupportedModelError, match=r"puts 3 frames of each second.*Expected 1"):
         load_video_processor(tmp_path)

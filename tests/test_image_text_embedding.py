@@ -64,11 +64,11 @@ def photo(seed: int) -> Image.Image:
 
 def expected(subject: parity.Subject, text: str, images: list[Any], instruction: str) -> Any:
     """Return the normalized last state of transformers' model for what its processor returns."""
-    theirs = processors.load(subject.folder / "checkpoint")
+    reference = processors.load(subject.folder / "checkpoint")
     content = [{"type": "image", "image": one} for one in images]
     content += [{"type": "text", "text": text}] if text else []
     system = {"role": "system", "content": [{"type": "text", "text": instruction}]}
-    given = theirs.apply_chat_template(
+    given = reference.apply_chat_template(
         [system, {"role": "user", "content": content}],
         tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt",
     )  # fmt: skip
@@ -179,11 +179,11 @@ def test_a_server_embeds_chats_with_images(session: Any, monkeypatch: pytest.Mon
     text = {"type": "text", "text": "a dog"}
     system = {"role": "system", "content": "Represent it."}
 
-    def ask(path: str, **body: Any) -> tuple[int, Any]:
+    def request(path: str, **body: Any) -> tuple[int, Any]:
         return post(url.removesuffix("/v1"), path, json.dumps({"model": MODEL, **body}).encode())
 
     def vectors(**body: Any) -> Any:
-        status, found = ask("v1/embeddings", **body)
+        status, found = request("v1/embeddings", **body)
         assert status == 200, found
         return np.array([one["embedding"] for one in found["data"]])
 
@@ -203,7 +203,7 @@ def test_a_server_embeds_chats_with_images(session: Any, monkeypatch: pytest.Mon
         expected = session.embed(["a b", "b"])
         np.testing.assert_allclose(vectors(input=["a b", "b"]), expected, atol=1e-6)
         np.testing.assert_allclose(vectors(input=ids), expected[:1], atol=1e-6)
-        usage = ask("invocations", input=ids)[1]["usage"]
+        usage = request("invocations", input=ids)[1]["usage"]
         assert usage == {"prompt_tokens": len(ids), "total_tokens": len(ids)}
         begun = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": ""}]
         found = vectors(messages=begun, continue_final_message=True, add_special_tokens=False)
@@ -214,11 +214,11 @@ def test_a_server_embeds_chats_with_images(session: Any, monkeypatch: pytest.Mon
         )
         assert models(url)[0]["capabilities"] == ["embedding", "vision"]
         far = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
-        film = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+        video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
         for wrong, code in (
             ({}, "missing_required_parameter"),
             ({"messages": [{"role": "user", "content": [far]}]}, "invalid_image_url"),
-            ({"messages": [{"role": "user", "content": [film]}]}, "invalid_value"),
+            ({"messages": [{"role": "user", "content": [video]}]}, "invalid_value"),
             ({"messages": [{"role": "user", "content": [shown] * 99}]}, "context_length_exceeded"),
             ({"input": [[3] * 999]}, "context_length_exceeded"),
             ({"input": [[999]]}, "invalid_value"),
@@ -227,14 +227,14 @@ def test_a_server_embeds_chats_with_images(session: Any, monkeypatch: pytest.Mon
             ({"input": "a", "dimensions": 10_000}, "invalid_value"),
             ({"input": "a", "tools": []}, "unsupported_parameter"),
         ):
-            status, refused = ask("v1/embeddings", **wrong)
+            status, refused = request("v1/embeddings", **wrong)
             assert (status, refused["error"]["code"]) == (400, code), (wrong, refused)
         monkeypatch.setattr(session, "chat_template", None)
         np.testing.assert_allclose(
             vectors(input="a b"), session.embed("a b", chat=False), atol=1e-6
         )
         messages = [{"role": "user", "content": "a"}]
-        assert ask("v1/embeddings", messages=messages)[1]["error"]["code"] == "no_chat_template"
+        assert request("v1/embeddings", messages=messages)[1]["error"]["code"] == "no_chat_template"
 
 
 def test_clients_of_embeddings_take_turns(session: Any) -> None:

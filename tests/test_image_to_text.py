@@ -277,10 +277,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def generated(theirs: Any, folder: Path, picture: Path, prompt: Any) -> list[int]:
+def generated(theirs: Any, folder: Path, image: Path, prompt: Any) -> list[int]:
     """Return all that `generate` returns of a picture, the beginning included."""
     process = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
-    pixels = process(Image.open(picture), return_tensors="pt")["pixel_values"]
+    pixels = process(Image.open(image), return_tensors="pt")["pixel_values"]
     begun = {} if prompt is None else {"decoder_input_ids": torch.tensor([prompt])}
     with torch.no_grad():
         found: list[int] = theirs.generate(pixels, num_beams=1, do_sample=False, **begun)[
@@ -316,13 +316,13 @@ def test_tokens_are_those_of_generate(
     monkeypatch: Any,
 ) -> None:
     """Three pictures share two rows, so that one joins while another goes on; with and without tokens to begin with."""
-    said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    settings = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
     other = copy.deepcopy(theirs)
-    other.generation_config = transformers.GenerationConfig(**said)
+    other.generation_config = transformers.GenerationConfig(**settings)
     for prompt in (PROMPTS[0], PROMPTS[-1]):
         found = session.generate(files, prompt=prompt)
         begun = [EOS, *(prompt or ())]
@@ -395,13 +395,13 @@ def test_run_describes_images(
     session: ImageToTextSession, files: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompt = "<s_docvqa><s_question> w7 </s_question><s_answer>"
-    asked = ["run", str(session.folder), "--image", str(files[0]), "--generation-len", "4"]
-    assert main([*asked, "--prompt", prompt, "--json"]) == 0
+    requested = ["run", str(session.folder), "--image", str(files[0]), "--generation-len", "4"]
+    assert main([*requested, "--prompt", prompt, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
     (wanted,) = session.generate([files[0]], prompt=PROMPTS[-1], generation_len=4)
     assert (found["image"], found["prompt"]) == (str(files[0]), prompt)
     assert found["token_ids"] == wanted.token_ids
-    assert main([*asked, "--image", str(files[1])]) == 0
+    assert main([*requested, "--image", str(files[1])]) == 0
     shown = capsys.readouterr().out
     assert all(f"{file}\n-> " in shown for file in files[:2])
 
@@ -416,8 +416,8 @@ def test_tags_are_part_of_an_answer(session: ImageToTextSession, monkeypatch: An
 
 def test_donut_tags_its_answers() -> None:
     recipe, tiny = PAIRED, PAIRED.tiny[1]
-    told = SimpleNamespace(config=tiny_models.config_of(recipe, tiny))
-    variant = find(IMAGE_TO_TEXT).variant(told, recipe, next(iter(recipe.shapes.values())), {})  # type: ignore[arg-type]
+    settings = SimpleNamespace(config=tiny_models.config_of(recipe, tiny))
+    variant = find(IMAGE_TO_TEXT).variant(settings, recipe, next(iter(recipe.shapes.values())), {})  # type: ignore[arg-type]
     assert variant == {"tagging": True}
 
 
@@ -463,17 +463,17 @@ def test_captions_are_those_of_generate(
     begun: list[int], captions: tuple[Any, Any], files: list[Path]
 ) -> None:
     """BLIP's `generate` begins with a token of its own, and ends with [SEP], whatever generation_config.json says."""
-    session, theirs = captions
+    session, reference = captions
     process = transformers.AutoImageProcessor.from_pretrained(session.folder, backend="pil")
     prompt = " ".join(f"w{token}" for token in begun) or None
-    told = {"input_ids": torch.tensor([[1, *begun]])} if begun else {}
-    if begun and theirs.config.model_type == "blip":  # which drops the last token
-        told = {"input_ids": torch.tensor([[0, *begun, 2]])}
+    settings = {"input_ids": torch.tensor([[1, *begun]])} if begun else {}
+    if begun and reference.config.model_type == "blip":  # which drops the last token
+        settings = {"input_ids": torch.tensor([[0, *begun, 2]])}
     for file, one in zip(
         files, session.generate(files, prompt=prompt, generation_len=12), strict=True
     ):
         pixels = process(Image.open(file), return_tensors="pt")["pixel_values"]
-        wanted = theirs.generate(pixel_values=pixels, **told, max_new_tokens=12)[0].tolist()
+        wanted = reference.generate(pixel_values=pixels, **settings, max_new_tokens=12)[0].tolist()
         assert [1, *begun, *one.token_ids] == wanted
     assert session.rules.ends == {2}
 
@@ -501,9 +501,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     folder, recipe = tmp_path_factory.mktemp("asked"), find_recipe("florence2")
     assert recipe.image_prompt
     made = tiny_models.make(recipe, recipe.tiny[0], folder / "florence2")
-    said = {"decoder_start_token_id": EOS, "forced_bos_token_id": BOS, "no_repeat_ngram_size": 3}
+    settings = {
+        "decoder_start_token_id": EOS,
+        "forced_bos_token_id": BOS,
+        "no_repeat_ngram_size": 3,
+    }
     (made / "generation_config.json").write_text(
-        json.dumps({**said, "eos_token_id": EOS, "pad_token_id": PAD})
+        json.dumps({**settings, "eos_token_id": EOS, "pad_token_id": PAD})
     )
     words = sorted({word for one in recipe.image_prompt.questions.values() for word in one.split()})
     known = dict.fromkeys(
@@ -522,11 +526,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     words_of: Any = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **ends, **named
     )
-    theirs = transformers.Florence2ForConditionalGeneration.from_pretrained(made).eval()
+    reference = transformers.Florence2ForConditionalGeneration.from_pretrained(made).eval()
     request = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(48,))
     done = pipeline.build(str(made), request, validate=False, store=Store(folder / "store"))
     session = open_session(done.package, threads=1)
-    return session, theirs, transformers.Florence2Processor(images, words_of)
+    return session, reference, transformers.Florence2Processor(images, words_of)
 
 
 @pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
@@ -535,13 +539,15 @@ def test_outputs_equal_generate(
     prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
 ) -> None:
     """Florence-2's encoder reads the picture and a prompt; three pictures share two rows."""
-    session, theirs, process = asked
+    session, reference, process = asked
     for file, one in zip(
         files, session.generate(files, prompt=prompt, generation_len=12), strict=True
     ):
-        told = process(images=Image.open(file), text=prompt or "", return_tensors="pt")
-        assert session.request(file, prompt=prompt).source == tuple(told["input_ids"][0].tolist())
-        wanted = theirs.generate(**told, max_new_tokens=12, num_beams=1, do_sample=False)[0]
+        settings = process(images=Image.open(file), text=prompt or "", return_tensors="pt")
+        assert session.request(file, prompt=prompt).source == tuple(
+            settings["input_ids"][0].tolist()
+        )
+        wanted = reference.generate(**settings, max_new_tokens=12, num_beams=1, do_sample=False)[0]
         assert [EOS, *one.token_ids] == wanted.tolist()
         assert not one.text.startswith("<s>")
 
@@ -599,21 +605,21 @@ def test_a_server_describes_the_image_of_a_chat(
 ) -> None:
     begun = "<s_docvqa> w7 <s_answer>"
     (plain,) = session.generate([files[0]])
-    (told,) = session.generate([files[0]], prompt=begun, generation_len=5)
+    (settings,) = session.generate([files[0]], prompt=begun, generation_len=5)
     with Engine(session) as engine, running(engine) as url, connect(url) as client:
         before = figures(url)
         answer = chat(client, messages=[user(part(files[0]))], max_tokens=None, n=2)
         assert [one.message.content for one in answer.choices] == [plain.text] * 2
         assert (answer.usage.prompt_tokens, answer.choices[0].finish_reason) == (1, "stop")
-        asked = {
+        requested = {
             "messages": [user(part(files[0]), {"type": "text", "text": begun})],
             "max_tokens": 5,
         }
-        assert chat(client, **asked).choices[0].message.content == told.text
+        assert chat(client, **requested).choices[0].message.content == settings.text
         streamed = "".join(
-            one.choices[0].delta.content or "" for one in chat(client, **asked, stream=True)
+            one.choices[0].delta.content or "" for one in chat(client, **requested, stream=True)
         )
-        assert streamed == told.text
+        assert streamed == settings.text
         counted = figures(url)
     names = ("images_total", "encoded_images_total")  # of n choices each reads it for itself
     assert [counted[name] - before[name] for name in names] == [3, 4]
@@ -655,9 +661,9 @@ def served(session: ImageToTextSession) -> Iterator[Any]:
 
 @pytest.mark.parametrize("what", NOT_SERVED)
 def test_what_else_a_chat_has_is_refused_by_name(what: str, served: Any, files: list[Path]) -> None:
-    ask, message = NOT_SERVED[what]
+    request, message = NOT_SERVED[what]
     with pytest.raises(openai.BadRequestError, match=message):
-        chat(served, **ask(part(files[0])))
+        chat(served, **request(part(files[0])))
 
 
 def test_completions_have_no_image(served: Any) -> None:
@@ -693,8 +699,8 @@ def test_other_models_are_refused_before_anything_is_read(
     for name in ("preprocessor_config.json", "model.safetensors"):
         shutil.copyfile(reader / name, tmp_path / name)
     config = json.loads((reader / "config.json").read_text())
-    for half, told in change.items():
-        config[half] |= told
+    for half, settings in change.items():
+        config[half] |= settings
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(PlanError, match=message):
         make_plan(str(tmp_path), Request())

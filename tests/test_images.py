@@ -71,8 +71,8 @@ def built(request: Any, tmp_path_factory: Any) -> tuple[Package, Path]:
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     recipe = find_recipe(name)
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
-    asked = Request(prefill_seq_len=8, ctx_len=48, **CASES[name])
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=8, ctx_len=48, **CASES[name])
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -121,9 +121,9 @@ def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
     return {"pixel_values": np.random.default_rng(seed).standard_normal(shape, np.float32), **grid}
 
 
-def asked(session: ImageTextToTextSession, *pictures: dict[str, Any]) -> Any:
-    tokens = [3, *[session.placeholder, 4] * len(pictures), *range(10, 22)]
-    return session.request(tokens, images=pictures, generation_len=6)
+def asked(session: ImageTextToTextSession, *photos: dict[str, Any]) -> Any:
+    tokens = [3, *[session.placeholder, 4] * len(photos), *range(10, 22)]
+    return session.request(tokens, images=photos, generation_len=6)
 
 
 def test_a_package_has_two_programs_and_one_file_of_weights(built: tuple[Package, Path]) -> None:
@@ -145,12 +145,12 @@ def test_rows_of_features_that_are_swapped_are_noticed(
 ) -> None:
     right = ImageTextToTextSession.spans
 
-    def swapped(self: Any, tokens: Any, pictures: Any) -> Any:
-        seen = right(self, tokens, pictures)
-        if seen is None:
+    def swapped(self: Any, tokens: Any, images: Any) -> Any:
+        recorded = right(self, tokens, images)
+        if recorded is None:
             return None
-        turned = {name: rows[::-1] for name, rows in seen.features.items()}
-        return replace(seen, features=turned)
+        turned = {name: rows[::-1] for name, rows in recorded.features.items()}
+        return replace(recorded, features=turned)
 
     monkeypatch.setattr(ImageTextToTextSession, "spans", swapped)
     assert not ladder.validate(*built, level="tiny", threads=1).passed
@@ -166,10 +166,10 @@ def test_one_specialization_reads_images_of_every_shape(session: ImageTextToText
             one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"
         ]
         pixels = random.standard_normal([height * width, *shape], np.float32)
-        seen = {"pixel_values": pixels, "image_grid_thw": np.array([[1, height, width]])}
-        (answer,) = session.generate([asked(session, seen)])
+        recorded = {"pixel_values": pixels, "image_grid_thw": np.array([[1, height, width]])}
+        (answer,) = session.generate([asked(session, recorded)])
         found.add(tuple(answer.token_ids))
-        assert session.reader.look(seen).rows == height * width // 4
+        assert session.reader.look(recorded).rows == height * width // 4
     assert len(found) > 1
 
 
@@ -350,15 +350,23 @@ def test_programs_of_fixed_sizes_get_the_sizes_of_images(built: tuple[Package, P
 def test_run_generates_for_an_image(
     talking: Package, photo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = ["--prompt", "<image> w3 w4", "--image", str(photo), "--generation-len", "4", "--json"]
-    assert main(["run", str(talking.path), *told]) == 0
+    settings = [
+        "--prompt",
+        "<image> w3 w4",
+        "--image",
+        str(photo),
+        "--generation-len",
+        "4",
+        "--json",
+    ]
+    assert main(["run", str(talking.path), *settings]) == 0
     shown = json.loads(capsys.readouterr().out)["outputs"][0]
     session: Any = open_session(talking, threads=1)
     (answer,) = session.generate("<image> w3 w4", images=[photo], generation_len=4)
     assert shown["token_ids"] == answer.token_ids
     with served(photo.parent) as (url, _):
-        told[3] = f"{url}/photo.png"
-        assert main(["run", str(talking.path), *told]) == 0
+        settings[3] = f"{url}/photo.png"
+        assert main(["run", str(talking.path), *settings]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0] == shown
     (by_chat,) = session.generate("w3 w4", images=[photo], chat=True, generation_len=4)
     assert by_chat.token_ids == answer.token_ids
@@ -377,7 +385,7 @@ def test_qefficients_commands_generate_for_an_image(
     teach(checkpoint, "llava")
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
     monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
-    asks = ["--prompt", "w3 w4|w5", "--generation_len", "4", "--json"]
+    requests = ["--prompt", "w3 w4|w5", "--generation_len", "4", "--json"]
     model = [
         "--model_name",
         str(checkpoint),
@@ -388,17 +396,17 @@ def test_qefficients_commands_generate_for_an_image(
         "--ctx_len",
         "48",
     ]
-    assert infer.main([*model, *asks, "--image-path", str(photo)]) == 0
+    assert infer.main([*model, *requests, "--image-path", str(photo)]) == 0
     answer = json.loads(capsys.readouterr().out)
     session: Any = open_session(Package.open(answer["package"]), threads=1)
     expected = session.generate(["w3 w4", "w5"], images=[[photo]] * 2, chat=True, generation_len=4)
     assert answer["generated_ids"] == [one.token_ids for one in expected]
 
     with served(tmp_path) as (url, _):
-        asked = ["--qpc_path", answer["package"], *asks, "--image_url", f"{url}/photo.png"]
-        assert execute.main(asked) == 0
+        requested = ["--qpc_path", answer["package"], *requests, "--image_url", f"{url}/photo.png"]
+        assert execute.main(requested) == 0
     assert json.loads(capsys.readouterr().out)["generated_ids"] == answer["generated_ids"]
-    assert execute.main([*asked[:4], "--image-path", str(photo)]) == 0
+    assert execute.main([*requested[:4], "--image-path", str(photo)]) == 0
     assert capsys.readouterr().out.count("Prompt: w5\nCompletion: ") == 1
 
 
@@ -487,12 +495,12 @@ def test_what_was_prepared_wrongly_is_refused_before_it_runs(
 @pytest.mark.parametrize("built", ["llava"], indirect=True)
 def test_one_image_needs_no_list(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
-    told = {"generation_len": 2}
-    (wanted,) = session.generate("<image> w3", images=[photo], **told)
+    settings = {"generation_len": 2}
+    (wanted,) = session.generate("<image> w3", images=[photo], **settings)
     for one in (photo, str(photo), photo.read_bytes(), Image.open(photo)):
-        (answer,) = session.generate("<image> w3", images=one, **told)
+        (answer,) = session.generate("<image> w3", images=one, **settings)
         assert answer.token_ids == wanted.token_ids
-    several = session.generate(["<image> w3", "<image> w3"], images=[photo, [photo]], **told)
+    several = session.generate(["<image> w3", "<image> w3"], images=[photo, [photo]], **settings)
     assert [answer.token_ids for answer in several] == [wanted.token_ids] * 2
     with pytest.raises(GenerationError, match="a list of images for each"):
         session.generate(["<image>", "<image>"], images=photo)
@@ -531,7 +539,7 @@ def test_a_server_fetches_images_from_allowed_hosts(
     talking: Package, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = open_session(talking, threads=1)
-    with served(photo.parent) as (url, seen):
+    with served(photo.parent) as (url, recorded):
         host = url.removeprefix("http://")
         with pytest.raises(ApiError, match="is at a private address"):
             chat_requests(session, chat(f"{url}/photo.png"), hosts=[host])
@@ -544,7 +552,7 @@ def test_a_server_fetches_images_from_allowed_hosts(
         with pytest.raises(ApiError, match="expected at most 16"):
             chat_requests(session, many, hosts=[host])
     assert caught.value.code == "invalid_image_url"
-    assert len(seen) == 1
+    assert len(recorded) == 1
     expected = session.request("<image> w3 w4", images=[photo])
     assert request.spans is not None
     assert request.spans.parts[0].digest == expected.spans.parts[0].digest
@@ -556,11 +564,11 @@ def test_a_server_fetches_images_from_allowed_hosts(
 def seen(
     tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None
 ) -> MultimodalSpans:
-    pictures = [
+    images = [
         Encoded(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
         for number, count in enumerate(rows)
     ]
-    found = arrange(tokens, [9], pictures, whole=whole, prompt=prompt)
+    found = arrange(tokens, [9], images, whole=whole, prompt=prompt)
     assert found is not None
     return found
 
@@ -596,8 +604,8 @@ def test_validation_does_not_cut_what_must_be_whole() -> None:
 
 
 def test_rotary_positions_continue_from_the_larger_side_of_an_image() -> None:
-    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
-    spans = arrange([1, *[9] * 6, 2], [9], [picture], axes=3)
+    image = Encoded(digest=b"", features={"image_embeds": np.zeros((6, 2))}, grid=(1, 2, 3))
+    spans = arrange([1, *[9] * 6, 2], [9], [image], axes=3)
     assert spans is not None
     assert spans.positions(0, 9).T.tolist() == [
         [0, 0, 0],

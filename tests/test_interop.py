@@ -141,17 +141,17 @@ ASKED = [{"role": "user", "content": "What is the weather in Istanbul?"}]
 @pytest.mark.usefixtures("stand_in")
 def test_a_scripted_model_calls_by_itself(urls: SimpleNamespace) -> None:
     with connect(urls.scripted) as client:
-        asked: Any = {"model": MODEL, "messages": ASKED, "tools": [WEATHER]}
-        answer = client.chat.completions.create(**asked)
-        streamed = [*client.chat.completions.create(**asked, stream=True)]
-        asked["messages"] = [{"role": "user", "content": "What is 13 * 24?"}]
-        told = client.chat.completions.create(**asked)
+        requested: Any = {"model": MODEL, "messages": ASKED, "tools": [WEATHER]}
+        answer = client.chat.completions.create(**requested)
+        streamed = [*client.chat.completions.create(**requested, stream=True)]
+        requested["messages"] = [{"role": "user", "content": "What is 13 * 24?"}]
+        settings = client.chat.completions.create(**requested)
     (call,) = answer.choices[0].message.tool_calls
     assert json.loads(call.function.arguments) == {"location": "Istanbul"}
     assert answer.choices[0].finish_reason == "tool_calls"
     pieces = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
     assert "".join(one.function.arguments or "" for one in pieces) == call.function.arguments
-    assert told.choices[0].message.content == "13 * 24 = 312. QED."
+    assert settings.choices[0].message.content == "13 * 24 = 312. QED."
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, "think"])
@@ -229,7 +229,7 @@ def test_figures_of_the_harness_are_compared(tmp_path: Path) -> None:
     evaluation.write_task(tmp_path, 3)
     rows = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
     assert [len(row["choices"]["text"]) for row in rows] == [4, 4, 4]
-    theirs = {"scores": {"acc": 0.5}, "log_likelihoods": [[-1.0, -2.0], [-3.0, -4.0]]}
+    reference = {"scores": {"acc": 0.5}, "log_likelihoods": [[-1.0, -2.0], [-3.0, -4.0]]}
     ours = {"scores": {"acc": 0.25}, "log_likelihoods": [[-1.0, -2.00001], [-3.0, -4.1]]}
-    assert [row["result"] for row in evaluation.compared(ours, theirs)] == [FAILS, PASS, FAILS]
-    assert [row["result"] for row in evaluation.compared(theirs, theirs)] == [PASS] * 3
+    assert [row["result"] for row in evaluation.compared(ours, reference)] == [FAILS, PASS, FAILS]
+    assert [row["result"] for row in evaluation.compared(reference, reference)] == [PASS] * 3

@@ -167,9 +167,9 @@ def test_an_interrupted_command_cleans_up_and_reports_it(
     pattern = {"graph": "staging/graph-*", "weights": "staging/build-*/weights.safetensors"}[stage]
     for _ in range(5):  # on a busy machine it may be through before we see it
         process = start(models.large, "--weights", "int8", python=sys.executable)
-        seen = wait_for(process, home, pattern)
+        recorded = wait_for(process, home, pattern)
         process.send_signal(signal.SIGSTOP)
-        if seen and any(
+        if recorded and any(
             home.glob(pattern)
         ):  # it is in that stage, and stays there until it is told
             break

@@ -232,9 +232,9 @@ def test_more_devices_than_heads_share_them_repeated(
     models: Models, home: Path, tmp_path: Path
 ) -> None:
     sizes: dict[str, Any] = {"ctx_len": 64, "prefill_seq_len": 16, "num_devices": 4}
-    asked = Request(target="qaic", **sizes)
+    requested = Request(target="qaic", **sizes)
     with pytest.warns(UserWarning, match="4 devices cannot share .* 2 key/value .* --kv-heads 4 "):
-        pipeline.make_plan(str(models.llama), asked)
+        pipeline.make_plan(str(models.llama), requested)
     request = Request(target="qaic", kv_heads=4, **sizes)
     folder = pipeline.prepare(str(models.llama), tmp_path / "prepared", request=request)
     content = json.loads((folder / "prepared.json").read_bytes())

@@ -283,13 +283,13 @@ def export_toy(make: Callable[[], Toy], monkeypatch: pytest.MonkeyPatch) -> ir.M
 def assert_right(make: Callable[[], Toy], graph: ir.Model, folder: Any) -> None:
     model = with_weights(make)
     ours = steps_of(graph, model.state_dict(), folder)
-    theirs = torch_steps(model)
+    reference = torch_steps(model)
     ids = np.random.default_rng(0).integers(0, VOCAB, (2, 9))
     with torch.no_grad():
         for columns in (slice(0, 6), slice(6, 8), slice(8, 9)):
             positions = np.tile(np.arange(9)[columns], (2, 1))
             got = ours.step(ids[:, columns], positions)
-            expected = theirs.step(ids[:, columns], positions)
+            expected = reference.step(ids[:, columns], positions)
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 

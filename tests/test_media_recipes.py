@@ -181,22 +181,20 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
     if audio:
         chosen["audio"] = entry_of(audio)
-    of_pictures = {name: one for name, one in chosen.items() if name == "images"}
+    of_images = {name: one for name, one in chosen.items() if name == "images"}
     if images and (images.tiles or case.recipe.requires):
-        of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
+        of_images["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
     # An export folds the layers of these.
     assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(
         subject.folder / "checkpoint",
         Eager(task.tracing(model, **chosen), task.specializations(shape), ctx_len),
         **{
-            part.role: Eager(
-                part.tracing(model, **(chosen if part.role == "audio" else of_pictures))
-            )
+            part.role: Eager(part.tracing(model, **(chosen if part.role == "audio" else of_images)))
             for part in readers
         },
         **{
-            part.role: partial(Eager, part.tracing(model, **of_pictures))
+            part.role: partial(Eager, part.tracing(model, **of_images))
             for part in task.beside
             if part.optional and part.needed(case.recipe)
         },
@@ -239,9 +237,9 @@ def shown_to(session: MediaTextSession) -> list[Any]:
     if isinstance(session, AudioTextToTextSession):
         return list(islice(session.media.samples(session.reader.shape), 3))
     if isinstance(session, AnyToAnySession):
-        heard = session.audio.samples(session.audio_reader.shape)
-        picture, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
-        return [picture, next(heard), next(heard), other]
+        audio = session.audio.samples(session.audio_reader.shape)
+        image, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
+        return [image, next(audio), next(audio), other]
     assert isinstance(session, ImageTextToTextSession)
     if session._processor is not None:
         sizes = (24, 40), (41, 23), (30, 30)
@@ -304,16 +302,16 @@ def test_tiles_of_several_sizes_agree_with_hugging_face() -> None:
     session = session_of(case, subject)
     random = np.random.default_rng(0)
     parts = [noise(session, size, random) for size in ((2, 2), (2, 2), (1, 3))]
-    told = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+    settings = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
     with pytest.raises(MediaError, match=r"the 3 tiles.*return_row_col_info=True"):
-        session.reader.look(told)
-    told |= {"image_rows": np.array([1]), "image_cols": np.array([2])}
-    picture = session.reader.look(told)
-    assert (picture.rows, picture.grid) == (11, (4, 1, 2))
-    given = {name: torch.from_numpy(one) for name, one in told.items() if "image" not in name}
+        session.reader.look(settings)
+    settings |= {"image_rows": np.array([1]), "image_cols": np.array([2])}
+    image = session.reader.look(settings)
+    assert (image.rows, image.grid) == (11, (4, 1, 2))
+    given = {name: torch.from_numpy(one) for name, one in settings.items() if "image" not in name}
     with torch.no_grad():
         right = torch.cat(subject.hf.model.get_image_features(**given).pooler_output).numpy()
-    found = picture.features["image_embeds"]
+    found = image.features["image_embeds"]
     assert np.abs(found - right).max() < 1e-5 * np.abs(right).max()
 
 
@@ -331,8 +329,8 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
     expected = module.Lfm2VlProcessor._build_image_tokens(
         tokens, tall, wide, each, whole, whole > 0, True
     )
-    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned(Lfm2Vl().prompt_layout, picture) == expected
+    image = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
+    assert mentioned(Lfm2Vl().prompt_layout, image) == expected
 
 
 def test_a_text_that_is_no_token_is_a_placeholder_of_an_image(tmp_path: Path) -> None:
@@ -346,15 +344,15 @@ def test_a_text_that_is_no_token_is_a_placeholder_of_an_image(tmp_path: Path) ->
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     session.tokenizer = Tokenizer.find(tmp_path)
-    picture = np.zeros((28, 28, 3), np.uint8)
-    made = session.request("w3 <image> w5", images=[picture])
+    image = np.zeros((28, 28, 3), np.uint8)
+    made = session.request("w3 <image> w5", images=[image])
     assert list(made.prompt) == [3, 201, *[200] * 4, 202, 205, 5]
     assert made.spans is not None
     assert made.spans.places.tolist() == [*range(1, 8)]
     with pytest.raises(GenerationError, match=r"tokens \[202\], which stand around images"):
-        session.request("w3 <image> w202", images=[picture])
+        session.request("w3 <image> w202", images=[image])
     with pytest.raises(GenerationError, match=r"has 0 places for images.*Write '<image>'"):
-        session.request("w3", images=[picture])
+        session.request("w3", images=[image])
 
 
 def test_tiles_of_a_processor_are_taken_apart() -> None:
@@ -391,11 +389,11 @@ def test_tiles_of_another_size_belong_to_their_images() -> None:
     made = image_processor(case.tiny.image_processor)
     random = np.random.default_rng(0)
     sizes = (40, 24), (30, 30), (20, 60)
-    pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
-    found = images_of(made(pictures), more=["pixel_values_local"])
+    images = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
+    found = images_of(made(images), more=["pixel_values_local"])
     assert [one["num_local_patches"].tolist() for one in found] == [[2], [0], [2]]
-    for one, picture in zip(found, pictures, strict=True):
-        alone = made([picture])
+    for one, image in zip(found, images, strict=True):
+        alone = made([image])
         assert alone.keys() == one.keys()
         assert all(np.array_equal(alone[name], one[name]) for name in alone)
     assert sides_of(made, "pixel_values_local") == [98, 32]
@@ -419,13 +417,13 @@ def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> Medi
     most = pictures_of(case)
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     sizes = {"prefill_seq_len": ctx_len // 16, "ctx_len": ctx_len}
-    asked = Request(**sizes, batch_size=2, max_num_images=most)
+    requested = Request(**sizes, batch_size=2, max_num_images=most)
     checkpoint = subject.folder / "checkpoint"
     if case.tiny.image_processor:
         settings = json.dumps(dict(case.tiny.image_processor))
         (checkpoint / "preprocessor_config.json").write_text(settings)
     store = Store(folder / "store")
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=store)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=store)
     session = open_session(done.package, threads=1)
     assert isinstance(session, MediaTextSession)
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):
@@ -449,18 +447,18 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     runs = [[*begun, *session.run_begun(one), *ended] for one in encoded]
     last = [token for run in runs[2:] for token in (*run, 12)]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *last, 13, 14]]
-    seen = [shown[:2], shown[2:]]
+    recorded = [shown[:2], shown[2:]]
     right, wrong = (
         [
-            expected(subject, session, tokens, [look(one) for one in pictures])
-            for tokens, pictures in zip(rows, seen, strict=True)
+            expected(subject, session, tokens, [look(one) for one in images])
+            for tokens, images in zip(rows, recorded, strict=True)
         ]
         for look in (dict, other)
     )
     assert relative_errors(right[0][-1:], wrong[0][-1:]).max() > 1e-3, (
         "what it is shown does not show"
     )
-    spans = [session.spans(*pair) for pair in zip(rows, seen, strict=True)]
+    spans = [session.spans(*pair) for pair in zip(rows, recorded, strict=True)]
     done, errors = [0, 0], []
     chunk = session.decoder.sizes.prefill_seq_len
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
@@ -473,13 +471,13 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
                 pieces[number] = Piece(row[at:stop], at, shown_)
         for number, logits in session.decoder.prefill(pieces).items():
             done[number] = pieces[number].stop
-            told = right[number][done[number] - 1]
-            errors.append(relative_errors(told[None], logits[None]).max())
+            settings = right[number][done[number] - 1]
+            errors.append(relative_errors(settings[None], logits[None]).max())
     # Some models amplify the roundings of a processor's float32.
     rounding = 0.0
     if max(errors) >= _USUAL:
-        for tokens, pictures, plain in zip(rows, seen, right, strict=True):
-            exact = expected(subject, session, tokens, pictures, torch.float64)
+        for tokens, images, plain in zip(rows, recorded, right, strict=True):
+            exact = expected(subject, session, tokens, images, torch.float64)
             rounding = max(rounding, relative_errors(exact, plain).max())
     assert max(errors) < max(_USUAL, parity.TOLERANCE["fp32"] * rounding), max(errors)
 
@@ -500,17 +498,17 @@ def test_a_second_image_after_a_call_of_text_has_its_own_features() -> None:
     one, second = shown_to(session)[:2]
     runs, text = [session.run_begun(part) for part in session.look([one, second])], [*range(20, 44)]
     rows = [[3, *runs[0], *text, *runs[1], 4], [5, *runs[1], *text, *runs[0], 6]]
-    seen = [[one, second], [second, one]]
+    recorded = [[one, second], [second, one]]
     chunk = session.decoder.sizes.prefill_seq_len
     assert len(text) > 2 * chunk  # one call at least has text alone
-    spans = [session.spans(*pair) for pair in zip(rows, seen, strict=True)]
+    spans = [session.spans(*pair) for pair in zip(rows, recorded, strict=True)]
     for start in range(0, len(rows[0]), chunk):
         stop = min(start + chunk, len(rows[0]))
         pieces = {at: Piece(rows[at][start:stop], start, spans[at]) for at in (0, 1)}
         logits = session.decoder.prefill(pieces)
-    for at, (tokens, pictures) in enumerate(zip(rows, seen, strict=True)):
-        right = expected(subject, session, tokens, pictures)[-1:]
-        mistaken = expected(subject, session, tokens, [pictures[0]] * 2)[-1:]
+    for at, (tokens, images) in enumerate(zip(rows, recorded, strict=True)):
+        right = expected(subject, session, tokens, images)[-1:]
+        mistaken = expected(subject, session, tokens, [images[0]] * 2)[-1:]
         assert relative_errors(right, logits[at][None]).max() < 5e-5
         assert relative_errors(right, mistaken).max() > 1e-3
 
@@ -530,7 +528,7 @@ def test_tokens_of_a_gemma_3_image_attend_to_each_other(monkeypatch: pytest.Monk
         start = stop
     right = expected(subject, session, tokens, [one])[-1:]
     assert relative_errors(right, logits[None]).max() < 5e-5
-    monkeypatch.setattr(Media, "_types", lambda _, of_pictures: 0 * of_pictures.long())
+    monkeypatch.setattr(Media, "_types", lambda _, of_images: 0 * of_images.long())
     blind = expected(subject, session, tokens, [one])[-1:]
     assert relative_errors(right, blind).max() > 1e-2
 
@@ -562,22 +560,22 @@ def expected(
     subject: parity.Subject,
     session: MediaTextSession,
     tokens: Sequence[int],
-    pictures: Sequence[Mapping[str, Any]],
+    images: Sequence[Mapping[str, Any]],
     dtype: torch.dtype = torch.float32,
 ) -> Array:
     """Compute Hugging Face's logits of every position."""
     arrays = {
         f"media.0.{place}.{name}": array
-        for place, one in enumerate(pictures)
+        for place, one in enumerate(images)
         for name, array in one.items()
     }
-    told = {
-        "media": [len(pictures)],
+    settings = {
+        "media": [len(images)],
         "of_media": session.of_media,
     }
     ids = torch.tensor([tokens])
     model = subject.hf if dtype is torch.float32 else subject.hf64
-    shown = Media(told, arrays, model).of([0], ids, dtype)
+    shown = Media(settings, arrays, model).of([0], ids, dtype)
     with torch.no_grad():
         logits: Array = model(input_ids=ids, use_cache=False, **shown).logits[0].numpy()
     return logits
@@ -666,14 +664,14 @@ def test_images_are_processed_bit_for_bit(name: str, size: tuple[int, int]) -> N
     """As transformers' PIL backend does, where QEfficient stretches a picture first, to one size."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
-    theirs = kind(**SETTINGS[name])(Image.fromarray(pixels), return_tensors="np")
+    reference = kind(**SETTINGS[name])(Image.fromarray(pixels), return_tensors="np")
     ours = image_processor({"image_processor_type": name, **SETTINGS[name]})([pixels])
-    if "pixel_values_images" in theirs:  # an old name, which the model takes no more
-        theirs["pixel_values"] = theirs["pixel_values_images"]
-    assert ours.keys() <= theirs.keys() | {"rows", "cols"}
+    if "pixel_values_images" in reference:  # an old name, which the model takes no more
+        reference["pixel_values"] = reference["pixel_values_images"]
+    assert ours.keys() <= reference.keys() | {"rows", "cols"}
     for key, array in ours.items():
-        if key in theirs:
-            np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+        if key in reference:
+            np.testing.assert_array_equal(array, np.asarray(reference[key]), err_msg=key)
     # A server counts tokens by the header of a file.
     made = image_processor({"image_processor_type": name, **SETTINGS[name]}).arrays([blank(*size)])
     assert {key: one.shape for key, one in made.items()} == {
@@ -705,10 +703,10 @@ def test_images_are_shrunk_to_the_size_of_a_program(name: str) -> None:
     }
     processor = image_processor({"image_processor_type": name, **given})
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
-    theirs = kind(**{**given, **settings})(Image.fromarray(pixels), return_tensors="np")
+    reference = kind(**{**given, **settings})(Image.fromarray(pixels), return_tensors="np")
     ours = bounded(processor, most)([pixels])
     for key, array in ours.items():
-        np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+        np.testing.assert_array_equal(array, np.asarray(reference[key]), err_msg=key)
     assert processor([pixels])["pixel_values"].size > ours["pixel_values"].size
     if "image_grid_thw" in ours:
         assert ours["image_grid_thw"].prod() <= most
@@ -725,9 +723,9 @@ def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
         reader.look(processor([pixels]))
 
 
-def mentioned(layout: Layout, picture: Encoded) -> str:
+def mentioned(layout: Layout, image: Encoded) -> str:
     """Write a picture as text, with `P` for each placeholder."""
-    parts = layout.write(picture.grid, picture.rows)
+    parts = layout.write(image.grid, image.rows)
     around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
     return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)
 
@@ -835,12 +833,12 @@ def test_placeholders_equal_those_of_transformers_processors(
     # Pixtral's asks for torchvision, for a function that is not called here.
     needed = "transformers.models.pixtral.image_processing_pixtral"
     monkeypatch.setitem(sys.modules, needed, SimpleNamespace(get_resize_output_image_size=None))
-    layout, path, attributes, said, grid, rows = WRITTEN[case]
+    layout, path, attributes, output, grid, rows = WRITTEN[case]
     module, _, name = f"transformers.models.{path}".rpartition(".")
     kind = getattr(importlib.import_module(module), name)
-    expected = kind.replace_image_token(SimpleNamespace(**attributes), said, 0)
-    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned(layout, picture) == expected.replace("<IMG_ATOM>", "P")
+    expected = kind.replace_image_token(SimpleNamespace(**attributes), output, 0)
+    image = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
+    assert mentioned(layout, image) == expected.replace("<IMG_ATOM>", "P")
 
 
 @pytest.mark.parametrize("grid", [(1, 1, 1), (3, 1, 2), (7, 2, 3)])
@@ -849,5 +847,5 @@ def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
     expected = module.Llama4Processor._prompt_split_image(None, grid[1:], 2).replace(
         "<|patch|>", "P"
     )
-    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
-    assert mentioned(Llama4().prompt_layout, picture) == expected
+    image = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
+    assert mentioned(Llama4().prompt_layout, image) == expected

@@ -185,8 +185,8 @@ def test_a_build_proves_that_the_adapter_is_inside(
 ) -> None:
     """The reference merges it too, and finds a package without it, or with more of it, wrong."""
     models.trace(models.llama, home)
-    asked = f"{adapter}=0.5"
-    package = qeff_zoo.build(models.llama, adapter=asked, weights="int8", **SHAPE)
+    requested = f"{adapter}=0.5"
+    package = qeff_zoo.build(models.llama, adapter=requested, weights="int8", **SHAPE)
     assert package.validated == "checkpoint"
     assert package.name == "llama + sql"
     assert package.manifest["validation"][0]["against"]["settings"]["adapters"][0].endswith("=0.5")
@@ -196,7 +196,7 @@ def test_a_build_proves_that_the_adapter_is_inside(
     assert (known.weight, known.adapter.folder) == (0.5, adapter)
     record = validate(package, models.llama)
     assert not record.passed
-    again = qeff_zoo.build(models.llama, adapter=[asked], weights="int8", **SHAPE)
+    again = qeff_zoo.build(models.llama, adapter=[requested], weights="int8", **SHAPE)
     assert again.build_key == package.build_key
     moved = shutil.copytree(adapter, tmp_path / "moved")
     overwrite(adapter / "adapter_config.json", b'{"peft_type": "LORA", "r": 8, "lora_alpha": 1}')
@@ -230,7 +230,9 @@ def planned(source: Path, *asked: str, **choices: Any) -> Any:
 def test_keys_follow_from_what_is_merged(models: Models, adapter: Path, tmp_path: Path) -> None:
     """And from nothing of where it lies; without adapters they are what they were."""
     moved = shutil.copytree(adapter, tmp_path / "elsewhere=1")  # which is no weight
-    plans = [planned(models.llama, *asked) for asked in ((), (f"{adapter}",), (f"{adapter}=2",))]
+    plans = [
+        planned(models.llama, *requested) for requested in ((), (f"{adapter}",), (f"{adapter}=2",))
+    ]
     assert len({one.build_key for one in plans}) == 3
     assert planned(models.llama, f"{moved}").build_key == plans[1].build_key
     assert planned(models.llama, f"{adapter}=1.0").build_key == plans[1].build_key
@@ -246,20 +248,20 @@ def test_packages_with_adapters_are_another_model(adapter: Path, tmp_path: Path)
     with store.stage("test") as folder:
         package = fill(folder, spec={**SPEC, "sources": sources})
         store.promote(folder, package.build_key)
-    plain, asked, other = (
+    plain, requested, other = (
         resolve_package("org/tiny", wishes, store=store).candidates[0].difference
         for wishes in ({}, {"adapter": (f"{adapter}=2",)}, {"adapter": (f"{adapter}",)})
     )
     name = f"{source['digest'].removeprefix('sha256:')[:16]}"
     assert plain == f"adapter is {name}=2, asked for none"
     assert other == f"adapter is {name}=2, asked for {name}"
-    assert asked == ""
+    assert requested == ""
 
 
 def changed(folder: Path, to: Path, tensors: Any = None, **config: Any) -> str:
     shutil.copytree(folder, to)
-    said = json.loads((folder / "adapter_config.json").read_text())
-    overwrite(to / "adapter_config.json", json.dumps({**said, **config}).encode())
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    overwrite(to / "adapter_config.json", json.dumps({**settings, **config}).encode())
     if tensors:
         save_file(
             tensors(load_file(folder / "adapter_model.safetensors")),
@@ -379,11 +381,11 @@ def test_a_build_unties_what_an_adapter_changes_apart(
 def test_what_has_no_weighted_sum(models: Models, adapter: Path, tmp_path: Path) -> None:
     model = peft_adapters.load(models.llama)
     dora = peft_adapters.write(tmp_path / "dora", model, **KINDS["DoRA"])
-    for asked in ([f"{dora}=0.5"], [str(dora), str(adapter)]):
+    for requested in ([f"{dora}=0.5"], [str(dora), str(adapter)]):
         with pytest.raises(
             AdapterError, match=r"scales whole weights \(DoRA\), which has no weighted sum"
         ):
-            open_merged(asked)
+            open_merged(requested)
     for weight in ("0", "nan", "inf"):
         with pytest.raises(AdapterError, match=f"is {weight}; expected a number other than 0"):
             open_merged([f"{adapter}={weight}"])

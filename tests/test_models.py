@@ -145,7 +145,7 @@ def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({}, "agrees"),
         ({"verdict": "refused"}, "refused"),
@@ -156,7 +156,7 @@ def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> N
     ids=["now", "refused", "older target", "older exporter", "older recipe"],
 )
 def test_a_verdict_of_an_older_graph_is_distinguished(
-    change: dict[str, Any], said: str, tmp_path: Path
+    change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     llama = registry.find_recipe("llama")
     now = known_models.made_of(llama, "qnn-htp")
@@ -164,7 +164,7 @@ def test_a_verdict_of_an_older_graph_is_distinguished(
     path = known_models.target_evidence("qnn-htp", tmp_path)
     path.parent.mkdir()
     path.write_text(json.dumps({"models": {f"llama-{llama.tiny[0].name}": found}}))
-    assert known_models.verdict(llama, "qnn-htp", tmp_path) == said
+    assert known_models.verdict(llama, "qnn-htp", tmp_path) == message
     assert known_models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
 
 

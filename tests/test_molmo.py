@@ -132,8 +132,8 @@ def test_the_described_processor_is_the_published_one(
 def test_images_are_those_of_the_described_processor(
     forms: dict[bool, Path], size: tuple[int, int]
 ) -> None:
-    theirs = MolmoProcessor.from_pretrained(forms[False]).process("", [picture(*size)])
-    right = Molmo().arranged(given_arrays(theirs))
+    reference = MolmoProcessor.from_pretrained(forms[False]).process("", [picture(*size)])
+    right = Molmo().arranged(given_arrays(reference))
     made = load_image_processor(forms[False])([picture(*size)])
     np.testing.assert_allclose(made.pop("pixel_values"), right["pixel_values"], atol=3e-6)
     assert made.pop("image_num_crops") == len(right["pixel_values"])
@@ -188,10 +188,10 @@ def session() -> Any:
 
 def test_chats_are_prompts_of_the_published_processor(session: Any) -> None:
     """An image comes before all text, and a space before "User:"."""
-    theirs = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
+    reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
     for images in ([picture(30, 70)], []):
         made = session.request("What?", images=images, chat=True)
-        assert [*made.prompt] == theirs.process("What?", images or None)["input_ids"].tolist()
+        assert [*made.prompt] == reference.process("What?", images or None)["input_ids"].tolist()
     shown = session.request("<|image|> User: What? Assistant:", images=[picture(30, 70)])
     assert shown.prompt == session.request("What?", images=[picture(30, 70)], chat=True).prompt
 
@@ -209,8 +209,10 @@ def session_tokenizer(session: Any) -> Any:
 
 def test_the_published_processor_s_output_gives_the_same_answer(session: Any) -> None:
     image = picture(30, 70)
-    theirs = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0)).process("What?", [image])
-    inputs = {"input_ids": theirs["input_ids"][None], **given_arrays(theirs)}
+    reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0)).process(
+        "What?", [image]
+    )
+    inputs = {"input_ids": reference["input_ids"][None], **given_arrays(reference)}
     ((tokens, parts),) = processor_outputs.prompts_of(session, inputs)
     (given,) = session.generate([session.request_written_out(tokens, parts, generation_len=5)])
     (own,) = session.generate(
@@ -221,8 +223,8 @@ def test_the_published_processor_s_output_gives_the_same_answer(session: Any) ->
 
 def test_images_at_the_same_tokens_are_refused(session: Any) -> None:
     """As the published processor returns several."""
-    theirs = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
-    one = given_arrays(theirs.process("What?", [picture(30, 70)]))
+    reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
+    one = given_arrays(reference.process("What?", [picture(30, 70)]))
     both = {name: np.concatenate([array, array], 1) for name, array in one.items()}
     with pytest.raises(MediaError, match="Call it with one image"):
         session.reader.look(both)

@@ -70,29 +70,31 @@ def tokenizer(model_type: str) -> tokenizers.Tokenizer:
 
 def processor(model_type: str) -> Any:
     token, _, more = TOKENS[model_type]
-    told = {k: v for k, v in SETTINGS.get(model_type, {}).items() if k != "image_processor_type"}
+    settings = {
+        k: v for k, v in SETTINGS.get(model_type, {}).items() if k != "image_processor_type"
+    }
     words = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(model_type),
         pad_token="w1",
         extra_special_tokens={"image_token": token, **more},
     )
-    pictures: Any = transformers
+    images: Any = transformers
     if model_type == "gemma3":
         return transformers.Gemma3Processor(
-            pictures.Gemma3ImageProcessorPil(**told), words, image_seq_length=4
+            images.Gemma3ImageProcessorPil(**settings), words, image_seq_length=4
         )
     if model_type == "idefics2":
         return transformers.Idefics2Processor(
-            pictures.Idefics2ImageProcessorPil(do_image_splitting=True), words, image_seq_len=6
+            images.Idefics2ImageProcessorPil(do_image_splitting=True), words, image_seq_len=6
         )
     if model_type == "lighton_ocr":
         return transformers.LightOnOcrProcessor(
-            pictures.PixtralImageProcessorPil(**told), words, patch_size=7
+            images.PixtralImageProcessorPil(**settings), words, patch_size=7
         )
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
         # Its processor of videos, which is none here, needs torchvision.
         return transformers.LlavaOnevisionProcessor(
-            pictures.LlavaOnevisionImageProcessorPil(**told), words, None,
+            images.LlavaOnevisionImageProcessorPil(**settings), words, None,
             num_image_tokens=16, vision_feature_select_strategy="full", vision_aspect_ratio="anyres_max_1",
         )  # fmt: skip
 
@@ -121,13 +123,15 @@ def test_prompts_are_those_of_the_processor(
     model_type: str, prompts: list[str], tmp_path: Path
 ) -> None:
     session = opened(model_type, tmp_path)
-    theirs = processor(model_type)
-    marker = theirs.image_token
+    reference = processor(model_type)
+    marker = reference.image_token
     random = np.random.default_rng(0)
     for prompt in prompts:
         sizes = [(40, 30), (25, 60), (70, 33)][: prompt.count(marker)]
         pixels = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
-        right = theirs(text=prompt, images=[[*map(Image.fromarray, pixels)]], return_tensors="np")
+        right = reference(
+            text=prompt, images=[[*map(Image.fromarray, pixels)]], return_tensors="np"
+        )
         prepared = session.prepare_all(pixels)
         for one, expected in zip(prepared, right["pixel_values"], strict=True):
             found = one["pixel_values"][0]
@@ -141,9 +145,9 @@ def test_prompts_are_those_of_the_processor(
 @pytest.mark.parametrize("prompt", ["w3<image>w4", "w3 <image><image> w4", "<image>\nw3<image>"])
 def test_parts_of_idefics_2_stand_between_tokens(prompt: str, tmp_path: Path) -> None:
     """Of which neighbours share one, and a word behind one is a word of its own."""
-    session, theirs = opened("idefics2", tmp_path), processor("idefics2")
+    session, reference = opened("idefics2", tmp_path), processor("idefics2")
     pixels = [np.full((400, 500, 3), 9, np.uint8)] * prompt.count("<image>")
-    right = theirs(text=prompt, images=[[*map(Image.fromarray, pixels)]], return_tensors="np")
+    right = reference(text=prompt, images=[[*map(Image.fromarray, pixels)]], return_tensors="np")
     size = {"height": 14, "width": 21}
     tiles = [np.zeros((1, 5, 3, *size.values()), np.float32)] * len(pixels)
     given = [
@@ -157,12 +161,12 @@ def test_parts_of_idefics_2_stand_between_tokens(prompt: str, tmp_path: Path) ->
 def test_minimax_m3_has_tokens_around_an_image(tmp_path: Path) -> None:
     session = opened("minimax_m3_vl", tmp_path)
     kind: Any = transformers.models.minimax_m3_vl.processing_minimax_m3_vl.MiniMaxM3VLProcessor
-    theirs = SimpleNamespace(
+    reference = SimpleNamespace(
         image_processor=SimpleNamespace(merge_size=2),
         **{name: getattr(kind, name) for name in dir(kind) if name.endswith("_TOKEN")},
     )
     grid = np.array([[1, 4, 6]])
-    written = kind.replace_image_token(theirs, {"image_grid_thw": grid}, 0)
+    written = kind.replace_image_token(reference, {"image_grid_thw": grid}, 0)
     right = session.tokenizer.encode(f"w3{written}w4", special_tokens=False)
     tower = session.config["vision_config"]
     values = 3 * tower["patch_size"] ** 2 * tower["temporal_patch_size"]

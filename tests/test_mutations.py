@@ -23,8 +23,8 @@ def name_of(kept: dict[str, Any]) -> str:
 @pytest.mark.parametrize("kept", KEPT, ids=name_of)
 @pytest.mark.sampled(4)
 def test_what_failed_once_agrees_or_is_refused_with_a_reason(kept: dict[str, Any]) -> None:
-    told = {name: kept[name] for name in kept if name not in ("traced", "refused")}
-    verdict = mutating.judge(Draw(**told), traced=kept.get("traced", True))
+    settings = {name: kept[name] for name in kept if name not in ("traced", "refused")}
+    verdict = mutating.judge(Draw(**settings), traced=kept.get("traced", True))
     if refused := kept.get("refused"):
         assert verdict.outcome == "refused"
         assert re.match(refused, verdict.why)
@@ -51,7 +51,7 @@ def test_a_wrong_count_and_a_wrong_answer_are_found(monkeypatch: pytest.MonkeyPa
         patch.setattr(
             mutating,
             "_generated",
-            lambda *asked: compare(*asked[:3], [answer + 1e-3 for answer in asked[3]]),
+            lambda *requested: compare(*requested[:3], [answer + 1e-3 for answer in requested[3]]),
         )
         verdict = mutating.judge(drawn)
     assert verdict.outcome == "DISAGREES"

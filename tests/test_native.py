@@ -85,9 +85,11 @@ def test_it_reads_text_and_ends_where_the_model_does(packages: dict[str, Package
     ids = tokenizer.encode(text).tolist()
     assert ids == session.tokenizer.encode(text, special_tokens=False)
     assert tokenizer.decode(np.array(ids, np.int32)) == text
-    said = json.loads((package.path / genai.CONFIG).read_text())["model"]
+    settings = json.loads((package.path / genai.CONFIG).read_text())["model"]
     ends = (
-        said["eos_token_id"] if isinstance(said["eos_token_id"], list) else [said["eos_token_id"]]
+        settings["eos_token_id"]
+        if isinstance(settings["eos_token_id"], list)
+        else [settings["eos_token_id"]]
     )
     assert frozenset(ends) == session.eos_token_ids
     assert list(tokenizer.eos_token_ids) == ends
@@ -255,7 +257,7 @@ def test_qeff_run_samples(packages: dict[str, Package], qeff_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ([], 2, "expected one of --prompt and --prompt-ids"),
         (["--prompt", "a", "--tempreature", "1"], 2, "unrecognized argument: --tempreature"),
@@ -267,13 +269,13 @@ def test_qeff_run_samples(packages: dict[str, Package], qeff_run: Path) -> None:
     ],
 )
 def test_qeff_run_fails_in_a_line(
-    words: list[str], code: int, said: str, packages: dict[str, Package], qeff_run: Path
+    words: list[str], code: int, message: str, packages: dict[str, Package], qeff_run: Path
 ) -> None:
-    assert said in run(qeff_run, packages["fp32"].path, *words, code=code)
+    assert message in run(qeff_run, packages["fp32"].path, *words, code=code)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"target": {"name": "qaic", "needs": {}}},
@@ -285,9 +287,13 @@ def test_qeff_run_fails_in_a_line(
     ],
 )
 def test_qeff_run_refuses_other_packages(
-    changes: dict[str, Any], said: str, packages: dict[str, Package], qeff_run: Path, tmp_path: Path
+    changes: dict[str, Any],
+    message: str,
+    packages: dict[str, Package],
+    qeff_run: Path,
+    tmp_path: Path,
 ) -> None:
     manifest = {**packages["fp32"].manifest, **changes}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert said in run(qeff_run, tmp_path, "--prompt", "a", code=1)
+    assert message in run(qeff_run, tmp_path, "--prompt", "a", code=1)
     assert "there is no such file" in run(qeff_run, tmp_path / "absent", "--prompt", "a", code=1)

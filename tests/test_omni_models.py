@@ -98,7 +98,7 @@ class Prepared:
 
 def saved(
     folder: Path,
-    heard: Any,
+    audio: Any,
     fast: Any,
     *,
     config: Mapping[str, Any] | None = None,
@@ -139,12 +139,12 @@ def saved(
         whole.architectures = ["Qwen2_5OmniModel"]  # as older releases called it
     whole.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    seen = Qwen2VLImageProcessorPil(**sizes)
-    said = json.dumps({**heard.to_dict(), **seen.to_dict()})  # as published, in one file
-    (folder / "preprocessor_config.json").write_text(said)
+    recorded = Qwen2VLImageProcessorPil(**sizes)
+    output = json.dumps({**audio.to_dict(), **recorded.to_dict()})  # as published, in one file
+    (folder / "preprocessor_config.json").write_text(output)
     fast.save_pretrained(folder)
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
-        return model, getattr(transformers, f"{name}Processor")(seen, videos, heard, fast)
+        return model, getattr(transformers, f"{name}Processor")(recorded, videos, audio, fast)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -155,18 +155,18 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
     thinker: Any = config["thinker_config"]
     thinker["position_id_per_seconds"] = 3
     thinker["vision_config"] |= {"patch_size": 64, "window_size": 256}
-    told = {"config": config, "sizes": SIZES, "videos": Prepared(), "model_type": request.param}
-    heard = transformers.WhisperFeatureExtractor()
-    model, processor = saved(folder, heard, tokenizer(TEMPLATE), **told)
-    asked, store = Request(ctx_len=128, prefill_seq_len=32), Store(folder.parent / "store")
-    done = pipeline.build(str(folder), asked, validate=False, store=store)
+    settings = {"config": config, "sizes": SIZES, "videos": Prepared(), "model_type": request.param}
+    audio = transformers.WhisperFeatureExtractor()
+    model, processor = saved(folder, audio, tokenizer(TEMPLATE), **settings)
+    requested, store = Request(ctx_len=128, prefill_seq_len=32), Store(folder.parent / "store")
+    done = pipeline.build(str(folder), requested, validate=False, store=store)
     return done.package, model, processor
 
 
 def answer(model: Any, given: Any) -> list[int]:
-    asked = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    requested = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
-        made = model.generate(**given, **asked, pad_token_id=0)
+        made = model.generate(**given, **requested, pad_token_id=0)
     return list(made[0, given["input_ids"].shape[1] :].tolist())
 
 
@@ -206,21 +206,25 @@ def test_answers_about_videos_are_those_of_generate(
     session: Any = open_session(package, threads=1)
     processor.video_processor.session = session
     expected = []
-    for text, pictures, films in CASES:
-        given = processor(text=text, images=pictures or None, videos=films, return_tensors="pt")
+    for text, photos, video_inputs in CASES:
+        given = processor(
+            text=text, images=photos or None, videos=video_inputs, return_tensors="pt"
+        )
         size = processor.video_processor.asked["size"]
         assert size == KINDS[type(processor).__name__].fixed["size"]
-        asked = session.request(text, images=pictures, videos=films, generation_len=2)
-        assert list(asked.prompt) == [200 if one == 201 else one for one in given["input_ids"][0]]
-        told = {name: given.get(name) for name in ("image_grid_thw", "video_grid_thw")}
-        told |= {"attention_mask": given["attention_mask"]}
-        told |= {"second_per_grids": given["video_second_per_grid"]}
-        positions, _ = model.get_rope_index(given["input_ids"], **told)
-        np.testing.assert_array_equal(asked.spans.axes, positions[:, 0])
+        requested = session.request(text, images=photos, videos=video_inputs, generation_len=2)
+        assert list(requested.prompt) == [
+            200 if one == 201 else one for one in given["input_ids"][0]
+        ]
+        given_settings = {name: given.get(name) for name in ("image_grid_thw", "video_grid_thw")}
+        given_settings |= {"attention_mask": given["attention_mask"]}
+        given_settings |= {"second_per_grids": given["video_second_per_grid"]}
+        positions, _ = model.get_rope_index(given["input_ids"], **given_settings)
+        np.testing.assert_array_equal(requested.spans.axes, positions[:, 0])
         expected.append(answer(model, given))
-    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    prompts, photos, video_inputs = ([*one] for one in zip(*CASES, strict=True))
     answers = session.generate(
-        prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+        prompts, images=photos, videos=video_inputs, generation_len=LENGTH, ignore_eos=True
     )
     assert [one.token_ids for one in answers] == expected
     (tmp_path / "film").mkdir()
@@ -228,8 +232,8 @@ def test_answers_about_videos_are_those_of_generate(
         Image.fromarray(frame).save(tmp_path / "film" / f"{place}.png")
     command = ["run", str(package.path), "--video", str(tmp_path / "film"), "--json", "--chat"]
     assert main([*command, "--prompt", " w4 w5", "--generation-len", str(LENGTH)]) == 0
-    (said,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert said["token_ids"] == expected[0][: len(said["token_ids"])]
+    (settings,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert settings["token_ids"] == expected[0][: len(settings["token_ids"])]
 
 
 def test_the_audio_track_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
@@ -252,7 +256,7 @@ def test_steps_have_the_interval_of_the_model(name: str) -> None:
     base = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
     model.get_llm_pos_ids_for_vision = partial(base.get_llm_pos_ids_for_vision, model)
     for seconds in (0.04, 1.0, 2.0, 0.7, 1 / 12):
-        told = {"second_per_grid_ts": np.array([seconds], np.float32)}
+        settings = {"second_per_grid_ts": np.array([seconds], np.float32)}
         given = torch.tensor([[202, *[201] * 11, 204, 5]])
         positions, _ = base.get_rope_index(
             model,
@@ -265,9 +269,9 @@ def test_steps_have_the_interval_of_the_model(name: str) -> None:
         if (times != times.long()).any():
             assert name == "Qwen3OmniMoe"
             with pytest.raises(MediaError, match=r"of each second they lie at.*another `fps`"):
-                images.times(11, told, config)
+                images.times(11, settings, config)
             continue
-        np.testing.assert_array_equal(images.times(11, told, config), times)
+        np.testing.assert_array_equal(images.times(11, settings, config), times)
 
 
 def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:

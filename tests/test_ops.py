@@ -395,8 +395,8 @@ def test_sink_attention(case: tuple[Array, Array, Array, Array], scale: float) -
     shared = query.shape[1] // key.shape[1]
     for b, h, s in np.ndindex(query.shape[:3]):
         keys, values = key[b, h // shared].astype(float), value[b, h // shared].astype(float)
-        seen = mask[min(b, len(mask) - 1), min(h, mask.shape[1] - 1), s].astype(float)
-        scores = np.append(keys @ query[b, h, s] * scale + seen, sinks[h])
+        recorded = mask[min(b, len(mask) - 1), min(h, mask.shape[1] - 1), s].astype(float)
+        scores = np.append(keys @ query[b, h, s] * scale + recorded, sinks[h])
         weights = np.exp(scores - scores.max())
         expected[b, s, h] = (weights / weights.sum())[:-1] @ values
     got = in_onnx("SinkAttention", *case, sinks, num_heads=case[0].shape[1], scale=scale)
@@ -550,16 +550,16 @@ def test_convolution_window(rows: list[tuple[int, int]], kernel: int, channels: 
     for b, (early, count) in enumerate(rows):
         positions[b, early : early + count] = np.arange(8, 8 + count)
     arrays = (before, positions, new)
-    for seen, newest in (
+    for recorded, newest in (
         all_in_onnx("ConvolutionWindow", *arrays, channels=channels, kernel=kernel),
         OURS.convolution_window(*map(torch.from_numpy, arrays)),
     ):
-        assert seen.shape == (len(rows), channels, kernel + seq)
+        assert recorded.shape == (len(rows), channels, kernel + seq)
         for b, (early, count) in enumerate(rows):
             end = early + count
             expected = np.concatenate([before[b], new[b, :, early:end]], axis=1)
             if count:
-                np.testing.assert_array_equal(seen[b, :, early : kernel + end], expected)
+                np.testing.assert_array_equal(recorded[b, :, early : kernel + end], expected)
             np.testing.assert_array_equal(newest[b], expected[:, count:])
 
 

@@ -105,14 +105,14 @@ def test_images_are_processed_bit_for_bit(size: tuple[int, int], settings: dict[
     """Two of them, the rows of which count the patches of both; and each by itself, taken apart again."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     both = [pixels, np.ascontiguousarray(pixels.transpose(1, 0, 2))]
-    theirs = Molmo2ImageProcessor(**settings)([Image.fromarray(one) for one in both])
-    theirs = {name: np.asarray(array) for name, array in theirs.items()}
+    reference = Molmo2ImageProcessor(**settings)([Image.fromarray(one) for one in both])
+    reference = {name: np.asarray(array) for name, array in reference.items()}
     processor = image_processor({"image_processor_type": "Molmo2ImageProcessor", **settings})
     ours = processor(both)
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() == reference.keys()
     for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-    for one, apart in zip(both, images_of(theirs), strict=True):
+        np.testing.assert_array_equal(array, reference[name], err_msg=name)
+    for one, apart in zip(both, images_of(reference), strict=True):
         alone = processor([one])
         assert all((array == alone[name]).all() for name, array in apart.items())
 
@@ -134,7 +134,7 @@ def test_unknown_settings_are_refused(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         {},
         {"use_single_crop_col_tokens": False},
@@ -143,13 +143,13 @@ def test_unknown_settings_are_refused(settings: dict[str, Any]) -> None:
         {"use_single_crop_start_token": False},
     ],
 )
-def test_placeholders_equal_those_of_transformers(said: dict[str, Any]) -> None:
+def test_placeholders_equal_those_of_transformers(output: dict[str, Any]) -> None:
     usual = {"image_use_col_tokens": True, "use_single_crop_col_tokens": None}
-    told = SimpleNamespace(**{**usual, "use_single_crop_start_token": True, **said})
+    settings = SimpleNamespace(**{**usual, "use_single_crop_start_token": True, **output})
     grids = np.array([[2, 2, 3, 1]])
-    expected = Molmo2Processor.replace_image_token(told, {"image_grids": grids}, 0)
+    expected = Molmo2Processor.replace_image_token(settings, {"image_grids": grids}, 0)
     layout = Molmo2().prompt_layout
-    parts = layout.write(layout.grid(3, {"image_grids": grids}, {}), 7, **said)
+    parts = layout.write(layout.grid(3, {"image_grids": grids}, {}), 7, **output)
     names = {
         f"image_{name}_id": f"<im_{name.split('_')[0]}>"
         for name in ("col", "start_token", "end_token")
@@ -211,10 +211,10 @@ def test_all_image_tokens_attend_to_each_other_in_one_call(
     assert spans is not None
     of_whole, of_canvas = [258, 257, 257, 257, 257, 261], [259, *[257, 257, 260] * 2, 261]
     assert tokens == [5, 1, *of_whole, *of_canvas, 2, 3, *of_whole, *of_canvas, 4]
-    told = SimpleNamespace(
+    settings = SimpleNamespace(
         image_token_ids=[*range(257, 262)], video_token_ids=[], audio_token_ids=[]
     )
-    (types,) = Molmo2Processor.create_mm_token_type_ids(told, [tokens])
+    (types,) = Molmo2Processor.create_mm_token_type_ids(settings, [tokens])
     assert spans.together.tolist() == np.flatnonzero(types).tolist()
     assert spans.stretches == ((2, len(tokens) - 1),)
     assert [spans.end(0, stop) for stop in (1, 2, 3, len(tokens) - 2)] == [1, 2, 2, 2]
@@ -264,9 +264,9 @@ def test_programs_of_fixed_sizes_are_refused(session: ImageTextToTextSession) ->
 
 def by_transformers(session: ImageTextToTextSession, text: str, frames: list[Any]) -> Any:
     """Return what the model's own forward takes of a video of two frames a second, and the text written out."""
-    told = VideoMetadata(total_num_frames=len(frames), fps=2, duration=len(frames) / 2)
+    settings = VideoMetadata(total_num_frames=len(frames), fps=2, duration=len(frames) / 2)
     process = Molmo2VideoProcessor(**FILMED)
-    made = process([np.stack(frames)], video_metadata=[told], return_metadata=True)
+    made = process([np.stack(frames)], video_metadata=[settings], return_metadata=True)
     kinds = {"video_use_col_tokens": False, "use_frame_special_tokens": True}
     writer: Any = SimpleNamespace(**kinds, video_processor=process)
     writer.get_video_string = partial(Molmo2Processor.get_video_string, writer)
@@ -293,17 +293,17 @@ def test_answers_about_videos_are_those_of_generate(
     """Ids, pixels and which tokens see one another, too."""
     frames = film(count, count, *size)
     given, path = by_transformers(session, text, frames), clip(tmp_path, frames, 500)
-    asked = session.request(text, videos=[path], generation_len=6)
-    assert list(asked.prompt) == given["input_ids"][0].tolist()
+    requested = session.request(text, videos=[path], generation_len=6)
+    assert list(requested.prompt) == given["input_ids"][0].tolist()
     together = given["mm_token_type_ids"][0].numpy()
-    assert asked.spans is not None
-    assert asked.spans.together.tolist() == np.flatnonzero(together).tolist()
+    assert requested.spans is not None
+    assert requested.spans.together.tolist() == np.flatnonzero(together).tolist()
     made = session.prepare_video(path)
     np.testing.assert_array_equal(made["pixel_values"], given["pixel_values_videos"])
     kind = transformers.AutoModelForImageTextToText
     model = kind.from_pretrained(session.folder, attn_implementation="eager").eval()
-    told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    right = model.generate(**given, **told)[0, len(asked.prompt) :].tolist()
+    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    right = model.generate(**given, **settings)[0, len(requested.prompt) :].tolist()
     names = ("pixel_values_videos", "video_token_pooling", "video_grids")
     prepared = {name: np.asarray(given[name]) for name in names}
     prepared["timestamps"] = made["timestamps"]
@@ -318,19 +318,19 @@ def test_a_video_has_frames_of_its_own_and_is_alone(session: ImageTextToTextSess
     assert one.prompt_tokens == len(["<s>", "0.0", "<frame_start>", *range(4), "<frame_end>"])
     assert session.prepare_video(film(3, 1))["timestamps"].tolist() == [0, 0.5, 1]
     for text, shown in (("<|image|> <|video|>", 1), ("<|video|> <|video|>", 0)):
-        films = [film(1, 1)] * text.count("video")
+        video_inputs = [film(1, 1)] * text.count("video")
         with pytest.raises(GenerationError, match=r"expected one video alone"):
-            session.request(text, images=[PICTURE] * shown, videos=films)
+            session.request(text, images=[PICTURE] * shown, videos=video_inputs)
 
 
 @pytest.mark.parametrize(
-    "said", [{"video_use_col_tokens": True}, {"use_frame_special_tokens": False}]
+    "output", [{"video_use_col_tokens": True}, {"use_frame_special_tokens": False}]
 )
-def test_frames_are_written_as_by_transformers(said: dict[str, Any]) -> None:
-    told = {"video_use_col_tokens": False, "use_frame_special_tokens": True, **said}
+def test_frames_are_written_as_by_transformers(output: dict[str, Any]) -> None:
+    settings = {"video_use_col_tokens": False, "use_frame_special_tokens": True, **output}
     grid = torch.tensor([1, 2, 2])
-    expected = Molmo2Processor.get_video_string(SimpleNamespace(**told), grid, [0.5])
-    parts = Molmo2().prompt_layout.write((4, 0, 0), 4, **told)
+    expected = Molmo2Processor.get_video_string(SimpleNamespace(**settings), grid, [0.5])
+    parts = Molmo2().prompt_layout.write((4, 0, 0), 4, **settings)
     names = {
         "image_col_id": "<im_col>", "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>",
         "frame_start_token_id": "<frame_start>", "frame_end_token_id": "<frame_end>",
@@ -340,17 +340,21 @@ def test_frames_are_written_as_by_transformers(said: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{}, {"num_frames": 8}, {"num_frames": None, "fps": 0.7}, {"max_fps": 1}]
+    "settings", [{}, {"num_frames": 8}, {"num_frames": None, "fps": 0.7}, {"max_fps": 1}]
 )
 @pytest.mark.parametrize("fps", [None, 0.5, 2, 2.4, 24, 30])
-def test_frames_are_those_that_transformers_takes(told: dict[str, Any], fps: float | None) -> None:
-    kind, theirs = KINDS["Molmo2VideoProcessor"], Molmo2VideoProcessor()
-    known = {**kind.settings, **told}
-    asked = {name: known.get(name) for name in ("num_frames", "fps", "max_fps")}
-    theirs.num_frames = asked["num_frames"]
+def test_frames_are_those_that_transformers_takes(
+    settings: dict[str, Any], fps: float | None
+) -> None:
+    kind, reference = KINDS["Molmo2VideoProcessor"], Molmo2VideoProcessor()
+    known = {**kind.settings, **settings}
+    requested = {name: known.get(name) for name in ("num_frames", "fps", "max_fps")}
+    reference.num_frames = requested["num_frames"]
     for total in (1, 2, 9, 17, 56, 61, 700):
         duration = fps and total / fps
         data = VideoMetadata(total_num_frames=total, fps=fps, duration=duration)
-        expected = [one for one in theirs.sample_frames(data, **asked).tolist() if one < total]
+        expected = [
+            one for one in reference.sample_frames(data, **requested).tolist() if one < total
+        ]
         video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
         assert kind.sample(video, known) == expected

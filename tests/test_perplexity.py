@@ -108,16 +108,16 @@ def test_tokens_before_the_first_that_is_scored_are_context() -> None:
 def test_hugging_face_is_scored_as_it_is(compared: Comparison) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
     tokens, losses = torch.tensor(compared.scoring.tokens), []
-    seen = 1
+    recorded = 1
     for start in range(0, len(tokens), STRIDE):  # as transformers' guide to perplexity does
         part = tokens[start : start + WINDOW][None]
         labels = part.clone()
-        labels[:, : seen - start] = -100
+        labels[:, : recorded - start] = -100
         with torch.no_grad():
             mean = float(model(part, labels=labels).loss)
         stop = start + part.shape[1]
-        losses.append(mean * (stop - seen))
-        if (seen := stop) == len(tokens):
+        losses.append(mean * (stop - recorded))
+        if (recorded := stop) == len(tokens):
             break
 
     reference = compared.scores["hugging-face"]
@@ -175,7 +175,7 @@ def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "choices", "said"),
+    ("text", "choices", "message"),
     [
         ("", {}, "A text of 0 characters .* at least two tokens"),
         (TEXT, {"window": 16, "stride": 17}, "a stride of 17; .* at most 16. Change --stride"),
@@ -186,9 +186,9 @@ def test_rows_change_nothing(home: Path, compared: Comparison, shape: dict[str, 
     ],
 )
 def test_what_cannot_be_scored_is_refused(
-    packages: dict[str, Package], text: str, choices: dict[str, int], said: str
+    packages: dict[str, Package], text: str, choices: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(GenerationError, match=said):
+    with pytest.raises(GenerationError, match=message):
         perplexity.prepare(packages["fp32"], text, **choices)
 
 
@@ -237,7 +237,7 @@ def test_validate_prints_perplexities(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--perplexity", "/nowhere/text.txt"], "Cannot read '/nowhere/text.txt'"),
         (["--perplexity", "{text}", "--record"], "--record .* Leave it out"),
@@ -249,7 +249,7 @@ def test_validate_prints_perplexities(
 def test_validate_refuses_before_it_scores(
     packages: dict[str, Package],
     options: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -259,7 +259,7 @@ def test_validate_refuses_before_it_scores(
     given = [option.format(text=tmp_path / "text.txt") for option in options]
 
     assert cli.main(["validate", str(packages["fp32"].path), *given]) == 1
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_script_prints_every_package(
@@ -271,11 +271,11 @@ def test_the_script_prints_every_package(
 ) -> None:
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
     monkeypatch.setattr(
         qeff_zoo,
         "build",
-        lambda model, **choices: asked.append(choices) or packages[choices["weights"]],
+        lambda model, **choices: requested.append(choices) or packages[choices["weights"]],
     )
     monkeypatch.setattr(
         comparison, "compare", lambda given, scoring, **_: Comparison(name="it", scoring=scoring, scores={
@@ -293,18 +293,18 @@ def test_the_script_prints_every_package(
     shown = capsys.readouterr().out
     assert [line.split()[0] for line in shown.splitlines()[4:]] == ["hugging-face", "fp32", "int4"]
     assert f"{compared.scores['int4'].perplexity:.4f}" in shown
-    assert [choices["weights"] for choices in asked] == ["fp32", "int4"]
-    assert {choices["ctx_len"] for choices in asked} == {128}
+    assert [choices["weights"] for choices in requested] == ["fp32", "int4"]
+    assert {choices["ctx_len"] for choices in requested} == {128}
 
-    asked.clear()  # the same by QEfficient's flags
+    requested.clear()  # the same by QEfficient's flags
     log = tmp_path / "results.log"
-    theirs = ["--model_name", str(TINY), "--dataset_name", str(file), "--model_type", "onnx"]
+    reference = ["--model_name", str(TINY), "--dataset_name", str(file), "--model_type", "onnx"]
     sizes = ["--ctx_len", "128", "--prompt_len", "1", "--batch_size", "2", "--num_samples", "2"]
-    monkeypatch.setattr(sys, "argv", [script, *theirs, *sizes, "--log_file", str(log)])
+    monkeypatch.setattr(sys, "argv", [script, *reference, *sizes, "--log_file", str(log)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(script, run_name="__main__")
     assert not ended.value.code
-    assert asked == [{"weights": "fp32", "ctx_len": 128, "batch_size": 2}]
+    assert requested == [{"weights": "fp32", "ctx_len": 128, "batch_size": 2}]
     assert log.read_text() == capsys.readouterr().out
     assert f"it: {128 + 64} tokens in windows of 128 every 64" in log.read_text()
 
@@ -345,11 +345,11 @@ def test_the_script_runs_on_the_cards_that_are_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = []
+    recorded = []
     monkeypatch.setattr(qeff_zoo, "find_package", lambda _: packages["fp32"])
     monkeypatch.setattr(targets, "on_cards", lambda: ("ort",))
     monkeypatch.setattr(
-        comparison, "compare", lambda *_, **__: seen.append(os.environ[DEVICES_ENV]) or compared
+        comparison, "compare", lambda *_, **__: recorded.append(os.environ[DEVICES_ENV]) or compared
     )  # fmt: skip
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
@@ -357,11 +357,11 @@ def test_the_script_runs_on_the_cards_that_are_named(
     monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / "perplexity.py"), *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    assert (ended.value.code, seen) == (0, ["2,3"])
+    assert (ended.value.code, recorded) == (0, ["2,3"])
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--dataset_name", "owner/absent:part"],
@@ -371,10 +371,13 @@ def test_the_script_runs_on_the_cards_that_are_named(
     ],
 )
 def test_the_script_refuses_by_name(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     script = str(ROOT / "scripts" / "perplexity.py")
     monkeypatch.setattr(sys, "argv", [script, *words])
     with pytest.raises(SystemExit, match="1"):
         runpy.run_path(script, run_name="__main__")
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

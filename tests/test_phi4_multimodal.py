@@ -51,8 +51,8 @@ def resized(image: torch.Tensor, size: Any, mode: str = "bilinear", antialias: b
     """Resize as torchvision does, which asks PyTorch to."""
     if list(image.shape[-2:]) == [*size]:
         return image
-    told = {"size": [*size], "mode": mode, "align_corners": False, "antialias": antialias}
-    return F.interpolate(image[None], **told)[0]  # type: ignore[arg-type]
+    settings = {"size": [*size], "mode": mode, "align_corners": False, "antialias": antialias}
+    return F.interpolate(image[None], **settings)[0]  # type: ignore[arg-type]
 
 
 def theirs(pixels: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -151,24 +151,24 @@ class Saved:
         """Answer by transformers' model and `generate`."""
         self.model.set_adapter(adapter)
         ids = torch.tensor([[int(word[1:]) for word in text.split()]])
-        told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-        found = self.model.generate(input_ids=ids, **shown, **told)[0, ids.shape[1] :]
+        settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+        found = self.model.generate(input_ids=ids, **shown, **settings)[0, ids.shape[1] :]
         return found.tolist()  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     top = tmp_path_factory.mktemp("phi")
-    folder, told = top / "tiny-phi", dict(find_recipe("phi4_multimodal").tiny[0].config)
-    told["vision_config"] = told["vision_config"] | {
+    folder, settings = top / "tiny-phi", dict(find_recipe("phi4_multimodal").tiny[0].config)
+    settings["vision_config"] = settings["vision_config"] | {
         "image_size": 448,
         "crop_size": 448,
         "patch_size": 14,
     }
-    told["vision_config"]["num_hidden_layers"] = told["num_hidden_layers"] = 2
-    told["audio_config"] = told["audio_config"] | {"input_size": 80, "num_blocks": 1}
+    settings["vision_config"]["num_hidden_layers"] = settings["num_hidden_layers"] = 2
+    settings["audio_config"] = settings["audio_config"] | {"input_size": 80, "num_blocks": 1}
     config = Phi4MultimodalConfig(
-        **{**told, "max_position_embeddings": 1024, "sliding_window": None}
+        **{**settings, "max_position_embeddings": 1024, "sliding_window": None}
     )
     torch.manual_seed(0)
     model = Phi4MultimodalForCausalLM._from_config(config, attn_implementation="eager").eval()
@@ -178,8 +178,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     model.save_pretrained(folder)
     kinds = {"image_processor_type": "Phi4MultimodalImageProcessorFast"}
     (folder / "preprocessor_config.json").write_text(json.dumps({**kinds, **LARGE}))
-    hears = {"feature_extractor_type": "Phi4MultimodalFeatureExtractor"}
-    (folder / "processor_config.json").write_text(json.dumps({"audio_processor": hears}))
+    audio_settings = {"feature_extractor_type": "Phi4MultimodalFeatureExtractor"}
+    (folder / "processor_config.json").write_text(json.dumps({"audio_processor": audio_settings}))
     words = {f"w{number}": number for number in range(257)}
     words |= {"<|image|>": words.pop("w200"), "<|audio|>": words.pop("w201")}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(words, unk_token="w0"))
@@ -244,8 +244,8 @@ def test_an_audio_package_equals_generate(
     for number, seconds in enumerate((1.3, 42.0)):
         given = sound(number, seconds)
         recorded(tmp_path / "speech.wav", given)
-        heard = (given * 32767).astype("<i2").astype(np.float32) / 32768
-        shown = Phi4MultimodalFeatureExtractor()(heard, sampling_rate=RATE, return_tensors="pt")
+        audio = (given * 32767).astype("<i2").astype(np.float32) / 32768
+        shown = Phi4MultimodalFeatureExtractor()(audio, sampling_rate=RATE, return_tensors="pt")
         token = SimpleNamespace(audio_token="w201 ")
         text = Phi4MultimodalProcessor.replace_audio_token(token, shown, 0) + "w3 w4"
         command = ["run", str(package), str(tmp_path / "speech.wav"), "--chat", "--json"]
@@ -267,15 +267,15 @@ def test_a_vision_and_audio_package_equals_generate(
     )
     shown = dict(theirs(pixels, LARGE, monkeypatch))
     count = {"num_img_tokens": shown.pop("num_img_tokens")}
-    heard = Phi4MultimodalFeatureExtractor()(given, sampling_rate=RATE, return_tensors="pt")
+    audio_input = Phi4MultimodalFeatureExtractor()(given, sampling_rate=RATE, return_tensors="pt")
     words = SimpleNamespace(image_token="w200 ", audio_token="w201 ")
-    picture = Phi4MultimodalProcessor.replace_image_token(words, count, 0)
-    speech = Phi4MultimodalProcessor.replace_audio_token(words, heard, 0)
+    image = Phi4MultimodalProcessor.replace_image_token(words, count, 0)
+    speech = Phi4MultimodalProcessor.replace_audio_token(words, audio_input, 0)
     brought = {"images": [pixels], "audio": [given], "generation_len": 6}
     for first, second in (("image", "audio"), ("audio", "image")):
         text = f"<|{first}|> w3 <|{second}|> w4"
-        whole = text.replace("<|image|>", picture).replace("<|audio|>", speech)
-        right = tiny.answer("vision-lora", whole, **shown, **heard)
+        whole = text.replace("<|image|>", image).replace("<|audio|>", speech)
+        right = tiny.answer("vision-lora", whole, **shown, **audio_input)
         assert session.generate(text, **brought)[0].token_ids == right
     # What was read of the sound is kept by how it was projected.
     prepared = session.prepare_audio(given)

@@ -525,12 +525,12 @@ def test_a_hub_model_is_built_once_and_then_needs_no_network(
     pipeline.make_plan("org/tiny", Request())
     assert not hub.requests("model.safetensors")  # a plan downloads no weights
     built = qeff_zoo.build("org/tiny", validate=False)
-    asked = len(hub.log)
+    requested = len(hub.log)
     go_offline()
     again = pipeline.build("org/tiny", validate=False)
 
     assert again.hit
-    assert len(hub.log) == asked
+    assert len(hub.log) == requested
     assert again.package.path == built.path
     source = built.manifest["spec"]["sources"]["model"]
     assert (built.name, source["model_id"], source["revision"]) == ("org/tiny", "org/tiny", commit)

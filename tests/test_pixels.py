@@ -29,14 +29,14 @@ PICTURE = Image.fromarray(COLOURS)
 
 
 def with_alpha() -> Image.Image:
-    picture = PICTURE.convert("RGBA")
-    picture.putalpha(Image.fromarray(np.arange(91, dtype=np.uint8).reshape(13, 7) * 2))
-    return picture
+    image = PICTURE.convert("RGBA")
+    image.putalpha(Image.fromarray(np.arange(91, dtype=np.uint8).reshape(13, 7) * 2))
+    return image
 
 
-def written(picture: Image.Image, form: str = "PNG", **more: Any) -> bytes:
+def written(image: Image.Image, form: str = "PNG", **more: Any) -> bytes:
     made = io.BytesIO()
-    picture.save(made, form, **more)
+    image.save(made, form, **more)
     return made.getvalue()
 
 
@@ -87,8 +87,8 @@ def test_pixels_equal_those_of_hugging_face(kind: str, tmp_path: Path) -> None:
     )
     processor.save_pretrained(tmp_path)
     ours = load_image_processor(tmp_path)
-    for shown, theirs in ((tmp_path / "any.name", loaded), (given, given)):
-        wanted = processor(theirs, return_tensors="np")["pixel_values"]
+    for shown, reference in ((tmp_path / "any.name", loaded), (given, given)):
+        wanted = processor(reference, return_tensors="np")["pixel_values"]
         np.testing.assert_array_equal(ours([shown])["pixel_values"], wanted)
 
 
@@ -149,11 +149,11 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_a_file_that_is_no_image_is_refused(what: str) -> None:
     """Before it is decoded where it is too large; no warning of another library, and nothing of ours, stands in it."""
     given, message = WRONG[what]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as given_settings:
         warnings.simplefilter("always")
         with pytest.raises(MediaError, match=message) as found:
             read_image(given)
-    assert not told
+    assert not given_settings
     assert " object at 0x" not in str(found.value)
     assert "[Errno" not in str(found.value)
 

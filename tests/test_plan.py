@@ -376,7 +376,8 @@ def test_latents_are_expanded_on_request(opened: Open) -> None:
         {**tiny, "model_type": "minicpm3", "architectures": ["MiniCPM3ForCausalLM"]}
     )
     plans_ = [
-        resolve(checkpoint, Request(expanded_kv=asked), WEIGHTS) for asked in (None, False, True)
+        resolve(checkpoint, Request(expanded_kv=requested), WEIGHTS)
+        for requested in (None, False, True)
     ]
     assert [plan.programs[0].variant for plan in plans_] == [{}, {}, {"expanded_kv": True}]
     assert plans_[0].build_key == plans_[1].build_key != plans_[2].build_key
@@ -431,13 +432,13 @@ def test_compute_contexts_end_with_the_whole_context(opened: Open) -> None:
     checkpoint, sizes = opened(), {"ctx_len": 1024, "prefill_seq_len": 32}
     without = resolve(checkpoint, Request(**sizes), WEIGHTS)
     assert not any(name in str(without.spec) for name in ("comp_ctx", *SEEN))
-    asked = [
+    requested = [
         {SEEN[1]: (256, 512)},
         {SEEN[1]: (256, 512, 1024)},
         {SEEN[0]: (), SEEN[1]: [256, 512]},
         {SEEN[0]: (1024,), SEEN[1]: (256, 512)},
     ]
-    every = [resolve(checkpoint, Request(**sizes, **lists), WEIGHTS) for lists in asked]
+    every = [resolve(checkpoint, Request(**sizes, **lists), WEIGHTS) for lists in requested]
     assert len({plan.build_key for plan in every} | {without.build_key}) == 2
     assert {tuple(chosen(plan)[f"shape.{SEEN[1]}"]) for plan in every} == {
         ((256, 512, 1024), "user")
@@ -837,13 +838,13 @@ def test_a_readme_does_not_change_the_build_key(opened: Open) -> None:
 
 def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
     plain = resolve(opened(), Request(), WEIGHTS)
-    said = Request(
+    output = Request(
         target="ort", weights="fp32", profile="latency", ctx_len=4096, prefill_seq_len=128
     )
-    assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
+    assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
     plain = resolve(opened(), Request(weights="int4"), WEIGHTS)
-    said = Request(weights="int4", block_size=plain.programs[0].weights.block)
-    assert resolve(opened(), said, WEIGHTS).build_key == plain.build_key
+    output = Request(weights="int4", block_size=plain.programs[0].weights.block)
+    assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
 
 
 def test_every_request_has_a_key_of_its_own(opened: Open) -> None:
@@ -973,7 +974,7 @@ def test_a_plan_cannot_be_changed(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "8-bit floats"),
         (
@@ -984,11 +985,11 @@ def test_a_plan_cannot_be_changed(opened: Open) -> None:
     ],
 )
 def test_rounding_of_small_floats_is_reported(
-    opened: Open, config: Mapping[str, Any], said: str
+    opened: Open, config: Mapping[str, Any], message: str
 ) -> None:
     checkpoint = opened({**LLAMA, "quantization_config": config})
     warnings = resolve(checkpoint, Request(), WEIGHTS).warnings
-    assert [f"in {said}, of which" in text for text in warnings] == [True] * bool(said)
+    assert [f"in {message}, of which" in text for text in warnings] == [True] * bool(message)
     assert resolve(checkpoint, Request(weights="fp32"), WEIGHTS).warnings == ()
 
 

@@ -33,16 +33,16 @@ def trust(*arguments: str) -> None:
 
 
 def test_a_remote_with_pins_of_its_own_takes_no_others(config: Path, pairs: list[KeyPair]) -> None:
-    ours, theirs = pairs
+    ours, reference = pairs
     trust("add", str(ours.public))
-    trust("add", str(theirs.public), "--for", "acme")
+    trust("add", str(reference.public), "--for", "acme")
     trust("add", "--identity", "releases@acme.example", "--issuer", ISSUER, "--for", "acme/zoo")
 
     def keys(url: str | None) -> list[str]:
         return [fingerprint(key) for key in policy(url).keys]
 
     assert keys(None) == keys("hf://other/zoo") == [fingerprint(ours.public)]
-    assert keys("hf://acme/models") == keys("hf://acme/zoo@main") == [fingerprint(theirs.public)]
+    assert keys("hf://acme/models") == keys("hf://acme/zoo@main") == [fingerprint(reference.public)]
     assert policy("hf://acme/models").identities == ()
     assert policy("hf://acme/zoo@v1").identities == (Identity("releases@acme.example", ISSUER),)
     assert keys("hf://acme-evil/zoo") == [fingerprint(ours.public)]

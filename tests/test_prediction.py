@@ -60,10 +60,10 @@ def printed(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[
     plot = tmp_path_factory.mktemp("plot") / "distances.png"
     command = ["predict", str(TINY), "--text", str(README), "--tokens", str(TOKENS), "--json"]
     with pytest.MonkeyPatch.context() as patch:
-        said: list[Any] = []
-        patch.setattr("qeff_zoo.cli.predicting.print_json", said.append)
+        lines: list[Any] = []
+        patch.setattr("qeff_zoo.cli.predicting.print_json", lines.append)
         assert cli.main([*command, "--plot", str(plot), "-q"]) == 0
-    return said[0], plot
+    return lines[0], plot
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ def test_the_table_is_printed(
         figures=row,
         without=row,
     )
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
 
     def answer(model: str, **given: Any) -> Prediction:
-        asked.update(given)
+        requested.update(given)
         return Prediction(
             name="m", task="text-generation", tokens=4, keep=(), rows=[row], spared=spared
         )
@@ -315,15 +315,15 @@ def test_the_table_is_printed(
 
     assert cli.main(["predict", "m", "--ctx-len", "64", "--keep-precision", "a.*", "--search"]) == 0
 
-    said = capsys.readouterr().out
-    assert asked["keep"] == ("a.*",)
-    assert asked["search"]
-    assert asked["request"].ctx_len == 64
-    assert "0.5" in said
-    assert "75.0%" in said
-    assert "poor" in said
-    assert "It does not do well even with all of them spared" in said
-    assert "--keep-precision 'model.layers.1.*'" in said
+    printed_text = capsys.readouterr().out
+    assert requested["keep"] == ("a.*",)
+    assert requested["search"]
+    assert requested["request"].ctx_len == 64
+    assert "0.5" in printed_text
+    assert "75.0%" in printed_text
+    assert "poor" in printed_text
+    assert "It does not do well even with all of them spared" in printed_text
+    assert "--keep-precision 'model.layers.1.*'" in printed_text
 
 
 @pytest.mark.parametrize(

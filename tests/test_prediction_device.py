@@ -388,8 +388,8 @@ def test_kept_weights_stay_in_float32_and_so_does_what_reads_them() -> None:
 
 
 def test_weights_are_rounded_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(device, "round_trip", lambda *a: asked.append(a) or round_trip(*a))
+    requested: list[Any] = []
+    monkeypatch.setattr(device, "round_trip", lambda *a: requested.append(a) or round_trip(*a))
     model = graph(
         "g (float[3, 64] x, float[64, 64] w) => (float[3, 64] y) { y = MatMul (x, w) }",
         w=numbers(64, 64),
@@ -397,11 +397,11 @@ def test_weights_are_rounded_on_request(monkeypatch: pytest.MonkeyPatch) -> None
 
     device.apply(model, MXFP6)
 
-    assert asked == []
+    assert requested == []
     (weight,) = model.graph.initializers.values()
     assert weight.const_value is not None
     weight.const_value.numpy()
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 # --- states -----------------------------------------------------------------------------------------

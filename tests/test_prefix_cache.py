@@ -68,15 +68,17 @@ def opened(package: Package, prefix_cache_bytes: int) -> TextGenerationSession:
 @pytest.mark.sampled(3)
 def test_answers_are_the_same_to_the_last_bit(packages: dict[str, Package], name: str) -> None:
     """One after the other, with room for all, for a few blocks, and for none."""
-    asked, sampling = prompts(1, 14), Sampling(temperature=0.7, seed=5, logprobs=2)
+    requested, sampling = prompts(1, 14), Sampling(temperature=0.7, seed=5, logprobs=2)
     without = opened(packages[name], 0)
-    expected = [without.generate([one], generation_len=4, sampling=sampling)[0] for one in asked]
+    expected = [
+        without.generate([one], generation_len=4, sampling=sampling)[0] for one in requested
+    ]
     block = sum(state.nbytes for state in without.decoder.save(0, 0, BLOCK).values())
     assert without.decoder.size_of(BLOCK) == block
     reused = []
     for blocks in (1000, 3):
         session = opened(packages[name], blocks * block)
-        got = [session.generate([one], generation_len=4, sampling=sampling)[0] for one in asked]
+        got = [session.generate([one], generation_len=4, sampling=sampling)[0] for one in requested]
         assert got == expected
         reused.append(sum(output.reused_tokens for output in got))
         assert all(output.reused_tokens < output.prompt_tokens for output in got)
@@ -88,11 +90,11 @@ def test_answers_are_the_same_to_the_last_bit(packages: dict[str, Package], name
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_requests_together_get_what_they_get_alone(packages: dict[str, Package], name: str) -> None:
     """More requests than rows, so that rows are given on, moved, and filled from the cache."""
-    asked = prompts(2, 11)
+    requested = prompts(2, 11)
     without, session = opened(packages[name], 0), opened(packages[name], 1 << 20)
     requests = [
         without.request(prompt, generation_len=3 + 4 * (number % 3), ignore_eos=True)
-        for number, prompt in enumerate(asked)
+        for number, prompt in enumerate(requested)
     ]
     alone = [without.generate([request])[0] for request in requests]
     assert without.generate(requests) == alone
@@ -220,15 +222,15 @@ def test_a_prefix_is_all_that_comes_before() -> None:
 # --- answers --------------------------------------------------------------------------------------
 def chat(session: TextGenerationSession, turns: int) -> list[Any]:
     """Give the answers of a chat, whose every prompt is all that was said before and a few tokens more."""
-    said = list(range(3, 24))
+    lines = list(range(3, 24))
     found = []
     for turn in range(turns):
-        said += [30 + turn, 31, 32]
+        lines += [30 + turn, 31, 32]
         request = session.request(
-            said, generation_len=19, ignore_eos=True, sampling=Sampling(logprobs=3)
+            lines, generation_len=19, ignore_eos=True, sampling=Sampling(logprobs=3)
         )
         found += session.generate([request])
-        said += found[-1].token_ids
+        lines += found[-1].token_ids
     return found
 
 
@@ -262,12 +264,12 @@ TURNS, NEW, GENERATED = 6, 12, 8
 def short_turns(session: TextGenerationSession) -> list[Any]:
     """Return the outputs of a chat in short turns."""
     random = np.random.default_rng(4)
-    said: list[int] = []
+    lines: list[int] = []
     found: list[Any] = []
     for _ in range(TURNS):
-        said += random.integers(3, 250, NEW).tolist()
-        found += session.generate([said], generation_len=GENERATED, sampling=Sampling(logprobs=1))
-        said = [*said, *found[-1].token_ids]
+        lines += random.integers(3, 250, NEW).tolist()
+        found += session.generate([lines], generation_len=GENERATED, sampling=Sampling(logprobs=1))
+        lines = [*lines, *found[-1].token_ids]
     return found
 
 
@@ -491,18 +493,18 @@ def test_a_foreign_file_is_ignored_with_a_warning(
 ) -> None:
     first = answers(on_disk(packages["llama"], folder))
     answers(on_disk(packages["gemma3_text"], folder))
-    ours, theirs = sorted(
+    ours, reference = sorted(
         {path.parent for path in files_of(folder)}, key=lambda one: len(list(one.iterdir()))
     )
-    for path in theirs.iterdir():
+    for path in reference.iterdir():
         path.replace(ours / path.name)
     (ours / "notes.txt").write_text("mine")
     caplog.set_level(logging.WARNING)
     for name in ("llama", "gemma3_text"):
         answers(on_disk(packages[name], folder))
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert "notes.txt is not used: it is no file of a prefix cache" in said
-    assert "it is of another package and layout" in said  # by the same user, in the same folder
+    message = " ".join(record.getMessage() for record in caplog.records)
+    assert "notes.txt is not used: it is no file of a prefix cache" in message
+    assert "it is of another package and layout" in message  # by the same user, in the same folder
     assert answers(on_disk(packages["llama"], folder)) == first
 
 

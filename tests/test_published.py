@@ -140,12 +140,12 @@ def opened(name: str) -> Opened:
     published.write(facts, folder)
     processors.write(folder, folder)
     session = session_of(parity.Case(recipe=recipe, tiny=tiny_of(name)), subject)
-    theirs = processors.load(folder)
+    reference = processors.load(folder)
     session._processor = None
     if make := RETURNED.get(name):
-        theirs.image_processor = Returning(make)
+        reference.image_processor = Returning(make)
         session.prepare = lambda one, **_: make(one.height, one.width)
-    return Opened(facts, theirs, subject, session)
+    return Opened(facts, reference, subject, session)
 
 
 #: SmolVLM's processor does not load without a package that writes times of videos as words.
@@ -215,8 +215,8 @@ def compare_logits(one: Opened, made: Any, right: Any) -> None:
     }
     with torch.no_grad():
         expected, other = (
-            one.subject.hf(**told, use_cache=False).logits[0, -1].numpy()
-            for told in (right, negative)
+            one.subject.hf(**settings, use_cache=False).logits[0, -1].numpy()
+            for settings in (right, negative)
         )
     prompt, chunk, at = made.prompt, one.session.decoder.sizes.prefill_seq_len, 0
     while at < len(prompt):
@@ -247,11 +247,11 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
 @pytest.mark.xdist_group("llava")
 def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tokenizer that adds one, as the template does not."""
-    session, theirs = opened("llava").session, opened("llava").theirs
+    session, reference = opened("llava").session, opened("llava").theirs
     monkeypatch.setattr(session, "document_cache", object())
     parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
     messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
-    right = theirs.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
+    right = reference.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
     assert [token for part in parts for token in part] == np.ravel(right).tolist()
 
 
@@ -259,12 +259,12 @@ def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPa
 @pytest.mark.sampled(3)
 def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_path: Path) -> None:
     """Saved by hand, as most are, and by transformers."""
-    theirs, folders = saved(published.read(name), tmp_path)
-    options = processors.options_of(theirs)
+    reference, folders = saved(published.read(name), tmp_path)
+    options = processors.options_of(reference)
     for folder in folders:
         ours = load_image_processor(folder)
         for size in set(AWKWARD[: 1 if name in TWIN else None]) - REFUSED.get(name, set()):
-            found = difference(ours, theirs.image_processor, image(size), options)
+            found = difference(ours, reference.image_processor, image(size), options)
             assert found is None, (folder, size)
 
 
@@ -272,25 +272,25 @@ def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_pa
 def test_images_that_are_not_padded_stay_as_long_and_wide(name: str, tmp_path: Path) -> None:
     facts = published.read(name)
     facts["preprocessor_config"]["do_pad"] = False
-    theirs, folders = saved(facts, tmp_path)
-    options = processors.options_of(theirs)
+    reference, folders = saved(facts, tmp_path)
+    options = processors.options_of(reference)
     for folder in folders:
         ours = load_image_processor(folder)
-        assert difference(ours, theirs.image_processor, image(SIZES[0]), options) is None
+        assert difference(ours, reference.image_processor, image(SIZES[0]), options) is None
 
 
 def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
     """Write a published processor's files; return it, and its folders."""
     (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
     published.write(facts, folder)
-    theirs, folders = processors.load(folder), [folder]
-    if getattr(theirs, "video_processor", "") is not None:
-        theirs.save_pretrained(folder / "again")
+    reference, folders = processors.load(folder), [folder]
+    if getattr(reference, "video_processor", "") is not None:
+        reference.save_pretrained(folder / "again")
         (folder / "again/config.json").write_bytes((folder / "config.json").read_bytes())
         folders.append(folder / "again")
     for one in folders:
         processors.write(one, one)
-    return theirs, folders
+    return reference, folders
 
 
 #: Types without published facts, by the reason.
@@ -336,15 +336,15 @@ def test_every_type_has_published_facts_with_a_source_or_a_reason() -> None:
 def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
     facts = published.read("mistral3")
     saved(facts, tmp_path)
-    theirs = processors.load(tmp_path)
-    assert compare(tmp_path, theirs)["images"].startswith("4 images bit for bit")
+    reference = processors.load(tmp_path)
+    assert compare(tmp_path, reference)["images"].startswith("4 images bit for bit")
     held = json.loads((tmp_path / PROCESSOR_SETTINGS).read_text())
     held["image_processor"]["patch_size"] = 14
     (tmp_path / PROCESSOR_SETTINGS).write_text(json.dumps(held))
     with pytest.raises(
         ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
     ):
-        compare(tmp_path, theirs)
+        compare(tmp_path, reference)
 
 
 def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -> None:

@@ -78,37 +78,37 @@ def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", [name for name, one in FACTS.items() if "vocab" in one])
 def test_labels_are_those_of_the_published_tokenizer(name: str, tmp_path: Path) -> None:
     folder = saved(name, tmp_path)
-    theirs, ours = AutoTokenizer.from_pretrained(folder), ctc_decoding.find(folder)
+    reference, ours = AutoTokenizer.from_pretrained(folder), ctc_decoding.find(folder)
     assert ours is not None
     labels = np.random.default_rng(0).choice([0, 0, 3, 4, 5, 6, 31], 60).tolist()
-    assert ours.read(labels)[0] == theirs.decode(labels).strip()
+    assert ours.read(labels)[0] == reference.decode(labels).strip()
 
 
 @pytest.mark.parametrize("name", [name for name, one in FACTS.items() if one.get("prompts")])
 def test_prompts_and_audio_equal_the_published_processor(name: str) -> None:
     session, facts = session_of(name), FACTS[name]
-    theirs = processors.load(subject(name).folder / "checkpoint")
+    reference = processors.load(subject(name).folder / "checkpoint")
     for prompt in facts["prompts"]:
-        sounds = [voice(samples, RATE, samples) for samples in (31_001, 9_000)]
-        sounds = sounds[: prompt.count(facts["marker"])]
-        right = theirs(text=prompt, audio=sounds, sampling_rate=RATE, return_tensors="pt")
-        made = session.request(prompt, audio=sounds, generation_len=1)
+        recordings = [voice(samples, RATE, samples) for samples in (31_001, 9_000)]
+        recordings = recordings[: prompt.count(facts["marker"])]
+        right = reference(text=prompt, audio=recordings, sampling_rate=RATE, return_tensors="pt")
+        made = session.request(prompt, audio=recordings, generation_len=1)
         assert list(made.prompt) == right["input_ids"][0].tolist()
 
 
 def labelled(of: parity.Subject) -> tuple[float, float]:
     """Return how far labels of two sounds are from transformers', and its own rounding."""
-    sounds = frames.sounds_for(of)
-    wanted, feeds = frames.alone(of.hf, sounds), frames.padded(sounds, 77)
-    return frames.distance(of, "torch", feeds, wanted), frames.noise_of(of, sounds)
+    recordings = frames.sounds_for(of)
+    wanted, feeds = frames.alone(of.hf, recordings), frames.padded(recordings, 77)
+    return frames.distance(of, "torch", feeds, wanted), frames.noise_of(of, recordings)
 
 
 def written(of: parity.Subject) -> tuple[float, float]:
     """Return how far logits of answers to two sounds are from transformers', and its own rounding."""
-    sounds = seq2seq.sounds_for(of)
+    recordings = seq2seq.sounds_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
-    wanted, wide = (seq2seq.expected_of(one, sounds, tokens) for one in (of.hf, of.hf64))
-    got = seq2seq.steps_of(of.transformed, sounds, tokens)
+    wanted, wide = (seq2seq.expected_of(one, recordings, tokens) for one in (of.hf, of.hf64))
+    got = seq2seq.steps_of(of.transformed, recordings, tokens)
     return np.abs(got - wanted[:, seq2seq.ENDS]).max(), np.abs(wanted - wide).max()
 
 

@@ -99,15 +99,15 @@ def test_quantized_weights_that_only_the_quantizers_own_file_describes(llama: Pa
     weights[f"{name}.qweight"] = np.zeros((8, 96), np.int32)
     del weights[f"{name}.weight"]
     save_file(weights, llama / WEIGHTS)
-    said = r"is quantized, as its tensor '.*qweight' shows, but its config.json has no"
-    with pytest.raises(PlanError, match=said):
+    output = r"is quantized, as its tensor '.*qweight' shows, but its config.json has no"
+    with pytest.raises(PlanError, match=output):
         planned(llama)
     (llama / "quantize_config.json").write_text('{"bits": 4, "group_size": 64, "sym": true}')
     with pytest.raises(
         PlanError, match=r"It has quantize_config.json: \{'bits': 4, 'group_size': 64\}"
     ):
         planned(llama)
-    with pytest.raises(CheckpointError, match=said):  # as after a download
+    with pytest.raises(CheckpointError, match=output):  # as after a download
         _ = open_checkpoint(str(llama)).tensors
 
 
@@ -138,9 +138,9 @@ def test_every_method_of_transformers_is_read_or_refused_with_advice() -> None:
 def test_an_adapter_is_no_model(llama: Path) -> None:
     (llama / WEIGHTS).rename(llama / "adapter_model.safetensors")
     (llama / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    said = r"is an adapter of 'org/base', no whole model.* Run `qeff-zoo build org/base --adapter"
+    output = r"is an adapter of 'org/base', no whole model.* Run `qeff-zoo build org/base --adapter"
     for _ in range(2):  # with and without a config beside it
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=output):
             planned(llama)
         (llama / "config.json").unlink(missing_ok=True)
 
@@ -213,11 +213,11 @@ def test_types_of_a_published_config_are_those_that_transformers_reads(
         (tmp_path / "config.json").write_text(
             json.dumps({**config, "model_type": recipe.model_type})
         )
-        theirs = AutoConfig.from_pretrained(tmp_path).to_dict()
+        reference = AutoConfig.from_pretrained(tmp_path).to_dict()
         ours = read_config(tmp_path / "config.json")
-        assert ours["model_type"] == theirs["model_type"]
-        assert types_of(ours) == types_of(theirs)
-        assert recipe_for(ours).transforms == recipe_for(theirs).transforms
+        assert ours["model_type"] == reference["model_type"]
+        assert types_of(ours) == types_of(reference)
+        assert recipe_for(ours).transforms == recipe_for(reference).transforms
 
 
 def types_of(config: Mapping[str, Any]) -> Any:

@@ -138,9 +138,14 @@ def test_the_command_prints_where_it_went(
 ) -> None:
     package = make_package()
     assert main(["publish", str(package.path), REPO]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{alice.endpoint}/{REPO}/commit/{alice.models[REPO].branches['main']}\n"
-    assert said.err.splitlines()[0].startswith("org/tiny -> hf://acme/zoo (new, public): 8 files")
+    printed_text = capsys.readouterr()
+    assert (
+        printed_text.out
+        == f"{alice.endpoint}/{REPO}/commit/{alice.models[REPO].branches['main']}\n"
+    )
+    assert printed_text.err.splitlines()[0].startswith(
+        "org/tiny -> hf://acme/zoo (new, public): 8 files"
+    )
     assert main(["publish", "0" * 64, f"hf://{REPO}", "--json"]) == 1  # not in the store
     assert main(["publish", str(package.path), f"hf://{REPO}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -180,8 +185,8 @@ def test_a_stranger_may_open_a_pull_request(
 
 def test_what_people_wrote_into_the_card_stays(make_package: Make, alice: LocalHub) -> None:
     go(make_package(1024))
-    theirs = alice.files(REPO)["README.md"].replace(b"# org/tiny", b"# Ada's zoo")
-    alice.commit(REPO, {"README.md": theirs})
+    reference = alice.files(REPO)["README.md"].replace(b"# org/tiny", b"# Ada's zoo")
+    alice.commit(REPO, {"README.md": reference})
     go(make_package(2048))
     card = alice.files(REPO)["README.md"].decode()
     assert "# Ada's zoo" in card
@@ -303,9 +308,9 @@ def test_what_is_not_for_everyone_stays_out_of_a_public_repository(
     reason: str,
 ) -> None:
     alice.commit(REPO, {"notes.txt": b"mine"})
-    said = refusal(make_package(**changes), **options)
-    assert said.startswith("Cannot publish org/tiny to 'acme/zoo'; nothing was sent:\n  - ")
-    assert reason in said
+    message = refusal(make_package(**changes), **options)
+    assert message.startswith("Cannot publish org/tiny to 'acme/zoo'; nothing was sent:\n  - ")
+    assert reason in message
     assert writes(alice) == []
 
 
@@ -346,9 +351,9 @@ def test_another_package_of_the_same_key_is_not_overwritten(
     go(first, where)
     alice.log.clear()
     made = {**package_builder.draft()["provenance"], "finished": "2026-11-21T10:00:00Z"}
-    said = refusal(make_package(provenance=made), where)
-    assert "another package of the same key" in said
-    assert "finished at 2026-11-20T10:00:00Z; this one at 2026-11-21T10:00:00Z" in said
+    message = refusal(make_package(provenance=made), where)
+    assert "another package of the same key" in message
+    assert "finished at 2026-11-20T10:00:00Z; this one at 2026-11-21T10:00:00Z" in message
     assert writes(alice) == []
     assert_whole(alice.files(REPO) if kind == "hub" else folder_files(tmp_path / "zoo"), first)
 
@@ -364,8 +369,8 @@ def test_files_that_no_index_lists_are_not_overwritten(
     else:
         (zoo / path).mkdir(parents=True)
         (zoo / path / "LICENSE").write_bytes(b"another")
-    said = refusal(package, REPO if kind == "hub" else f"file://{zoo}")
-    assert f"another {path}/LICENSE, and nothing is overwritten" in said
+    message = refusal(package, REPO if kind == "hub" else f"file://{zoo}")
+    assert f"another {path}/LICENSE, and nothing is overwritten" in message
     assert writes(alice) == []
 
 
@@ -408,8 +413,8 @@ def test_a_remote_that_is_only_read(make_package: Make, monkeypatch: pytest.Monk
 def test_options_of_the_hub_do_not_apply_to_a_folder(
     make_package: Make, tmp_path: Path, option: str
 ) -> None:
-    said = refusal(make_package(), f"file://{tmp_path}/zoo", **{option: True})
-    assert f"--{option.replace('_', '-')} is of Hub repositories" in said
+    message = refusal(make_package(), f"file://{tmp_path}/zoo", **{option: True})
+    assert f"--{option.replace('_', '-')} is of Hub repositories" in message
     assert not (tmp_path / "zoo").exists()
 
 
@@ -491,9 +496,9 @@ def test_a_build_is_published(
     built = pipeline.Built(package=package, hit=False, seconds={"plan": 1.0}, peak_rss_bytes=1)
     monkeypatch.setattr(pipeline, "build", lambda *_, **__: built)
     assert main(["build", SOURCE, "--publish", REPO, "--private"]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{package.path}\n"
-    assert f"published: {alice.endpoint}/{REPO}/commit/" in said.err
+    printed_text = capsys.readouterr()
+    assert printed_text.out == f"{package.path}\n"
+    assert f"published: {alice.endpoint}/{REPO}/commit/" in printed_text.err
     assert alice.models[REPO].private
     assert_whole(alice.files(REPO), package)
     assert main(["build", SOURCE, "--publish", REPO, "--json"]) == 0

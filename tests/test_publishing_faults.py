@@ -70,17 +70,17 @@ def test_the_endpoints_are_all_that_there_are(
 ) -> None:
     for ctx_len in (1024, 2048):
         go(make_package(ctx_len, license="mit"))
-    asked = {(request.method, request.path) for request in alice.log}
+    requested = {(request.method, request.path) for request in alice.log}
     for method, path in ENDPOINTS.values():
-        matching = {one for one in asked if one[0] == method and re.search(path, one[1])}
+        matching = {one for one in requested if one[0] == method and re.search(path, one[1])}
         assert matching, path
     known = {
         one
-        for one in asked
+        for one in requested
         for method, path in ENDPOINTS.values()
         if one[0] == method and re.search(path, one[1])
     }
-    assert {path for _, path in asked - known} <= {"/api/agent-harnesses"}
+    assert {path for _, path in requested - known} <= {"/api/agent-harnesses"}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -94,9 +94,9 @@ def test_a_proved_package_may_go(tmp_path: Path) -> None:
 
 
 def test_every_byte_is_read_and_reported(tmp_path: Path) -> None:
-    package, told = package_builder.fill(tmp_path), []
-    objections(package, told.append)
-    assert sum(told) == package.size
+    package, reported = package_builder.fill(tmp_path), []
+    objections(package, reported.append)
+    assert sum(reported) == package.size
 
 
 def damage(package: Package) -> None:

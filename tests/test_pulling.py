@@ -100,7 +100,7 @@ def test_a_better_proved_package_replaces_the_one_here(zoo: LocalHub, published:
 
 def test_progress_is_reported_in_bytes(zoo: LocalHub, published: Package) -> None:
     @dataclass
-    class Told:
+    class Reported:
         total: int = 0
         done: int = 0
 
@@ -114,7 +114,7 @@ def test_progress_is_reported_in_bytes(zoo: LocalHub, published: Package) -> Non
         def end(self) -> None:
             assert self.done == self.total > 0
 
-    pull(reporter=Told())
+    pull(reporter=Reported())
 
 
 def test_a_file_with_two_names_is_transferred_and_stored_once(
@@ -497,10 +497,10 @@ def test_what_is_not_there_is_built_with_the_same_choices(
     hub: LocalHub, published: Package, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def build(model: str, request: Any, **options: Any) -> Any:
-        asked.append((model, request.ctx_len, request.weights, options["revision"]))
+        requested.append((model, request.ctx_len, request.weights, options["revision"]))
         return SimpleNamespace(package=published)
 
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -510,9 +510,9 @@ def test_what_is_not_there_is_built_with_the_same_choices(
     argv = ("pull", "org/tiny", "--ctx-len", "9000", "--weights", "int4")
     _, err = command(*argv, capsys=capsys, code=10)
     assert "qeff-zoo build org/tiny" in err
-    assert not asked
+    assert not requested
     out, _ = command(*argv, "--or-build", "--json", capsys=capsys)
-    assert asked == [("org/tiny", 9000, "int4", None)]
+    assert requested == [("org/tiny", 9000, "int4", None)]
     assert json.loads(out) == {
         "path": str(published.path), "build_key": published.build_key, "hit": False,
         "bytes_transferred": 0, "source": None, "warnings": [],
@@ -616,8 +616,8 @@ def test_what_is_run_is_pulled_as_it_is_loaded(
         monkeypatch.setattr(f"qeff_zoo.{name}", reach)
     url = f"{URL}@{configured.models[REPO].branches['main']}"
     name = full_name("org/tiny", entry_of(published).path)
-    said = f"Pulling {name}, 200 kB, from {url}\n"
-    for expected in (f"{said}qeff-zoo: It is here.\n", "qeff-zoo: It is here.\n"):
+    message = f"Pulling {name}, 200 kB, from {url}\n"
+    for expected in (f"{message}qeff-zoo: It is here.\n", "qeff-zoo: It is here.\n"):
         given = ["org/tiny" if part == "MODEL" else part for part in argv]
         assert command(*given, capsys=capsys, code=1) == ("", expected)
     assert is_same(Package.open(Store().root / "packages" / published.build_key), published)

@@ -143,8 +143,8 @@ def test_every_option_has_the_spelling_of_the_compiler(spelling: str) -> None:
     values = {bool: True, int: 3, str: "ai200", tuple[str, ...]: ("Add",)}
     words = command.arguments(program(**{option.name: values[option.kind]}), "graph")
     (word,) = [word for word in words if word.split("=")[0] == f"-{spelling}"]
-    said = {bool: "", int: "=3", str: "=ai200", tuple[str, ...]: "=node_precision_info.yaml"}
-    assert word == f"-{spelling}{said[option.kind]}"
+    content = {bool: "", int: "=3", str: "=ai200", tuple[str, ...]: "=node_precision_info.yaml"}
+    assert word == f"-{spelling}{content[option.kind]}"
 
 
 @pytest.mark.parametrize(
@@ -619,9 +619,9 @@ def test_a_program_that_cannot_be_read_is_not_adopted(
     monkeypatch.setattr(owner, reading, refuse)
     assert cli.main(["adopt", str(compiled), str(compiled / "qpc")]) == 1
 
-    said = capsys.readouterr().err
-    assert f"Cannot adopt {str(compiled / 'qpc')!r}: " in said
-    assert f"{PROGRAM}' cannot be read: Permission denied. Expected the folder that" in said
+    printed_text = capsys.readouterr().err
+    assert f"Cannot adopt {str(compiled / 'qpc')!r}: " in printed_text
+    assert f"{PROGRAM}' cannot be read: Permission denied. Expected the folder that" in printed_text
 
 
 def test_a_qpc_of_another_graph_is_refused(
@@ -737,12 +737,12 @@ def test_a_program_that_is_there_is_taken_whole(
 
 def skipping_once(lookup: Any, key: str) -> Any:
     """Make a store forget once that it has a package."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     def run(self: Store, build_key: str) -> Package | None:
-        asked.append(build_key)
+        requested.append(build_key)
         found: Package | None = lookup(self, build_key)
-        return None if asked == [key] else found
+        return None if requested == [key] else found
 
     return run
 

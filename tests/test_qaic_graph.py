@@ -562,8 +562,8 @@ def test_choices_of_blocks_go_together(
 
 @pytest.mark.parametrize("mode", ["kv", "h"])
 def test_an_encoder_is_cut_by_heads_alone(mode: str) -> None:
-    told = {"kv": {"num_kv_blocks": 2}, "h": {"head_block_size": 2}}[mode]
-    options = {"blocking_mode": mode, **told}
+    settings = {"kv": {"num_kv_blocks": 2}, "h": {"head_block_size": 2}}[mode]
+    options = {"blocking_mode": mode, **settings}
     found = [*conflicts.of_blocks({**HEADS, "is_encoder_decoder": True}, BLOCKED_SHAPE, options)]
     assert len(found) == (mode == "kv")
     assert all("expected 'h' of such models" in one for one in found)
@@ -596,10 +596,10 @@ def test_tokens_find_their_features_by_counting(second: int) -> None:
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     kept = np.arange(12, dtype=np.float32).reshape(1, 6, 2)
     # The third row has no picture: what is like a placeholder there was written by the model.
-    told = {"input_ids": np.array([[7, second, 5, 7], [1, 7, 2, 0], [7, 1, 7, 7]])}
-    told |= {"image_idx": np.array([[2], [5], [features.NOWHERE]]), "vision_embeds": kept}
+    settings = {"input_ids": np.array([[7, second, 5, 7], [1, 7, 2, 0], [7, 1, 7, 7]])}
+    settings |= {"image_idx": np.array([[2], [5], [features.NOWHERE]]), "vision_embeds": kept}
     names = ["rows", "found", "image_idx_output", "vision_embeds_RetainedState"]
-    rows, found, after, same = session.run(names, told)
+    rows, found, after, same = session.run(names, settings)
     assert rows.tolist() == [[2, 3, -1, 4], [-1, 5, -1, -1], [-1] * 4]
     assert found[0, :2].tolist() == kept[0, 2:4].tolist()
     assert after[:2].tolist() == [[5], [6]]

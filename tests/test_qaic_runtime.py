@@ -278,11 +278,11 @@ def test_an_engine_serves_threads(tmp_path: Path) -> None:
     session = session_of(toy_package(tmp_path / "p", sizes=SIZES["slots"]))
     with Engine(session) as engine, ThreadPoolExecutor(8) as pool:
 
-        def ask(prompt: list[int]) -> list[int]:
+        def send_request(prompt: list[int]) -> list[int]:
             request = session.request(prompt, generation_len=LENGTH, ignore_eos=True)
             return engine.submit(request).result(60).token_ids
 
-        found = list(pool.map(ask, PROMPTS * 2))
+        found = list(pool.map(send_request, PROMPTS * 2))
         assert engine.stats().reused_tokens == 0  # no prompt's states can be kept
     assert found == [toy_answer(prompt, LENGTH) for prompt in PROMPTS] * 2
 
@@ -376,15 +376,15 @@ def test_cards_keep_the_matrices_of_adapters(
     ]
     tokens = [*range(5, 14)]
 
-    def said() -> list[Any]:
+    def output() -> list[Any]:
         session.decoder.prefill({row: Piece(tokens[:8], 0, slot=row) for row in range(3)})
         found = session.decoder.decode({row: Piece(tokens[8:], 8, slot=row) for row in range(3)})
         return [found[row] for row in range(3)]
 
-    base, *alike = said()
+    base, *alike = output()
     for kind, adapter in zip(kinds, made, strict=True):
         session.adapters.load(kind, adapter)
-    got = said()
+    got = output()
     matrices = {name for site in session.adapters.sites for name in site.inputs}
     assert given == [matrices, *[set()] * 3, matrices, *[set()] * 3]
     expected = [peft_adapters.logits(models.llama, one, tokens) for one in (None, *made)]

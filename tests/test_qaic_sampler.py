@@ -127,11 +127,14 @@ class Rows:
             fed["last_accepted_output_tokens"][place, : len(tokens)] = np.where(
                 positions >= len(row.prompt), tokens, -1
             )
-            asked = row.asked
-            fed["repetition_penalties"][place] = asked.repetition_penalty
-            fed["presence_penalties"][place] = asked.presence_penalty
-            fed["temperatures"][place], fed["min_ps"][place] = asked.temperature, asked.min_p
-            fed["top_ks"][place], fed["top_ps"][place] = asked.top_k or MOST, asked.top_p
+            requested = row.asked
+            fed["repetition_penalties"][place] = requested.repetition_penalty
+            fed["presence_penalties"][place] = requested.presence_penalty
+            fed["temperatures"][place], fed["min_ps"][place] = (
+                requested.temperature,
+                requested.min_p,
+            )
+            fed["top_ks"][place], fed["top_ps"][place] = requested.top_k or MOST, requested.top_p
             row.done += len(tokens)
         names = [one.name for one in self.session.get_outputs()]
         made = dict(zip(names, self.session.run(None, {**fed, **self.states}), strict=True))
@@ -141,11 +144,11 @@ class Rows:
         assert made["probs"].shape == (count, 1, VOCAB)
         for place, slot in zip(places, slots, strict=True):
             row, logits = self.rows[slot], fed["given"][place, 0]
-            said, seen = {*row.answer}, {*[*row.prompt, *row.answer][: row.done]}
+            content, recorded = {*row.answer}, {*[*row.prompt, *row.answer][: row.done]}
             kept = [{*np.flatnonzero(self.states[name][slot])} for name in sampler._BUFFERS]
-            assert kept == [seen, said]
+            assert kept == [recorded, content]
             token, probs, clear = drawn_by(
-                logits, row.asked, seen, said, fed["random_numbers"][place]
+                logits, row.asked, recorded, content, fed["random_numbers"][place]
             )
             drawn = int(made["next_tokens"][place, 0, 0])
             assert drawn == token or clear < 1e-4
@@ -195,7 +198,7 @@ def test_probabilities_are_those_of_transformers(
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 3, (1, 1, VOCAB)).astype(np.float32)
     prompt = rng.integers(VOCAB, size=(1, WIDTH))
-    asked = Sampling(
+    requested = Sampling(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -219,7 +222,7 @@ def test_probabilities_are_those_of_transformers(
         **{name: rng.random((1, VOCAB)) < 0.5 for name in sampler._BUFFERS},
     }
     token, probs = GRAPHS[False].run(["next_tokens", "probs"], fed)
-    expected = processed(logits[0, 0], asked, prompt[0].tolist())
+    expected = processed(logits[0, 0], requested, prompt[0].tolist())
     np.testing.assert_allclose(probs[0, 0], expected, atol=2e-5)
     assert expected[token.item()] > 0
 
@@ -294,10 +297,10 @@ def test_a_package_draws_its_tokens(
         chosen = after.gather(1, torch.tensor(answer)[:, None])[:, 0]
         assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
 
-    asked = Sampling(temperature=1.5, top_p=0.95, repetition_penalty=1.2, seed=4, logprobs=2)
-    alone = [session.generate([one], generation_len=6, sampling=asked)[0] for one in prompts]
-    assert session.generate(prompts, generation_len=6, sampling=asked) == alone
-    other = dataclasses.replace(asked, seed=5)
+    requested = Sampling(temperature=1.5, top_p=0.95, repetition_penalty=1.2, seed=4, logprobs=2)
+    alone = [session.generate([one], generation_len=6, sampling=requested)[0] for one in prompts]
+    assert session.generate(prompts, generation_len=6, sampling=requested) == alone
+    other = dataclasses.replace(requested, seed=5)
     assert session.generate(prompts, generation_len=6, sampling=other) != alone
     for answer in alone:
         assert answer.logprobs is not None

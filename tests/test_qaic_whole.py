@@ -160,9 +160,9 @@ def test_heads_of_the_decoders_own_program_draft(
         serve_args(package)
     prompts = [[3, 4, 5], [6] * 11, [9, 8, 7, 6, 5, 4]]
     plain, drafting = speculators.opened(package, None), speculators.opened(package)
-    asked: dict[str, Any] = {"generation_len": 12, "ignore_eos": True}
-    expected = [one.token_ids for one in plain.generate(prompts, **asked)]
-    assert [one.token_ids for one in drafting.generate(prompts, **asked)] == expected
+    requested: dict[str, Any] = {"generation_len": 12, "ignore_eos": True}
+    expected = [one.token_ids for one in plain.generate(prompts, **requested)]
+    assert [one.token_ids for one in drafting.generate(prompts, **requested)] == expected
     assert drafting.metrics is not None
     assert drafting.metrics.drafted_tokens > 0
     assert drafting.speculation is not None
@@ -297,14 +297,14 @@ def test_a_vision_language_model_equals_hugging_face(
     assert isinstance(session, ImageTextToTextSession)
     assert isinstance(session.reader, PassThroughEncoder if "single_program" in sizes else Vision)
     rng = np.random.default_rng(0)
-    pictures = [noise(session, size, rng) for size in ((1, 2), (3, 3))]
+    photos = [noise(session, size, rng) for size in ((1, 2), (3, 3))]
     # One picture, two, which calls cut, and none; the model may write a placeholder itself.
     texts = [[3, session.marker, 4, 5], [session.marker, 7, session.marker, 9], [*range(20, 31)]]
-    shown = [pictures[:1], pictures[::-1], []]
+    shown = [photos[:1], photos[::-1], []]
     if "single_program" in sizes:
         with pytest.raises(GenerationError, match=r"2 images; expected at most 1.*single-program"):
             session.request(texts[1], images=shown[1])
-        texts[1], shown[1] = [7, 9, 11, session.marker], pictures[1:]
+        texts[1], shown[1] = [7, 9, 11, session.marker], photos[1:]
     requests = [
         session.request(text, images=images, generation_len=5, ignore_eos=True)
         for text, images in zip(texts, shown, strict=True)
@@ -313,15 +313,15 @@ def test_a_vision_language_model_equals_hugging_face(
     model = AutoModelForImageTextToText.from_pretrained(source, attn_implementation="eager").eval()
     for made, images, answer in zip(requests, shown, session.generate(requests), strict=True):
         tokens = torch.tensor([[*made.prompt, *answer.token_ids]])
-        told = {
+        settings = {
             name: torch.cat([torch.tensor(one[name]) for one in images])
-            for name in pictures[0]
+            for name in photos[0]
             if images
         }
         if images and (types := session.media.types):
-            told[types] = (tokens == session.placeholder).long()
+            settings[types] = (tokens == session.placeholder).long()
         with torch.no_grad():
-            logits = model(input_ids=tokens, **told, use_cache=False).logits[0].float()
+            logits = model(input_ids=tokens, **settings, use_cache=False).logits[0].float()
         after = logits[len(made.prompt) - 1 : -1]
         chosen = after.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
@@ -509,9 +509,9 @@ def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
     checks = emulated(folder)["validation"]
     qpc = compiled(folder, tmp_path)
     (qpc / PROGRAM).write_bytes(b"as if the SDK had written it")
-    said = json.loads((qpc / NOTE).read_bytes())
+    settings = json.loads((qpc / NOTE).read_bytes())
     for number, version in enumerate(["1.20.0.90", "unknown", "", "."]):
-        (qpc / NOTE).write_text(json.dumps({**said, "version": version}))
+        (qpc / NOTE).write_text(json.dumps({**settings, "version": version}))
         package = adopt(folder, qpc, Store(tmp_path / f"store-{number}"))
         known = version == "1.20.0.90"
         assert package.validated == ("emulated" if known else "none"), version

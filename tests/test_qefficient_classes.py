@@ -45,16 +45,16 @@ def asks(monkeypatch: pytest.MonkeyPatch) -> Asks:
 
     def prepare(self: Any, request: Request, _: object) -> Path:
         pipeline.make_plan(self._source.model, request, **self._source.beside)
-        asked.append(request)
+        requested.append(request)
         return Path()
 
-    def ask(model: Any, **choices: Any) -> Request:
+    def send_request(model: Any, **choices: Any) -> Request:
         model.compile(**{"target": "qaic", "prefill_seq_len": 32, "ctx_len": 128} | choices)
-        return asked[-1]
+        return requested[-1]
 
-    asked: list[Request] = []
+    requested: list[Request] = []
     monkeypatch.setattr(qefficient.models.Model, "_prepare", prepare)
-    return ask
+    return send_request
 
 
 # --- configuration -------------------------------------------------------------------------------
@@ -68,9 +68,11 @@ def test_a_cut_model_equals_transformers() -> None:
     assert checkpoint.name == "tiny-llama-2-layers"
     logging.set_verbosity_error()  # of the weights of other layers
     ours = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
-    theirs = AutoModelForCausalLM.from_pretrained(LLAMA, num_hidden_layers=2, dtype=torch.float32)
+    reference = AutoModelForCausalLM.from_pretrained(
+        LLAMA, num_hidden_layers=2, dtype=torch.float32
+    )
     ids = torch.arange(100, 116)[None]
-    assert torch.equal(ours(ids).logits, theirs(ids).logits)
+    assert torch.equal(ours(ids).logits, reference(ids).logits)
     assert len(ours.model.layers) == 2
 
 
@@ -151,8 +153,8 @@ def test_a_configuration_has_the_names_of_its_file(internvl: str) -> None:
     assert (config.model_type, config.vision_config.patch_size) == ("internvl_chat", 7)
     assert (config.force_image_size, config.downsample_ratio) == (28, 0.5)
     layers = config.llm_config.num_hidden_layers
-    for asked in ({"config": theirs(internvl, 2)}, {"num_hidden_layers": 2}):
-        cut = Vision.from_pretrained(internvl, **asked)
+    for requested in ({"config": theirs(internvl, 2)}, {"num_hidden_layers": 2}):
+        cut = Vision.from_pretrained(internvl, **requested)
         assert cut.model_name == "InternVL2_5-1B-2-layers"
         assert open_checkpoint(cut._source.model).text_config["num_hidden_layers"] == 2
     assert Vision.from_pretrained(internvl, config=theirs(internvl, layers)).model_name == (

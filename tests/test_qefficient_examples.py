@@ -30,11 +30,11 @@ def module(name: str) -> ModuleType:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_script_gets_our_import_and_few_tokens() -> None:
-    theirs = (
+    reference = (
         "import QEfficient\nimport QEfficient.base\n    from QEfficient.utils import a\nprint('QEfficient')\n"
         "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\ngeneration_len = 5  # few\n"
     )
-    assert module("rewriting").rewrite(theirs) == (
+    assert module("rewriting").rewrite(reference) == (
         "import qeff_zoo.qefficient as QEfficient\nimport qeff_zoo.qefficient.base\n"
         "    from qeff_zoo.qefficient.utils import a\nprint('QEfficient')\n"
         "generation_len = 12\nx.generate(generation_len=12, n=20)\ngeneration_len = 12# few\n"

@@ -337,9 +337,13 @@ def test_the_functions_behind_commands_take_the_names_of_flags(
     monkeypatch.setattr(
         pipeline, "build", lambda *_, **__: (_ for _ in ()).throw(PlanError(["built"]))
     )
-    asked: dict[str, Any] = {"model_name": str(models.llama), "num_cores": 16, "prompt": ["a", "b"]}
+    requested: dict[str, Any] = {
+        "model_name": str(models.llama),
+        "num_cores": 16,
+        "prompt": ["a", "b"],
+    }
     with pytest.raises(PlanError, match=r"^built$"), warnings.catch_warnings():
-        infer.main(**asked, device_group=[0], mxfp6=True, full_batch_size=2, hf_token=None)
+        infer.main(**requested, device_group=[0], mxfp6=True, full_batch_size=2, hf_token=None)
     with pytest.raises(PlanError, match="required: --num_cores"):
         infer.main(str(models.llama), prompt="a")
     with pytest.raises(PlanError, match="unrecognized arguments: --mxfp6"):

@@ -95,11 +95,11 @@ def config(**said: Any) -> str:
 
 
 def test_the_commands_are_in_the_order_of_qefficient() -> None:
-    said = config(
+    lines = config(
         converter_args_extension="--onnx_defer_loading --define 'a b'",
         context_binary_generator_args_extension="--profiling_level basic",
     )
-    assert TARGET.commands(program(mxint8_kv_cache=True, qnn_config=said), "graph") == [
+    assert TARGET.commands(program(mxint8_kv_cache=True, qnn_config=lines), "graph") == [
         [
             "qairt-converter", "--input_network", "model.onnx", "--output_path", "model.dlc",
             "--config", "custom_io_config.yaml", "--float_bias_bitwidth", "32", "--float_bitwidth", "16",
@@ -126,8 +126,8 @@ def test_several_programs_have_files_of_their_own() -> None:
 
 @pytest.mark.parametrize("words", ["--log_level debug", "--log_level=debug"])
 def test_a_log_level_is_given_once(words: str) -> None:
-    said = config(context_binary_generator_args_extension=words)
-    found = command.generator(program(qnn_config=said), "graph")
+    output = config(context_binary_generator_args_extension=words)
+    found = command.generator(program(qnn_config=output), "graph")
     assert found[-len(words.split()) :] == words.split()
     assert sum(word.startswith("--log_level") for word in found) == 1
 
@@ -145,7 +145,7 @@ def test_arguments_of_a_build_are_refused_by_name(key: str, name: str, form: str
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("output", "problem"),
     [
         ({}, None),
         ({"SKIP_QNN_CONVERTER_STEP": False}, None),
@@ -171,8 +171,8 @@ def test_arguments_of_a_build_are_refused_by_name(key: str, name: str, form: str
         ({"converter_args_extension": '--x "y"'}, "neither quotes nor backslashes"),
     ],
 )  # fmt: skip
-def test_allowed_keys_of_a_file(said: dict[str, Any], problem: str | None) -> None:
-    found = qnn_config.problems({"mos": 4, "qnn_config": config(**said)})
+def test_allowed_keys_of_a_file(output: dict[str, Any], problem: str | None) -> None:
+    found = qnn_config.problems({"mos": 4, "qnn_config": config(**output)})
     assert len(found) == bool(problem), found
     assert not problem or problem in found[0]
 
@@ -180,10 +180,10 @@ def test_allowed_keys_of_a_file(said: dict[str, Any], problem: str | None) -> No
 @given(draw.text(max_size=60), draw.sampled_from([name for _, name in IMMUTABLE]))
 def test_accepted_arguments_are_not_repeated(text: str, name: str) -> None:
     for words in (text, f"{text} {name}", f"{text} {name[:-1]}=x"):
-        said = {"qnn_config": config(**dict.fromkeys(qnn_config.IMMUTABLE, words))}
-        if qnn_config.problems(said):
+        settings = {"qnn_config": config(**dict.fromkeys(qnn_config.IMMUTABLE, words))}
+        if qnn_config.problems(settings):
             continue
-        for tool in TARGET.commands(program(**said), "graph"):
+        for tool in TARGET.commands(program(**settings), "graph"):
             names = [word.partition("=")[0] for word in tool]
             assert all(names.count(one) <= 1 for _, one in IMMUTABLE)
             assert all(word.isprintable() for word in tool)
@@ -195,8 +195,10 @@ def test_what_is_no_object_is_refused(text: str) -> None:
 
 
 def test_a_plan_refuses_all_conflicts_at_once(models: Models, home: Path) -> None:
-    said = config(converter_args_extension="--config x", qnn_compilation_backend={"graph_names": 1})
-    wrong = Request(target="qnn-aic", num_devices=7, aic_hw_version="ai200", qnn_config=said)
+    output = config(
+        converter_args_extension="--config x", qnn_compilation_backend={"graph_names": 1}
+    )
+    wrong = Request(target="qnn-aic", num_devices=7, aic_hw_version="ai200", qnn_config=output)
     with pytest.raises(PlanError) as caught:
         pipeline.make_plan(str(models.llama), wrong)
     assert len(caught.value.problems) == 4
@@ -219,20 +221,20 @@ def test_the_content_of_the_file_is_what_counts(models: Models, home: Path, tmp_
 
 
 def test_the_spelling_of_qefficient(capsys: pytest.CaptureFixture[str]) -> None:
-    def asked(*words: str) -> dict[str, Any]:
+    def requested(*words: str) -> dict[str, Any]:
         found = choices_of(parser().parse_args(["build", "model", *words]))
         return {name: value for name, value in found.items() if value is not None}
 
     text = json_text(str(SAMPLE))
     both = {"target": "qnn-aic", "qnn_config": text}
-    assert asked("--enable-qnn") == {"target": "qnn-aic"}
-    assert asked("--enable-qnn", str(SAMPLE)) == both
-    assert asked("--enable-qnn", "--qnn-config", str(SAMPLE)) == both
-    assert asked("--enable-qnn", "--target", "qnn-aic") == {"target": "qnn-aic"}
+    assert requested("--enable-qnn") == {"target": "qnn-aic"}
+    assert requested("--enable-qnn", str(SAMPLE)) == both
+    assert requested("--enable-qnn", "--qnn-config", str(SAMPLE)) == both
+    assert requested("--enable-qnn", "--target", "qnn-aic") == {"target": "qnn-aic"}
     with pytest.raises(PlanError, match="--target is 'ort', and --enable-qnn means --target 'qnn"):
-        asked("--enable-qnn", "--target", "ort")
+        requested("--enable-qnn", "--target", "ort")
     with pytest.raises(SystemExit):
-        asked("--enable-qnn", "/nowhere/x.json")
+        requested("--enable-qnn", "/nowhere/x.json")
     assert "cannot read '/nowhere/x.json'" in capsys.readouterr().err
 
 
@@ -277,20 +279,20 @@ def test_formats_of_states_are_set_in_every_graph() -> None:
     graphs = configs.graph_names(SPECIALIZATIONS)
     assert graphs == ["model_configuration_1", "model_configuration_2"]
     assert configs.graph_names(SPECIALIZATIONS[:1]) == ["model"]
-    said = json.loads(configs.data_formats([KEYS], graphs))["graphs"]
-    assert [graph["graph_name"] for graph in said] == graphs
-    assert said[0]["tensors"] == said[1]["tensors"] == [
+    message = json.loads(configs.data_formats([KEYS], graphs))["graphs"]
+    assert [graph["graph_name"] for graph in message] == graphs
+    assert message[0]["tensors"] == message[1]["tensors"] == [
         {"tensor_name": "past_key_0", "dataFormat": "QNN_TENSOR_DATA_FORMAT_MX"},
         {"tensor_name": "past_key_0_RetainedState", "dataFormat": "QNN_TENSOR_DATA_FORMAT_MX"},
     ]  # fmt: skip
 
 
 def test_values_of_the_file_precede_defaults() -> None:
-    said = {"compiler_stat_level": 70, "compiler_more": "x"}
+    settings = {"compiler_stat_level": 70, "compiler_more": "x"}
     options = {**USUAL, "num_cores": 14, "mos": 2, "mxfp6_matmul": True}
-    found = json.loads(configs.backend(options, said, ["model"], "t.json", retains=False))
+    found = json.loads(configs.backend(options, settings, ["model"], "t.json", retains=False))
     assert found == {
-        **configs.DEFAULTS, **said, "compiler_num_of_cores": 14, "compiler_mxfp6_matmul_weights": True,
+        **configs.DEFAULTS, **settings, "compiler_num_of_cores": 14, "compiler_mxfp6_matmul_weights": True,
         "compiler_max_out_channel_split": "2", "compiler_retained_state": False, "graph_names": ["model"],
         "compiler_mdp_load_partition_config": "t.json",
     }  # fmt: skip
@@ -332,9 +334,9 @@ def test_a_build_without_the_sdk_fails_at_once(
 ) -> None:
     monkeypatch.setattr(pipeline.Assembly, "trace", pytest.fail)
     assert cli.main(["build", str(models.llama), "--enable-qnn"]) == 1
-    said = capsys.readouterr().err
-    assert "QNN_SDK_ROOT is not set" in said
-    assert "--prepare-only" in said
+    printed_text = capsys.readouterr().err
+    assert "QNN_SDK_ROOT is not set" in printed_text
+    assert "--prepare-only" in printed_text
 
 
 # --- prepared folders --------------------------------------------------------------------------

@@ -425,18 +425,20 @@ def test_without_the_compiler_the_extra_is_named(
         _build(checkpoint, store, ctx_len=16)
 
 
-@pytest.mark.parametrize(("found", "said"), [("2.6.0", "2.6.0 is"), (None, "of no version is")])
+@pytest.mark.parametrize(("found", "message"), [("2.6.0", "2.6.0 is"), (None, "of no version is")])
 def test_another_version_of_the_compiler_is_refused(
-    package: Package, found: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    package: Package, found: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one version compiled another may open and compute wrongly."""
     monkeypatch.setattr("qeff_zoo.targets.engines.installed", lambda name: found)
-    with pytest.raises(GenerationError, match=rf"qnn {said} installed. .* 'onnxruntime-qnn==2\.7"):
+    with pytest.raises(
+        GenerationError, match=rf"qnn {message} installed. .* 'onnxruntime-qnn==2\.7"
+    ):
         qeff_zoo.load(package)
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "message"),
+    ("code", "expected_message", "message"),
     [
         (-9, "", "was killed by SIGKILL. .* ran out of memory"),
         (1, "write: No space left on device", "has no room left. .* Free some"),
@@ -444,9 +446,9 @@ def test_another_version_of_the_compiler_is_refused(
     ],
 )
 def test_a_failed_compilation_reports_its_reason(
-    code: int, said: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, expected_message: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.CompletedProcess([], code, "", said)
+    done = subprocess.CompletedProcess([], code, "", expected_message)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(CompileError, match=f"HTP's compiler .*{message}"):
         processes.compile([str(tmp_path)])

@@ -60,8 +60,8 @@ def test_commands_run(tmp_path: Path) -> None:
         printed = run([warm.PYTHON.executable, "-m", "qeff_zoo", *shlex.split(command)], workplace)
         assert printed.strip()
         there = iter(map(words, printed.splitlines()))
-        for said in filter(None, map(words, lines)):  # in that order, others between them
-            assert any(said == found[: len(said)] for found in there), (said, printed)
+        for output in filter(None, map(words, lines)):  # in that order, others between them
+            assert any(output == found[: len(output)] for found in there), (output, printed)
 
 
 def words(line: str) -> list[str]:

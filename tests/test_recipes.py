@@ -228,12 +228,12 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
         deeper = loader.build_meta({**case.config, "num_hidden_layers": 8}, case.recipe.task)
         assert deeper.num_parameters() == model.num_parameters()
         return
-    told = layers.signatures(config, found[1])
-    assert len(told) >= 4
-    kinds = Counter(told)
-    all_differ = len(kinds) == len(told)
+    settings = layers.signatures(config, found[1])
+    assert len(settings) >= 4
+    kinds = Counter(settings)
+    all_differ = len(kinds) == len(settings)
     # A first or last layer may do more, or less, than all others.
-    inner = [Counter(told[1:]), Counter(told[:-1])]
+    inner = [Counter(settings[1:]), Counter(settings[:-1])]
     assert all_differ or any(min(found.values()) >= 2 for found in (kinds, *inner))
 
 

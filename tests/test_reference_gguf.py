@@ -50,13 +50,13 @@ ARCHITECTURES = {
 
 def tiny(folder: Path, model_type: str) -> Path:
     """Write a recipe's tiny model; of those with experts, all layers have them, as in GGUF."""
-    told = {
+    settings = {
         **find_recipe(model_type).tiny[0].config,
         "mlp_only_layers": [],
         "decoder_sparse_step": 1,
     }
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type].from_dict(told))
+    model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type].from_dict(settings))
     model.float().save_pretrained(folder)
     return folder
 

@@ -133,16 +133,16 @@ def test_a_url_is_no_path() -> None:
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     """Have each look-up of a host give the next of these addresses; return the hosts that were looked up."""
-    asked, left = list[str](), list(answers)
+    requested, left = list[str](), list(answers)
 
     def getaddrinfo(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
         if host.replace(".", "").isdecimal():
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
-        asked.append(host)
+        requested.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (left.pop(0), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    return asked
+    return requested
 
 
 def test_a_host_is_resolved_once_and_requested_at_that_address(
@@ -151,11 +151,11 @@ def test_a_host_is_resolved_once_and_requested_at_that_address(
     """A second look-up could give another address, which nobody has checked."""
     url, hosts = server
     port = url.rpartition(":")[2]
-    asked = resolve(monkeypatch, "127.0.0.1")
+    requested = resolve(monkeypatch, "127.0.0.1")
     monkeypatch.setattr(fetching, "_is_public", lambda address: address == "127.0.0.1")
     name = f"pictures.example:{port}"
     assert fetch_media(f"http://{name}/photo.png", hosts=[name]) == PICTURE
-    assert asked == ["pictures.example"]
+    assert requested == ["pictures.example"]
     assert hosts[-1] == name
 
 

@@ -110,11 +110,11 @@ def test_acceptable_packages_in_place_of_the_requested_one(
     "axis", [name for name in axes.RULES if axes.rule_of(name).kind == "at least"]
 )
 def test_a_size_will_do_just_if_it_is_enough(axis: str) -> None:
-    for asked in range(1, 6):
+    for requested in range(1, 6):
         for found in range(1, 6):
-            assert (axes.refusal(axis, asked, found) is None) is (found >= asked)
-            assert axes.excess(axis, asked, found) == max(0, found - asked)
-            assert (axes.lack(axis, asked, found) > 0) is (found < asked)
+            assert (axes.refusal(axis, requested, found) is None) is (found >= requested)
+            assert axes.excess(axis, requested, found) == max(0, found - requested)
+            assert (axes.lack(axis, requested, found) > 0) is (found < requested)
 
 
 # Which is the best
@@ -135,8 +135,8 @@ def test_context_comes_before_slots_and_slots_before_speed() -> None:
         entry(2, ctx_len=4096, full_batch_size=8, prefill_seq_len=256),
         entry(3, ctx_len=4096, full_batch_size=4, prefill_seq_len=128),
     ]
-    asked = {"prefill_seq_len": 256, "full_batch_size": 4, "ctx_len": 4096}
-    assert numbers(order(entries, axes=asked)) == [3, 2, 1, 0]
+    requested = {"prefill_seq_len": 256, "full_batch_size": 4, "ctx_len": 4096}
+    assert numbers(order(entries, axes=requested)) == [3, 2, 1, 0]
 
 
 def test_of_equals_the_better_proved_is_taken_and_then_the_newer() -> None:
@@ -166,8 +166,8 @@ def test_what_is_left_open_is_as_a_build_would_choose_it() -> None:
         entry(5, prefill_seq_len=256),
     ]
     assert numbers(order(entries, preferred=preferred)) == [4, 3, 5, 2, 1, 0]
-    asked = {"ctx_len": 3000, "weights": "int4"}
-    assert numbers(order(entries, axes=asked, preferred=preferred)) == [1]
+    requested = {"ctx_len": 3000, "weights": "int4"}
+    assert numbers(order(entries, axes=requested, preferred=preferred)) == [1]
 
 
 def test_a_longer_context_is_nearer_than_another_target() -> None:
@@ -579,7 +579,7 @@ def test_remote_without_packages_or_index_is_reported(
         hub.commit(f"acme/{name}", {"config.json": b"{}"})
     hub.models["acme/secret"].private = True
     hub.fault("GET", "/api/models/acme/unsure", status=503, times=100)
-    for remote_url, code, said in (
+    for remote_url, code, output in (
         (tmp_path.as_uri(), 0, "has no packages"),
         (f"{tmp_path.as_uri()}/none", 1, "has no index"),
         ("acme/no-index", 1, "hf://acme/no-index has no index"),
@@ -589,7 +589,7 @@ def test_remote_without_packages_or_index_is_reported(
     ):
         assert main(["ls", remote_url]) == code
         out, err = capsys.readouterr()
-        assert (out, said in err) == ("", True)
+        assert (out, output in err) == ("", True)
 
 
 def test_url_must_answer(stores: Callable[..., None], no_waiting: None) -> None:
@@ -672,10 +672,10 @@ def test_profile_is_a_wish_for_its_slots_and_else_a_preference(
         spec={**spec, "task": {"name": "text-generation", "continuous_batching": True}},
     )
     stores(write_remote(tmp_path / "zoo", package, slots))
-    for asked, size in (
+    for requested, size in (
         ({}, None), ({"profile": "throughput"}, 16), ({"batch_size": 1}, None), ({"full_batch_size": 9}, 16),
     ):  # fmt: skip
-        found = resolve("org/tiny", asked)
+        found = resolve("org/tiny", requested)
         assert found.entry is not None
         assert found.entry.axes.get("full_batch_size") == size
     with pytest.raises(PlanError, match="--profile is 'no'"):
@@ -836,9 +836,9 @@ def test_offline_no_socket_is_opened_and_nothing_heavy_imported(
     assert unseen.returncode == 1, unseen.stderr
     assert "was not seen before" in unseen.stderr
     resolve("org/tiny")
-    seen = run()
-    assert seen.returncode in (0, 11), seen.stderr
-    assert json.loads(seen.stdout)["package"]["remote"].startswith("hf://acme/zoo@")
+    recorded = run()
+    assert recorded.returncode in (0, 11), recorded.stderr
+    assert json.loads(recorded.stdout)["package"]["remote"].startswith("hf://acme/zoo@")
     keep(package)
     assert json.loads(run().stdout)["package"]["here"]
     command += ["--ctx-len", "65536"]

@@ -185,11 +185,13 @@ def test_available_memory_is_that_of_the_system() -> None:
 @pytest.mark.parametrize("text", ["", " the fox", "Zwölf  你好\n🙂🦙", "<s>x</s>", "The DON'T"])
 def test_tokens_are_those_of_transformers(models: Models, name: str, text: str) -> None:
     source = EXAMPLE if name == "example" else getattr(models, name)
-    ours, theirs = Tokenizer(source), AutoTokenizer.from_pretrained(source)
-    ids = theirs(text)["input_ids"]
+    ours, reference = Tokenizer(source), AutoTokenizer.from_pretrained(source)
+    ids = reference(text)["input_ids"]
     assert ours.encode(text) == ids
-    assert ours.encode(text, special_tokens=False) == theirs.encode(text, add_special_tokens=False)
-    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert ours.encode(text, special_tokens=False) == reference.encode(
+        text, add_special_tokens=False
+    )
+    assert ours.decode(ids) == reference.decode(ids, skip_special_tokens=True)
 
 
 def test_settings_left_in_a_tokenizer_file_do_not_cut_or_pad(
@@ -259,14 +261,14 @@ def test_streamed_text_is_the_text(
 def test_the_stream_joined_is_the_text(
     sessions: dict[str, TextGenerationSession], shape: str
 ) -> None:
-    heard: dict[int, str] = {}
+    audio: dict[int, str] = {}
 
     def listen(number: int, piece: str) -> None:
         assert piece
-        heard[number] = heard.get(number, "") + piece
+        audio[number] = audio.get(number, "") + piece
 
     outputs = sessions[shape].generate(PROMPTS, generation_len=LENGTH, stream=listen)
-    assert [heard.get(number, "") for number in range(len(outputs))] == [
+    assert [audio.get(number, "") for number in range(len(outputs))] == [
         output.text for output in outputs
     ]
 
@@ -364,10 +366,10 @@ def _parts(*texts: str) -> list[dict[str, str]]:
 def _asking(arguments: Any, content: str | None = "") -> list[dict[str, Any]]:
     """Return a conversation with one call and its result."""
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    asked = {"role": "assistant", "content": content, "tool_calls": [call]}
+    requested = {"role": "assistant", "content": content, "tool_calls": [call]}
     return [
         {"role": "user", "content": "hi"},
-        asked,
+        requested,
         {"role": "tool", "content": "1", "tool_call_id": "a"},
     ]
 

@@ -80,25 +80,25 @@ def test_tokens_are_drawn_from_the_distribution_of_transformers(
 ) -> None:
     noise = np.random.default_rng(seed).standard_normal(VOCAB)
     logits = (spread * noise + np.arange(VOCAB) * 1e-4).astype(np.float32)  # without ties
-    asked = Sampling(
+    requested = Sampling(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         repetition_penalty=penalty,
     )
-    expected = processed(logits, asked, prompt)
+    expected = processed(logits, requested, prompt)
     before = logits.copy()
-    np.testing.assert_allclose(distribution(logits, asked, prompt), expected, atol=2e-3)
+    np.testing.assert_allclose(distribution(logits, requested, prompt), expected, atol=2e-3)
     np.testing.assert_array_equal(logits, before)
 
 
 def test_equals_at_the_border_of_top_k_are_all_in_it() -> None:
     logits = np.array([1, 3, 2, 2, 2, 0], np.float32)
-    asked = Sampling(temperature=1.0, top_k=2)
-    expected = processed(logits, asked, [0])
+    requested = Sampling(temperature=1.0, top_k=2)
+    expected = processed(logits, requested, [0])
     assert np.count_nonzero(expected) == 4
-    np.testing.assert_allclose(distribution(logits, asked, [0]), expected, atol=2e-3)
+    np.testing.assert_allclose(distribution(logits, requested, [0]), expected, atol=2e-3)
 
 
 @pytest.mark.parametrize("top_p", [0.0, 0.2, 0.97, 0.9999999])
@@ -106,8 +106,8 @@ def test_a_long_vocabulary_of_equals(top_p: float) -> None:
     """The nucleus is beyond every floor, and so is all that is unlikely."""
     logits = np.zeros(100_000, np.float32)
     logits[7] = 12
-    asked = Sampling(temperature=1, top_p=top_p)
-    sampler = Sampler(asked, [])
+    requested = Sampling(temperature=1, top_p=top_p)
+    sampler = Sampler(requested, [])
     sampler._random = Quantile(1 - 1e-12)  # type: ignore[assignment]
     drawn = sampler.next(logits)
     share = math.exp(12) / (math.exp(12) + 99_999)
@@ -120,14 +120,14 @@ def test_a_long_vocabulary_of_equals(top_p: float) -> None:
 def test_penalties_for_what_the_answer_has() -> None:
     """Presence counts a token once and frequency each time; the prompt's tokens are not the answer's."""
     logits = np.array([5, 4.5, 4, -9], np.float32)
-    for asked, expected in [
+    for requested, expected in [
         (Sampling(presence_penalty=0.7), [0, 1, 0, 0]),
         (Sampling(frequency_penalty=0.3), [0, 0, 1, 0, 1]),
         (Sampling(presence_penalty=-2), [0, 0, 0]),
         (Sampling(repetition_penalty=1.2), [1, 0, 0, 0]),
     ]:
-        sampler = Sampler(asked, [0] if asked.repetition_penalty != 1 else [])
-        assert [sampler.next(logits) for _ in expected] == expected, asked
+        sampler = Sampler(requested, [0] if requested.repetition_penalty != 1 else [])
+        assert [sampler.next(logits) for _ in expected] == expected, requested
 
 
 def test_greedy_is_the_first_of_the_largest() -> None:
@@ -164,8 +164,8 @@ def test_a_seed_gives_the_same_tokens_again() -> None:
 def test_logprobs_are_the_models_own(count: int, seed: int) -> None:
     logits = (4 * np.random.default_rng(seed).standard_normal(VOCAB)).astype(np.float32)
     expected = torch.log_softmax(torch.from_numpy(logits), -1).numpy()
-    asked = Sampling(temperature=2, top_k=3, presence_penalty=5, seed=seed, logprobs=count)
-    sampler = Sampler(asked, [])
+    requested = Sampling(temperature=2, top_k=3, presence_penalty=5, seed=seed, logprobs=count)
+    sampler = Sampler(requested, [])
     for _ in range(2):
         token = sampler.next(logits)
         found = sampler.logprobs(logits, token)
@@ -224,8 +224,8 @@ def test_bias_words_and_least_length_are_those_of_transformers(
 ) -> None:
     """A text of eight tokens, two of which end it: scores are those of transformers' processors, in vLLM's order."""
     ends, prompt = [6, 7], [1, 2]
-    asked = Sampling(logit_bias=bias, bad_words=tuple(words), min_tokens=least)
-    sampler = Sampler(asked, prompt, ends=ends)
+    requested = Sampling(logit_bias=bias, bad_words=tuple(words), min_tokens=least)
+    sampler = Sampler(requested, prompt, ends=ends)
     for token in written:
         sampler.take(token)
     logits = np.linspace(-1, 1, 8, dtype=np.float32)[[3, 1, 7, 0, 6, 2, 5, 4]]
@@ -251,8 +251,8 @@ def test_bias_words_and_least_length_are_those_of_transformers(
 
 def test_only_allowed_tokens_are_sampled() -> None:
     logits = np.arange(8, dtype=np.float32)
-    asked = Sampling(allowed_token_ids=[2, 5], temperature=5, seed=3)
-    sampler = Sampler(asked, [1])
+    requested = Sampling(allowed_token_ids=[2, 5], temperature=5, seed=3)
+    sampler = Sampler(requested, [1])
     assert {sampler.next(logits) for _ in range(40)} == {2, 5}
     with pytest.raises(GenerationError, match="bad_words"):
         Sampler(Sampling(allowed_token_ids=[2], bad_words=((2,),)), [1]).next(logits)

@@ -350,8 +350,8 @@ def test_nonsense_fails_one_request_and_no_other(monkeypatch: pytest.MonkeyPatch
     decoder = ToyDecoder(2, CTX_LEN, 8)
     scheduler = scheduler_of(decoder)
     sick, well = submit(scheduler, 4, first=2), submit(scheduler, 4, limit=6)
-    heard: list[object] = []
-    sick._listen = heard.append
+    audio: list[object] = []
+    sick._listen = audio.append
     call = ToyDecoder._call
 
     def poisoned(self: ToyDecoder, pieces, rows, *sizes):  # type: ignore[no-untyped-def]
@@ -365,5 +365,5 @@ def test_nonsense_fails_one_request_and_no_other(monkeypatch: pytest.MonkeyPatch
         pass
     assert sick.ended
     assert "nan" in str(sick.error)
-    assert heard == [None]
+    assert audio == [None]
     assert well.token_ids == greedy_answer(well.request.prompt, 6, -1)

@@ -268,12 +268,12 @@ def test_packages_for_prompts_and_for_answers_are_served_together(tmp_path: Path
         "lang_decode_qpc_path": str(decode.path / "qpc/decoder"),
     }
     (command,) = found.commands
-    asked = options(command)
+    requested = options(command)
     assert command.arguments[:3] == ("python", "-m", "qaic_disagg")
-    assert (asked["--prefill-max-num-seqs"], asked["--decode-max-num-seqs"]) == ("1", "16")
-    assert (asked["--prefill-device-group"], asked["--decode-device-group"]) == ("0", "1")
-    assert asked["--prefill-override-qaic-config"]["prefill_seq_len"] == 128
-    assert asked["--decode-override-qaic-config"]["prefill_seq_len"] == 1
+    assert (requested["--prefill-max-num-seqs"], requested["--decode-max-num-seqs"]) == ("1", "16")
+    assert (requested["--prefill-device-group"], requested["--decode-device-group"]) == ("0", "1")
+    assert requested["--prefill-override-qaic-config"]["prefill_seq_len"] == 128
+    assert requested["--decode-override-qaic-config"]["prefill_seq_len"] == 1
 
 
 def test_halves_that_are_no_pair_are_refused(tmp_path: Path) -> None:

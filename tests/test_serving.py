@@ -74,11 +74,11 @@ def test_a_conversation_is_put_into_the_template(
     (expected,) = alone.generate([tokens], generation_len=16)
     parts = [{"type": "text", "text": part} for part in ("What is", "a dict?")]
     assert chat(client, messages=messages).choices[0].message.content == expected.text
-    asked = chat(client, messages=[{"role": "user", "content": parts}], max_completion_tokens=3)
-    assert asked.usage.prompt_tokens == len(
+    requested = chat(client, messages=[{"role": "user", "content": parts}], max_completion_tokens=3)
+    assert requested.usage.prompt_tokens == len(
         alone.encode_chat([{"role": "user", "content": "What isa dict?"}])
     )
-    assert asked.usage.completion_tokens <= 3
+    assert requested.usage.completion_tokens <= 3
 
 
 def test_a_prompt_may_have_four_forms(client: openai.OpenAI, alone: TextGenerationSession) -> None:
@@ -346,7 +346,7 @@ def test_64_clients_get_what_they_get_alone(
     expected = [one.text for one in alone.generate(prompts, generation_len=12)]
     before = engine.stats()
 
-    async def ask(number: int, together: asyncio.Barrier) -> str:
+    async def request(number: int, together: asyncio.Barrier) -> str:
         async with openai.AsyncOpenAI(
             base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT
         ) as client:
@@ -360,7 +360,7 @@ def test_64_clients_get_what_they_get_alone(
 
     async def main() -> list[str]:
         together = asyncio.Barrier(64)
-        return await asyncio.gather(*(ask(number, together) for number in range(64)))
+        return await asyncio.gather(*(request(number, together) for number in range(64)))
 
     assert asyncio.run(main()) == expected
     after = engine.stats()
@@ -562,18 +562,18 @@ def test_an_embedding_of_a_truncated_text_is_marked(encoder_package: Package) ->
         connect(url) as client,
     ):
 
-        def ask(*texts: str, **choices: Any) -> Any:
+        def request(*texts: str, **choices: Any) -> Any:
             return client.embeddings.create(model=MODEL, input=[*texts], extra_body=choices)
 
-        found = ask("fox", "the lazy dog " * 20, "the")
+        found = request("fox", "the lazy dog " * 20, "the")
         assert [one.model_extra for one in found.data] == [{}, {"truncated": True}, {}]
-        assert ask("the lazy dog " * 20, truncate="END").usage.total_tokens == 40
-        assert ask("fox", truncate="NONE").data
+        assert request("the lazy dog " * 20, truncate="END").usage.total_tokens == 40
+        assert request("fox", truncate="NONE").data
         with pytest.raises(openai.BadRequestError, match="Text 1 has more than 40 tokens") as long:
-            ask("fox", "the lazy dog " * 20, truncate="NONE")
+            request("fox", "the lazy dog " * 20, truncate="NONE")
         assert (long.value.param, long.value.code) == ("input", "context_length_exceeded")
         with pytest.raises(openai.BadRequestError, match="expected 'START', 'END' or 'NONE'"):
-            ask("fox", truncate="MIDDLE")
+            request("fox", truncate="MIDDLE")
 
 
 @pytest.fixture

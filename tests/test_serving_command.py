@@ -128,8 +128,8 @@ def test_a_second_signal_ends_the_server_at_once(trained: Package) -> None:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=TIMEOUT)
         deaf.settimeout(TIMEOUT)
-        with deaf.makefile() as heard:
-            assert '"code":"shutting_down"' in heard.read()
+        with deaf.makefile() as audio:
+            assert '"code":"shutting_down"' in audio.read()
     assert process.returncode == 0
     assert "Traceback" not in err
 
@@ -229,9 +229,9 @@ def test_images_are_fetched_from_the_hosts_of_the_flag(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = list[serving.ServerOptions]()
+    requested = list[serving.ServerOptions]()
     monkeypatch.setattr(
-        serving, "serve", lambda _session, _listener, choices, _: asked.append(choices)
+        serving, "serve", lambda _session, _listener, choices, _: requested.append(choices)
     )
     argv = ["serve", str(trained.path), "--port", "0", "--allow-image-url"]
     assert cli.main([*argv, "A.example, [::1]:80"]) == 1
@@ -243,12 +243,12 @@ def test_images_are_fetched_from_the_hosts_of_the_flag(
             cli.main([*argv, wrong])
         assert "is no host. Expected HOST or HOST:PORT" in capsys.readouterr().err
 
-    def told(*given: Any) -> Any:
+    def settings(*given: Any) -> Any:
         raise ApiError(400, f"hosts {given[4]}")
 
-    monkeypatch.setattr(chat_runs, "prepare_chat", told)
+    monkeypatch.setattr(chat_runs, "prepare_chat", settings)
     with (
-        running(engine, image_hosts=asked[0].image_hosts) as url,
+        running(engine, image_hosts=requested[0].image_hosts) as url,
         connect(url) as client,
         pytest.raises(openai.BadRequestError, match=r"hosts \('a.example', '\[::1\]:80'\)"),
     ):

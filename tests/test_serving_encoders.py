@@ -97,8 +97,8 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
     activated = session.activate(np.array([[one["score"]] for one in logits]))[:, 0]
     assert activated == pytest.approx(expected, abs=1e-6)
     most = len(session.tokenizer.encode("two dogs", special_tokens=False))
-    asked: Any = {"query": "a cat", "documents": ["two dogs and more"]}
-    short = ask(url, "rerank", **asked, max_tokens_per_doc=most)
+    requested: Any = {"query": "a cat", "documents": ["two dogs and more"]}
+    short = ask(url, "rerank", **requested, max_tokens_per_doc=most)
     (one,) = session.classify([("a cat", "two dogs")])
     assert short[1]["results"][0]["relevance_score"] == pytest.approx(one.score, abs=1e-6)
     assert short[1]["results"][0]["document"]["text"] == "two dogs and more"

@@ -277,10 +277,10 @@ def test_what_cannot_be_served_together_is_refused_first(
         assert "takes" in capsys.readouterr().err
     flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
     path = str(trained.path)
-    asked = argparse.Namespace(**flags, package=path, others=[path], build=False)
-    asked.draft = "lookup"
+    requested = argparse.Namespace(**flags, package=path, others=[path], build=False)
+    requested.draft = "lookup"
     with pytest.raises(qeff_zoo.ZooError, match="--draft is given, and there are 2 packages"):
-        _serve_several(asked, serving.ServerOptions(), None)  # type: ignore[arg-type]
+        _serve_several(requested, serving.ServerOptions(), None)  # type: ignore[arg-type]
     with pytest.raises(qeff_zoo.ZooError, match="With --build"):
         _served("no-such-package", build=False)
 

@@ -86,8 +86,8 @@ def test_a_chat_is_the_one_of_the_other_api(client: ollama.Client, url: str) -> 
         "num_ctx": 9,
     }
     assert client.chat(MODEL, QUESTION, options=more).message.content == seeded.content
-    asked = QUESTION[0]["content"]
-    assert client.generate(MODEL, asked, options=OPTIONS).response == found.message.content
+    requested = QUESTION[0]["content"]
+    assert client.generate(MODEL, requested, options=OPTIONS).response == found.message.content
     raw = client.generate(
         MODEL, PROMPT, raw=True, stream=True, options={**OPTIONS, "num_predict": 12}
     )
@@ -231,7 +231,7 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
         client.chat("other", QUESTION)
     root = url.removesuffix("/v1")
     hi = {"messages": QUESTION}
-    for path, body, said in (
+    for path, body, output in (
         ("chat", {**hi, "options": {"mirostat": 1}}, "mirostat"),
         ("chat", {**hi, "options": {"temperature": 9}}, "temperature"),
         ("chat", {**hi, "options": {"num_predict": 0}}, "max_completion_tokens"),
@@ -244,4 +244,4 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
     ):
         status, answer = post(root, f"api/{path}", json.dumps({"model": MODEL, **body}).encode())
         assert status == 400, body
-        assert said in answer["error"], answer
+        assert output in answer["error"], answer

@@ -82,12 +82,12 @@ def test_each_request_has_a_line_without_its_content(
 def test_any_of_several_keys_is_accepted_in_either_header(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"one\n\n  {KEY} \n")
-    asked = argparse.Namespace(api_key=["two"], api_key_file=str(path))
-    keys = _api_keys(asked)
+    requested = argparse.Namespace(api_key=["two"], api_key_file=str(path))
+    keys = _api_keys(requested)
     assert keys == ("two", "one", KEY)
     path.write_text("\n")
     with pytest.raises(qeff_zoo.ZooError, match="has no key"):
-        _api_keys(asked)
+        _api_keys(requested)
     body = json.dumps(BODY).encode()
     with running(engine, api_keys=keys) as url:
         for key in keys:
@@ -170,13 +170,13 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
     with running(engine) as url:
         assert post(url, "completions", json.dumps({**BODY, "max_tokens": 3}).encode())[0] == 200
         found = figures(url)
-    for ours, theirs in (
+    for ours, reference in (
         ("prompt_tokens_total", "vllm:prompt_tokens_total"),
         ("generated_tokens_total", "vllm:generation_tokens_total"),
         ("time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_count"),
         ("inter_token_seconds_count", "vllm:inter_token_latency_seconds_count"),
     ):
-        assert found[ours] == found[theirs] > 0
+        assert found[ours] == found[reference] > 0
     ended = sum(
         value for name, value in found.items() if name.startswith("vllm:request_success_total")
     )
@@ -224,7 +224,7 @@ def test_the_fields_of_an_invocation_select_its_endpoint(engine: Engine) -> None
         assert get(url, "ping") == {"status": "ok"}
         root, headers = url.removesuffix("/v1"), {"Authorization": f"Bearer {KEY}"}
 
-        def ask(path: str, body: Any) -> tuple[int, Any]:
+        def send_request(path: str, body: Any) -> tuple[int, Any]:
             return post(root, path, json.dumps(body).encode(), **headers)
 
         for path, body in (
@@ -232,17 +232,17 @@ def test_the_fields_of_an_invocation_select_its_endpoint(engine: Engine) -> None
             ("v1/completions", {"prompt": PROMPT, **fields}),
             ("v1/responses", {"input": "a", "temperature": 0, "max_output_tokens": 4}),
         ):
-            status, found = ask("invocations", body)
-            assert (status, found["object"]) == (200, ask(path, body)[1]["object"])
-            assert found["usage"] == ask(path, body)[1]["usage"]
+            status, found = send_request("invocations", body)
+            assert (status, found["object"]) == (200, send_request(path, body)[1]["object"])
+            assert found["usage"] == send_request(path, body)[1]["usage"]
         for wrong in ({}, {"query": "a", "documents": ["b"]}, {"inputs": "a"}):
-            status, refused = ask("invocations", wrong)
+            status, refused = send_request("invocations", wrong)
             assert (status, refused["error"]["code"]) == (400, "invalid_body")
             assert "one of messages, prompt, input." in refused["error"]["message"]
-        status, refused = ask("invocations", {"prompt": "a", "temperature": 9})
+        status, refused = send_request("invocations", {"prompt": "a", "temperature": 9})
         assert (status, refused["error"]["param"]) == (400, "temperature")
-        assert ask("invocations", {"prompt": "a", "model": "other"})[0] == 404
-        assert ask("invocations", [1])[0] == 400
+        assert send_request("invocations", {"prompt": "a", "model": "other"})[0] == 404
+        assert send_request("invocations", [1])[0] == 400
         body = {"prompt": PROMPT, "stream": True, **fields}
         request = urllib.request.Request(
             f"{root}/invocations",
@@ -269,12 +269,12 @@ def test_the_openapi_document_describes_the_server(engine: Engine) -> None:
             max_examples=6, deadline=None, database=None, suppress_health_check=[*HealthCheck]
         )
         @given(operation.as_strategy())
-        def ask(case: Any) -> None:
+        def request(case: Any) -> None:
             answer = case.call()
             assert answer.status_code < 500, answer.text
             if answer.status_code >= 400:
                 assert "error" in answer.json()
             tried.add(case.operation.label)
 
-        ask()
+        request()
     assert len(tried) > 6

@@ -148,20 +148,22 @@ def test_defaults_are_those_of_generation_config(
     trained: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests without parameters have the file's; Python and `run` only if the checkpoint samples by default."""
-    told, more_told = {"temperature": 0.7, "top_k": 3, "top_p": 0.9}, {"do_sample": True}
+    settings, more_settings = {"temperature": 0.7, "top_k": 3, "top_p": 0.9}, {"do_sample": True}
 
     def read(path: Path) -> dict[str, Any]:
-        return read_json(path) | (told | more_told if path.name == "generation_config.json" else {})
+        return read_json(path) | (
+            settings | more_settings if path.name == "generation_config.json" else {}
+        )
 
     monkeypatch.setattr(text_generation, "read_json", read)
     session: Any = qeff_zoo.load(trained, threads=1)
-    assert session.default_sampling == Sampling(**told)
+    assert session.default_sampling == Sampling(**settings)
     flags = dict.fromkeys(SAMPLING) | {"generation_config": "auto", "seed": 5}
-    asked = sampling_of(session, argparse.Namespace(**flags))
-    assert asked == Sampling(**told, seed=5)
+    requested = sampling_of(session, argparse.Namespace(**flags))
+    assert requested == Sampling(**settings, seed=5)
     flags |= {"generation_config": "none", "seed": None}
     assert sampling_of(session, argparse.Namespace(**flags)) == Sampling()
-    (expected,) = session.generate([PROMPT], generation_len=12, sampling=asked)
+    (expected,) = session.generate([PROMPT], generation_len=12, sampling=requested)
     question = QUESTION[0]["content"]
     (plain,) = session.generate([question], chat=True, generation_len=16, sampling=Sampling())
     with Engine(session) as engine, running(engine) as url, connect(url) as client:
@@ -169,10 +171,10 @@ def test_defaults_are_those_of_generation_config(
         other = chat(client, temperature=0, extra_body={"top_k": 0}, top_p=1)
     assert found.choices[0].text == expected.text
     assert other.choices[0].message.content == plain.text
-    more_told.clear()
+    more_settings.clear()
     session = qeff_zoo.load(trained, threads=1)
     assert session.default_sampling == Sampling()
-    assert session.published_sampling == told
+    assert session.published_sampling == settings
 
 
 @pytest.mark.parametrize("form", ["text", "tokens"])
@@ -260,13 +262,13 @@ def test_token_ids_are_returned_on_request(
 def test_tokens_are_named_by_their_ids_on_request(
     client: openai.OpenAI, alone: TextGenerationSession
 ) -> None:
-    asked: Any = {"extra_body": {"return_tokens_as_token_ids": True}}
+    requested: Any = {"extra_body": {"return_tokens_as_token_ids": True}}
     ids = alone.encode(PROMPT)
     usual = complete(client, echo=True, logprobs=1, max_tokens=2).choices[0].logprobs
-    found = complete(client, echo=True, logprobs=1, max_tokens=2, **asked).choices[0].logprobs
+    found = complete(client, echo=True, logprobs=1, max_tokens=2, **requested).choices[0].logprobs
     assert found.tokens[: len(ids)] == [f"token_id:{one}" for one in ids]
     assert (found.token_logprobs, found.text_offset) == (usual.token_logprobs, usual.text_offset)
-    first, *_ = chat(client, logprobs=True, top_logprobs=1, **asked).choices[0].logprobs.content
+    first, *_ = chat(client, logprobs=True, top_logprobs=1, **requested).choices[0].logprobs.content
     assert first.token == first.top_logprobs[0].token
     assert first.token.startswith("token_id:")
 
@@ -275,9 +277,9 @@ def test_a_chat_may_repeat_the_message_that_it_continues(client: openai.OpenAI) 
     begun = [*QUESTION, {"role": "assistant", "content": "A class"}]
     options = {"continue_final_message": True, "add_generation_prompt": False}
     usual = chat(client, messages=begun, extra_body=options).choices[0].message.content
-    asked: Any = {"messages": begun, "extra_body": {**options, "echo": True}}
-    assert chat(client, **asked).choices[0].message.content == "A class" + usual
-    chunks = [one.choices[0].delta.content or "" for one in chat(client, stream=True, **asked)]
+    requested: Any = {"messages": begun, "extra_body": {**options, "echo": True}}
+    assert chat(client, **requested).choices[0].message.content == "A class" + usual
+    chunks = [one.choices[0].delta.content or "" for one in chat(client, stream=True, **requested)]
     assert (chunks[0], "".join(chunks)) == ("A class", "A class" + usual)
     unanswered = chat(client, extra_body={"echo": True}).choices[0].message.content
     assert unanswered == chat(client).choices[0].message.content

@@ -170,7 +170,7 @@ def test_all_mistakes_are_named(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         (b"{", "not JSON"),
         (b"", "expected"),
@@ -181,10 +181,10 @@ def test_all_mistakes_are_named(client: openai.OpenAI) -> None:
         (b'{"seed": ' + b"1" * 5000 + b"}", "not JSON|parsing"),
     ],
 )
-def test_malformed_bodies(url: str, body: bytes, says: str) -> None:
+def test_malformed_bodies(url: str, body: bytes, message: str) -> None:
     status, answer = post(url, "completions", body)
     assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
-    with pytest.raises(AssertionError, match=says):
+    with pytest.raises(AssertionError, match=message):
         raise AssertionError(answer["error"]["message"])
 
 

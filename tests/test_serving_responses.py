@@ -61,9 +61,9 @@ def test_a_response_is_the_chat_of_its_input(client: openai.OpenAI) -> None:
     (message,) = found.output
     assert (message.type, message.role, message.status) == ("message", "assistant", found.status)
     parts = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]
-    told = respond(client, parts, instructions="Be brief.")
+    settings = respond(client, parts, instructions="Be brief.")
     both = [{"role": "system", "content": "Be brief."}, *QUESTION]
-    assert told.output_text == chat(client, messages=both).choices[0].message.content
+    assert settings.output_text == chat(client, messages=both).choices[0].message.content
 
 
 def test_a_stream_has_the_events_of_its_response(client: openai.OpenAI) -> None:
@@ -92,10 +92,10 @@ def test_a_text_has_log_probabilities_on_request(client: openai.OpenAI) -> None:
     expected = (
         chat(client, max_tokens=16, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     )
-    asked: Any = {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
-    found = respond(client, **asked).output[0].content[0].logprobs
+    requested: Any = {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+    found = respond(client, **requested).output[0].content[0].logprobs
     assert [one.model_dump() for one in found] == [one.model_dump() for one in expected]
-    events = [*respond(client, stream=True, **asked)]
+    events = [*respond(client, stream=True, **requested)]
     deltas = [one for one in events if one.type == "response.output_text.delta"]
     streamed = [entry.model_dump() for one in deltas for entry in one.logprobs]
     assert streamed == [one.model_dump() for one in found]
@@ -222,7 +222,7 @@ def test_what_is_unsupported_is_refused(url: str, case: str) -> None:
 def test_items_of_the_assistant_become_one_message() -> None:
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
-    said = {"role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
+    settings = {"role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
     result = {
         "type": "function_call_output",
         "call_id": "c",
@@ -230,7 +230,7 @@ def test_items_of_the_assistant_become_one_message() -> None:
     }
     user = {"role": "user", "content": "a"}
     function = {"name": "f", "arguments": "{}"}
-    assert messages_of([user, reasoning, said, call, result, said]) == [
+    assert messages_of([user, reasoning, settings, call, result, settings]) == [
         user,
         {
             "role": "assistant", "content": "So.", "reasoning_content": "hm",

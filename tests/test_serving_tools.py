@@ -123,9 +123,9 @@ def test_a_named_function_is_called_once(
 
 def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> None:
     """Reasoning, text and two calls; the same streamed; without parallel calls the first alone."""
-    said = f"hm\n</think>\n\nI see.\n{WEATHER}\n{NOW}"
+    expected_message = f"hm\n</think>\n\nI see.\n{WEATHER}\n{NOW}"
     off = {"chat_template_kwargs": {"enable_thinking": False}}
-    body = {"extra_body": {"structured_outputs": {"choice": [f"<think>{said}"]}, **off}}
+    body = {"extra_body": {"structured_outputs": {"choice": [f"<think>{expected_message}"]}, **off}}
     options = {"tools": TOOLS, "max_tokens": 104, **body}
     whole = ask(thinking, **options).choices[0]
     message = whole.message
@@ -201,12 +201,12 @@ def test_a_history_of_calls_is_rendered_as_the_template_wants_it(
         {"role": "tool", "content": "1"},
     ]
     with running(engine) as url, connect(url) as client:
-        asked = ask(client, messages=messages, tools=TOOLS, max_tokens=1)
+        requested = ask(client, messages=messages, tools=TOOLS, max_tokens=1)
         begun = [*QUESTION, {"role": "assistant", "content": "A"}]
         body = {"continue_final_message": True, "add_generation_prompt": False}
         continued = ask(client, messages=begun, max_tokens=4, extra_body=body)
     tokens = session.encode_chat(plain, ChatOptions(tools=TOOLS))
-    assert asked.usage.prompt_tokens == len(tokens)
+    assert requested.usage.prompt_tokens == len(tokens)
     tokens = session.encode_chat(begun, ChatOptions(continue_final_message=True))
     assert continued.usage.prompt_tokens == len(tokens)
     assert session.tokenizer is not None
@@ -244,7 +244,7 @@ def test_a_parser_is_named(templated: Any, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         (
             {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
@@ -254,10 +254,10 @@ def test_a_parser_is_named(templated: Any, engine: Engine) -> None:
     ],
 )
 def test_a_schema_that_cannot_be_compiled_is_refused(
-    thinking: openai.OpenAI, schema: Any, said: str
+    thinking: openai.OpenAI, schema: Any, message: str
 ) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    with pytest.raises(openai.BadRequestError, match=said) as refused:
+    with pytest.raises(openai.BadRequestError, match=message) as refused:
         ask(thinking, tools=tools, tool_choice="required")
     assert (refused.value.param, refused.value.code) == ("tools", "invalid_schema")
 
@@ -278,10 +278,10 @@ def test_an_unknown_parser_is_refused_at_the_start(
 def test_the_command_renders_by_options(
     trained: Package, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = list[Any]()
+    recorded = list[Any]()
 
     def render(self: ChatTemplate, messages: Any, options: ChatOptions) -> str:
-        seen.append(options)
+        recorded.append(options)
         return str(messages[0]["content"])
 
     monkeypatch.setattr(ChatTemplate, "render", render)
@@ -290,6 +290,6 @@ def test_the_command_renders_by_options(
     assert cli.main([*argv, *options]) == 1
     assert "and --chat is not" in capsys.readouterr().err
     assert cli.main([*argv, "--chat", *options]) == 0
-    assert seen == [ChatOptions(variables={"enable_thinking": False}, reasoning_effort="low")]
+    assert recorded == [ChatOptions(variables={"enable_thinking": False}, reasoning_effort="low")]
     with pytest.raises(SystemExit, match="2"):
         cli.main([*argv, "--chat", "--chat-template-kwargs", "[]"])

@@ -232,8 +232,8 @@ def test_a_signature_in_the_index_that_does_not_exist(zoo: LocalHub) -> None:
 def test_a_signature_of_a_stranger(zoo: LocalHub, package: Package, tmp_path: Path) -> None:
     _, entry = listed(zoo)
     stranger = make_pair(tmp_path, "stranger")
-    theirs = trust.sign(package, key=stranger.private).read_bytes()
-    zoo.commit(REPO, {f"{entry.path}/{SIGNATURE_NAME}": theirs})
+    reference = trust.sign(package, key=stranger.private).read_bytes()
+    zoo.commit(REPO, {f"{entry.path}/{SIGNATURE_NAME}": reference})
     refused(TrustError, "is signed by a key that is not pinned")
 
 

@@ -184,13 +184,15 @@ def test_the_levels_of_the_data_are_those_of_packages() -> None:
 
 def test_losses_are_graded_in_words() -> None:
     cost = {"metric": "kl_divergence", "mean": 0.46, "error": 0.02, "perplexity_ratio": 1.49}
-    (said,) = words.costs({"weights": cost})
-    assert said == (
+    (output,) = words.costs({"weights": cost})
+    assert output == (
         "Rounding the weights costs 0.46 nats per token on average (large: expect worse results); perplexity is 1.49 "
         "times the unrounded one."
     )
-    (said,) = words.measured({"words": 152, "wrong": 12, "reference": 4})
-    assert said == "12 of 152 transcribed words are wrong; Hugging Face's model has 4 wrong words."
+    (output,) = words.measured({"words": 152, "wrong": 12, "reference": 4})
+    assert (
+        output == "12 of 152 transcribed words are wrong; Hugging Face's model has 4 wrong words."
+    )
 
 
 # --- builds that failed ------------------------------------------------------------------------------------------

@@ -98,8 +98,8 @@ def test_a_plan_refuses_what_no_call_checks(capsys: pytest.CaptureFixture[str]) 
     argv = ["plan", "examples/tiny-llama", "--ctx-len", "64", "--num-speculative-tokens"]
     for given in ("0", "3,63"):
         assert cli.main([*argv, given]) == 1
-        said = f"--num-speculative-tokens is [{given.replace(',', ', ')}]; expected 1 to 62"
-        assert said in capsys.readouterr().err
+        message = f"--num-speculative-tokens is [{given.replace(',', ', ')}]; expected 1 to 62"
+        assert message in capsys.readouterr().err
     assert cli.main([*argv, "5,3,5", "--json"]) == 0
     assert '"num_logits_to_keep": true' in capsys.readouterr().out
 
@@ -186,10 +186,10 @@ def test_answers_are_those_of_hugging_face(
         assert [output.token_ids for output in found] == [right[prompt] for prompt in one]
     plain = opened(package, None)
     for sampling in (Sampling(), Sampling(temperature=0.2, seed=5, repetition_penalty=1.1)):
-        asked: Any = {"generation_len": 40, "ignore_eos": True, "sampling": sampling}
+        requested: Any = {"generation_len": 40, "ignore_eos": True, "sampling": sampling}
         (one,), (other,) = (
-            session.generate([REPEATED], **asked),
-            plain.generate([REPEATED], **asked),
+            session.generate([REPEATED], **requested),
+            plain.generate([REPEATED], **requested),
         )
         assert (one, one.text) == (other, other.text)
         assert session.metrics is not None
@@ -259,9 +259,9 @@ def test_the_commands_draft(built: dict[str, Package], capsys: pytest.CaptureFix
     answers = []
     for more in ([], ["--draft", "lookup"], ["--draft", package]):
         assert cli.main([*argv, "--regex", "the( the){20}", *more]) == 0
-        answer, said = capsys.readouterr()
+        answer, printed_text = capsys.readouterr()
         answers.append(answer)
-        assert ("drafted tokens accepted" in said) == bool(more)
+        assert ("drafted tokens accepted" in printed_text) == bool(more)
     assert len({*answers}) == 1
     bench = ["bench", package, "--draft", "lookup", "--repeat", "1", "--batch-size", "1"]
     assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8", "-q"]) == 0

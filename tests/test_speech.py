@@ -68,16 +68,16 @@ def sounds_for(of: Subject) -> list[Array]:
     return [random.standard_normal((length, bins)).astype(np.float32) for length in (61, 30)]
 
 
-def padded(sounds: list[Array], more: int, filling: float = 0.0) -> dict[str, Array]:
-    width = max(map(len, sounds)) + more
-    sound = np.full((len(sounds), width, *sounds[0].shape[1:]), filling, np.float32)
-    mask = np.zeros(sound.shape[:2], np.int64)
-    for row, one in enumerate(sounds):
-        sound[row, : len(one)], mask[row, : len(one)] = one, 1
-    return {"audio": sound, "attention_mask": mask}
+def padded(recordings: list[Array], more: int, filling: float = 0.0) -> dict[str, Array]:
+    width = max(map(len, recordings)) + more
+    recording = np.full((len(recordings), width, *recordings[0].shape[1:]), filling, np.float32)
+    mask = np.zeros(recording.shape[:2], np.int64)
+    for row, one in enumerate(recordings):
+        recording[row, : len(one)], mask[row, : len(one)] = one, 1
+    return {"audio": recording, "attention_mask": mask}
 
 
-def alone(model: Any, sounds: list[Array]) -> list[Array]:
+def alone(model: Any, recordings: list[Array]) -> list[Array]:
     """Ask Hugging Face about each sound by itself, without padding and without a mask."""
     dtype = model.dtype
     with torch.no_grad():
@@ -86,7 +86,7 @@ def alone(model: Any, sounds: list[Array]) -> list[Array]:
             .logits[0]
             .double()
             .numpy()
-            for one in sounds
+            for one in recordings
         ]
 
 
@@ -109,8 +109,8 @@ def distance(of: Subject, how: str, feeds: Mapping[str, Array], wanted: list[Arr
     return max(float(np.abs(row[: len(one)] - one).max()) for row, one in pairs)
 
 
-def noise_of(of: Subject, sounds: list[Array]) -> float:
-    pairs = zip(alone(of.hf, sounds), alone(of.hf64, sounds), strict=True)
+def noise_of(of: Subject, recordings: list[Array]) -> float:
+    pairs = zip(alone(of.hf, recordings), alone(of.hf64, recordings), strict=True)
     return max(float(np.abs(one - two).max()) for one, two in pairs)
 
 
@@ -119,12 +119,12 @@ def noise_of(of: Subject, sounds: list[Array]) -> float:
 def test_logits_are_hugging_faces_whatever_stands_behind_the_end(name: str) -> None:
     """QEfficient pads with zeros and has no mask, so that most labels of a short sound are others."""
     of = subject(name)
-    sounds = sounds_for(of)
-    wanted, noise = alone(of.hf, sounds), noise_of(of, sounds)
+    recordings = sounds_for(of)
+    wanted, noise = alone(of.hf, recordings), noise_of(of, recordings)
     traced = name in TRACED or parity.EVERY
     for how in ("torch", "portable", "fp32") if traced else ("torch",):
         for more, filling in ((0, 0.0), (77, 0.0), (160, 3.0)):
-            feeds = padded(sounds, more, filling)
+            feeds = padded(recordings, more, filling)
             assert distance(of, how, feeds, wanted) <= parity.TOLERANCE[how] * noise, (how, more)
 
 
@@ -201,13 +201,13 @@ def test_dropped_fact_of_a_speech_model_shows(fact: str) -> None:
 
     name, change = FACTS[fact]
     of = subject(name)
-    sounds = sounds_for(of)
+    recordings = sounds_for(of)
     other = copy.deepcopy(of.hf)
     with torch.no_grad():
         change(other)
-    tolerance = parity.TOLERANCE["torch"] * noise_of(of, sounds)
-    feeds = padded(sounds, 20)
-    assert distance(of, "torch", feeds, alone(other, sounds)) > parity.DROPPED * tolerance
+    tolerance = parity.TOLERANCE["torch"] * noise_of(of, recordings)
+    feeds = padded(recordings, 20)
+    assert distance(of, "torch", feeds, alone(other, recordings)) > parity.DROPPED * tolerance
 
 
 @pytest.mark.parametrize("groups", [4, 1], ids=["of each channel", "of all"])
@@ -303,9 +303,9 @@ def of_pipeline(answer: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 def test_text_and_times_of_words_are_the_pipelines(
     samples: int, session: CtcSession, theirs: Any
 ) -> None:
-    sound = voice(samples, RATE, samples)
-    wanted = theirs(sound.copy(), return_timestamps="word")
-    (found,) = session.transcribe(sound)
+    recording = voice(samples, RATE, samples)
+    wanted = theirs(recording.copy(), return_timestamps="word")
+    (found,) = session.transcribe(recording)
     assert found.text == wanted["text"]
     assert as_pipeline(found) == of_pipeline(wanted)
     assert found.seconds == samples / RATE
@@ -315,16 +315,16 @@ def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
     session: CtcSession, theirs: Any
 ) -> None:
     """QEfficient cuts what is longer than its graph, and says nothing."""
-    sound = voice(50_000, RATE, 7)
+    recording = voice(50_000, RATE, 7)
     width = 16_000 // session.step
     overlap = (width // 6) * session.step / RATE
     wanted = theirs(
-        sound.copy(),
+        recording.copy(),
         return_timestamps="word",
         chunk_length_s=width * session.step / RATE,
         stride_length_s=overlap,
     )
-    (found,) = session.transcribe(sound)
+    (found,) = session.transcribe(recording)
     assert found.text == wanted["text"]
     assert as_pipeline(found) == of_pipeline(wanted)
     assert found.words[-1].end > 45_000 / RATE
@@ -339,16 +339,16 @@ def test_cards_label_frames_as_hugging_face_does(
     emulated(folder)
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
     assert isinstance(on_cards, CtcSession)
-    sounds = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
-    for sound, found in zip(sounds, on_cards.transcribe(sounds), strict=True):
-        wanted = theirs(sound.copy(), return_timestamps="word")
+    recordings = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
+    for recording, found in zip(recordings, on_cards.transcribe(recordings), strict=True):
+        wanted = theirs(recording.copy(), return_timestamps="word")
         assert (found.text, as_pipeline(found)) == (wanted["text"], of_pipeline(wanted))
 
 
 def test_several_of_different_lengths_are_each_as_alone(session: CtcSession) -> None:
-    sounds = [voice(length, RATE, length) for length in (3000, 20_000, 1200)]
-    together = session.transcribe(sounds)
-    assert together == [session.transcribe(one)[0] for one in sounds]
+    recordings = [voice(length, RATE, length) for length in (3000, 20_000, 1200)]
+    together = session.transcribe(recordings)
+    assert together == [session.transcribe(one)[0] for one in recordings]
 
 
 def test_silence_and_a_click_are_text_without_words(session: CtcSession) -> None:
@@ -380,8 +380,8 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     (tmp_path / "damaged.wav").write_bytes(path.read_bytes()[:50])
     assert main(["run", str(package.path), str(path), str(tmp_path / "damaged.wav")]) == 1
-    said = capsys.readouterr()
-    assert (said.out, "damaged.wav" in said.err) == ("", True)
+    printed_text = capsys.readouterr()
+    assert (printed_text.out, "damaged.wav" in printed_text.err) == ("", True)
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
     assert "expected audio: RECORDING. Leave" in capsys.readouterr().err
     for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
@@ -431,20 +431,22 @@ def test_lengths_without_a_frame_are_refused_before_anything_is_built(checkpoint
 def test_qefficients_class_answers_with_texts(
     model: qeff_zoo.QEFFAutoModelForCTC, session: CtcSession, tmp_path: Path
 ) -> None:
-    sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
-    wanted = [found.text for found in session.transcribe(sounds)]
-    assert model.generate(None, sounds) == wanted
-    assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
-    assert model.generate(None, torch.from_numpy(sounds[1])[None]) == wanted[1:]  # by torchaudio
-    assert model.generate(None, [sounds[0][None], sounds[1]]) == wanted
-    assert model.generate(None, sounds[1].tolist()) == wanted[1:]
-    soundfile.write(tmp_path / "a.wav", sounds[0], RATE, subtype="FLOAT")
+    recordings = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
+    wanted = [found.text for found in session.transcribe(recordings)]
+    assert model.generate(None, recordings) == wanted
+    assert model.generate(None, torch.from_numpy(recordings[1])) == wanted[1:]
+    assert (
+        model.generate(None, torch.from_numpy(recordings[1])[None]) == wanted[1:]
+    )  # by torchaudio
+    assert model.generate(None, [recordings[0][None], recordings[1]]) == wanted
+    assert model.generate(None, recordings[1].tolist()) == wanted[1:]
+    soundfile.write(tmp_path / "a.wav", recordings[0], RATE, subtype="FLOAT")
     path = tmp_path / "a.wav"
     assert model.generate(None, str(path)) == model.generate(None, [path.read_bytes()])
-    assert model.generate(None, [path, sounds[1]]) == wanted
+    assert model.generate(None, [path, recordings[1]]) == wanted
     assert model.generate(None, []) == []
     with pytest.raises(GenerationError, match=r"The inputs are \['input_values'\]; expected samp"):
-        model.generate(None, {"input_values": sounds[0][None]})  # type: ignore[arg-type]
+        model.generate(None, {"input_values": recordings[0][None]})  # type: ignore[arg-type]
 
 
 def test_the_guides_snippet_runs_with_one_changed_line(
@@ -459,10 +461,10 @@ def test_the_guides_snippet_runs_with_one_changed_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store"))
     monkeypatch.setattr(pipeline, "build", partial(pipeline.build, validate=False))
-    said: list[Any] = []
+    lines: list[Any] = []
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
-        exec(code, {"samples": voice(16_000, RATE, 1), "print": said.append})
-    ((text,),) = said
+        exec(code, {"samples": voice(16_000, RATE, 1), "print": lines.append})
+    ((text,),) = lines
     assert isinstance(text, str)
 
 
@@ -507,17 +509,19 @@ def test_text_and_times_of_pieces_are_of_the_models_labels(
     plain_class(folder)
     extract = getattr(transformers, f"{name}FeatureExtractor")(feature_size=16)
     extract.save_pretrained(folder)
-    theirs = getattr(transformers, f"{name}ForCTC").from_pretrained(folder).eval()
-    session = CtcSession(folder, _Direct(theirs))
-    sound = voice(31_000, RATE, 1)
-    heard = extract(sound, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
-    (bias,) = (value for of, value in theirs.ctc_head.named_parameters() if "bias" in of)
+    reference = getattr(transformers, f"{name}ForCTC").from_pretrained(folder).eval()
+    session = CtcSession(folder, _Direct(reference))
+    recording = voice(31_000, RATE, 1)
+    audio = extract(recording, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
+    (bias,) = (value for of, value in reference.ctc_head.named_parameters() if "bias" in of)
     with torch.no_grad():
-        bias -= theirs(**heard).logits.mean((0, 1))  # else one label is the likeliest of all frames
-        labels = theirs(**heard).logits[0].argmax(-1).tolist()
+        bias -= reference(**audio).logits.mean(
+            (0, 1)
+        )  # else one label is the likeliest of all frames
+        labels = reference(**audio).logits[0].argmax(-1).tolist()
     begun = [at for at, one in enumerate(labels) if [one] != labels[at - 1 : at]]
     kept = [labels[at] for at in begun if labels[at] != blank]
-    (found,) = session.transcribe(sound)
+    (found,) = session.transcribe(recording)
     assert found.text == tokenizer.decode(kept).strip()
     words = [at for at in begun if labels[at] != blank and labels[at] % 2]
     assert [word.start for word in found.words if word.text[0] == "w"] == pytest.approx(

@@ -76,14 +76,14 @@ def processor_of(name: str, folder: Path, **settings: Any) -> Any:
 
 
 def session_of(folder: Path, store: Path) -> Any:
-    asked = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(200,))
-    found = pipeline.build(str(folder), asked, validate=False, store=Store(store))
+    requested = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(200,))
+    found = pipeline.build(str(folder), requested, validate=False, store=Store(store))
     return qeff_zoo.load(found.package, threads=1)
 
 
-def answers(model: Any, processor: Any, sound: Array, **asked: Any) -> tuple[list[Any], str]:
+def answers(model: Any, processor: Any, recording: Array, **asked: Any) -> tuple[list[Any], str]:
     """Answer by transformers' processor, model and `generate`: tokens of each piece, and the text of all."""
-    given = processor(sound, sampling_rate=RATE, **asked)
+    given = processor(recording, sampling_rate=RATE, **asked)
     index = given.pop("audio_chunk_index")
     begun = given["decoder_input_ids"].shape[1]
     with torch.no_grad():
@@ -108,11 +108,11 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     processor = checkpoint(folder, **limits)
     session = session_of(folder, tmp_path / "store")
     model = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder)
-    sounds = [voice(length, RATE, length) for length in (9000, 60_000, 25_599)]
+    recordings = [voice(length, RATE, length) for length in (9000, 60_000, 25_599)]
     for language in ("de", "ja"):
-        found = session.transcribe(sounds, language=language, generation_len=12)
-        for sound, one in zip(sounds, found, strict=True):
-            tokens, text = answers(model, processor, sound, language=language)
+        found = session.transcribe(recordings, language=language, generation_len=12)
+        for recording, one in zip(recordings, found, strict=True):
+            tokens, text = answers(model, processor, recording, language=language)
             assert [list(part.tokens) for part in one.segments] == tokens
             assert one.text == text
             assert one.segments[-1].end == pytest.approx(one.seconds)
@@ -122,9 +122,9 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     with pytest.raises(
         GenerationError, match=r"requires the spoken language; expected one of ar, de"
     ):
-        session.transcribe(sounds[0])
+        session.transcribe(recordings[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):
-        session.transcribe(sounds[0], language="sv")
+        session.transcribe(recordings[0], language="sv")
 
 
 def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_noise_is_that_of_pytorch() -> None:
 def test_features_of_cohere_transcribe_are_those_of_transformers(samples: int) -> None:
     """To 3e-4: transformers' own float32 is up to 2e-4 from float64, and ours 1e-4."""
     extractor = transformers.CohereAsrFeatureExtractor()
-    ours, sound = features.find(json.loads(extractor.to_json_string())), voice(samples, RATE, 1)
-    theirs = extractor(sound, sampling_rate=RATE, return_tensors="np")
-    found = [ours.compute(part) for part in ours.cut(sound)]
-    assert [len(one) for one in found] == theirs["attention_mask"].sum(1).tolist()
-    for one, right in zip(found, theirs["input_features"], strict=True):
+    ours, recording = features.find(json.loads(extractor.to_json_string())), voice(samples, RATE, 1)
+    reference = extractor(recording, sampling_rate=RATE, return_tensors="np")
+    found = [ours.compute(part) for part in ours.cut(recording)]
+    assert [len(one) for one in found] == reference["attention_mask"].sum(1).tolist()
+    for one, right in zip(found, reference["input_features"], strict=True):
         np.testing.assert_allclose(one, right[: len(one)], atol=3e-4, rtol=0)
 
 

@@ -139,13 +139,13 @@ def theirs(checkpoint: Path) -> Any:
     ).eval()
 
 
-def heard(checkpoint: Path, sound: Array) -> torch.Tensor:
+def heard(checkpoint: Path, recording: Array) -> torch.Tensor:
     extract = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
     made = extract(
-        sound,
+        recording,
         sampling_rate=RATE,
         truncation=False,
-        padding="max_length" if len(sound) <= RATE else "longest",
+        padding="max_length" if len(recording) <= RATE else "longest",
         return_tensors="pt",
     )
     features: torch.Tensor = made["input_features"]
@@ -204,14 +204,14 @@ def test_text_and_times_are_those_of_generate(
 ) -> None:
     """QEfficient begins without a language and a task, and suppresses nothing."""
     length, ours, given = ASKED[asked]
-    sound = voice(length, RATE, length)
+    recording = voice(length, RATE, length)
     if asked == "prompted":
         given = {**given, "prompt_ids": torch.tensor([PREVIOUS, 5, 6, 9])}
     with torch.no_grad():
         wanted = copy.deepcopy(theirs).generate(
-            heard(checkpoint, sound), return_segments=True, do_sample=False, **given
+            heard(checkpoint, recording), return_segments=True, do_sample=False, **given
         )
-    (found,) = session.transcribe(sound, **ours)
+    (found,) = session.transcribe(recording, **ours)
     assert_same(found, wanted)
     assert len(found.segments) > (3 if length == LONG else 0)
 
@@ -259,35 +259,35 @@ def test_cards_write_what_generate_does(
     package = adopt(carded, carded / "qpc", Store(tmp_path))
     on_cards = open_session(package)
     assert isinstance(on_cards, SpeechSeq2SeqSession)
-    sounds = [voice(length, RATE, length) for length in (SHORT, LONG, 30_000)]
-    for asked in ({}, {"language": "de"}, {"timestamps": True}, {"word_timestamps": True}):
-        choices = {**asked, "generation_len": 12}
-        found, wanted = (one.transcribe(sounds, **choices) for one in (on_cards, session))
-        for ours, theirs in zip(found, wanted, strict=True):
+    recordings = [voice(length, RATE, length) for length in (SHORT, LONG, 30_000)]
+    for requested in ({}, {"language": "de"}, {"timestamps": True}, {"word_timestamps": True}):
+        choices = {**requested, "generation_len": 12}
+        found, wanted = (one.transcribe(recordings, **choices) for one in (on_cards, session))
+        for ours, reference in zip(found, wanted, strict=True):
             assert (ours.text, ours.words, ours.language) == (
-                theirs.text,
-                theirs.words,
-                theirs.language,
+                reference.text,
+                reference.words,
+                reference.language,
             )
-            tokens = ([part.tokens for part in one.segments] for one in (ours, theirs))
+            tokens = ([part.tokens for part in one.segments] for one in (ours, reference))
             assert [*next(tokens)] == [*next(tokens)]
-    ends = [[part.end for part in one.stream(sounds[1])] for one in (on_cards, session)]
+    ends = [[part.end for part in one.stream(recordings[1])] for one in (on_cards, session)]
     assert ends[0] == ends[1]
     model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
     monkeypatch.setattr(type(model), "_opened", lambda *_: on_cards)
-    (wanted,) = session.transcribe(sounds[0], generation_len=12)
-    given = {"input_features": heard(checkpoint, sounds[0])}
+    (wanted,) = session.transcribe(recordings[0], generation_len=12)
+    given = {"input_features": heard(checkpoint, recordings[0])}
     assert model.generate(given, generation_len=12).generated_texts == [wanted.text]
     path = tmp_path / "speech.wav"
-    soundfile.write(path, sounds[0], RATE, subtype="FLOAT")
+    soundfile.write(path, recordings[0], RATE, subtype="FLOAT")
     (wanted,) = on_cards.transcribe(path, **TEMPERATURE_FALLBACK, seed=0)
     with (
         closing(SpeechQueue(on_cards, max_waiting=4)) as queue,
         running(queue) as served,
         connect(served) as client,
     ):
-        told = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
-        assert client.audio.transcriptions.create(**told).text == wanted.text
+        settings = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
+        assert client.audio.transcriptions.create(**settings).text == wanted.text
     assert main(["serve-args", str(package.path)]) == 1
     assert "all that vllm-qaic runs of such models" in capsys.readouterr().err
 
@@ -303,21 +303,21 @@ def test_times_of_tokens_are_those_of_generate(
     checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[float] = []
+    reported: list[float] = []
     end = Recording.end
 
     def note(self: Any, window: Any, times: Any = ()) -> Any:
         offset = self._at * self._step
         found = end(self, window, times)
         taken = sum(len(one.tokens) for one in found)  # what was begun and not ended is not
-        told.extend([offset + one for one in (*times, *times[-1:])][:taken])
+        reported.extend([offset + one for one in (*times, *times[-1:])][:taken])
         return found
 
     monkeypatch.setattr(Recording, "end", note)
-    sound = voice(length, RATE, length)
-    (found,) = session.transcribe(sound, language="en", generation_len=12, word_timestamps=True)
+    recording = voice(length, RATE, length)
+    (found,) = session.transcribe(recording, language="en", generation_len=12, word_timestamps=True)
     made = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)(
-        sound,
+        recording,
         sampling_rate=RATE,
         truncation=False,
         padding="max_length" if length <= RATE else "longest",
@@ -335,9 +335,9 @@ def test_times_of_tokens_are_those_of_generate(
         )
     spoken = answer["segments"][0][: len(found.segments)]
     wanted = [at for one in spoken for at in one["token_timestamps"].tolist()]
-    assert told == pytest.approx(wanted, abs=1e-3)
+    assert reported == pytest.approx(wanted, abs=1e-3)
     assert len({*wanted}) > len(wanted) / 4
-    (plain,) = session.transcribe(sound, language="en", generation_len=12, timestamps=True)
+    (plain,) = session.transcribe(recording, language="en", generation_len=12, timestamps=True)
     assert (plain.words, plain.segments) == ((), found.segments)
     assert " ".join(one.text for one in found.words).replace(" ", "") == found.text.replace(" ", "")
     assert all(0 <= one.start <= one.end <= found.seconds for one in found.words)
@@ -425,7 +425,7 @@ def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
     judged: list[tuple[float, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sound, (ours, given) = voice(LONG, RATE, LONG), JUDGED[how]
+    recording, (ours, given) = voice(LONG, RATE, LONG), JUDGED[how]
     limits = {"logprob_threshold": -1.8, "no_speech_threshold": 0.004}
     tried: list[tuple[float, ...]] = []
     again = Recording.again
@@ -437,11 +437,11 @@ def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
 
     monkeypatch.setattr(Recording, "again", note)
     (found,) = session.transcribe(
-        sound, language="en", generation_len=12, temperature=TEMPERATURES, **limits, **ours
+        recording, language="en", generation_len=12, temperature=TEMPERATURES, **limits, **ours
     )
     with torch.no_grad():
         wanted = copy.deepcopy(theirs).generate(
-            heard(checkpoint, sound),
+            heard(checkpoint, recording),
             return_segments=True,
             return_timestamps=True,
             language="en",
@@ -459,11 +459,13 @@ def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
 
 
 def test_what_is_drawn_again_repeats_with_a_seed(session: SpeechSeq2SeqSession) -> None:
-    sound, choices = (
+    recording, choices = (
         voice(30_000, RATE, 1),
         {"language": "en", **TEMPERATURE_FALLBACK, "no_speech_threshold": None},
     )
-    one, same, other = (session.transcribe(sound, seed=seed, **choices)[0] for seed in (1, 1, 2))
+    one, same, other = (
+        session.transcribe(recording, seed=seed, **choices)[0] for seed in (1, 1, 2)
+    )
     assert one == same != other
     assert {part.temperature for part in one.segments} == {
         1.0
@@ -488,24 +490,24 @@ def sounds_for(of: Subject) -> list[torch.Tensor]:
     return [torch.randn(length, *whole.shape[2:], generator=random) for length in lengths]
 
 
-def expected_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
+def expected_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor) -> Array:
     """Ask Hugging Face about each sound by itself, without padding and without a mask."""
     found = []
     with torch.no_grad():
-        for sound, row in zip(sounds, tokens, strict=True):
-            given = {model.main_input_name: sound[None].to(model.dtype)}
+        for recording, row in zip(recordings, tokens, strict=True):
+            given = {model.main_input_name: recording[None].to(model.dtype)}
             logits = model(**given, decoder_input_ids=row[None]).logits
             found.append(logits[0].double().numpy())
     return np.stack(found)
 
 
-def steps_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
+def steps_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor) -> Array:
     """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
     states = tracing.probe(model)
     step, rows, found = tracing.Step(model, states), len(tokens), []
-    source = [torch.nn.utils.rnn.pad_sequence(sounds, batch_first=True, padding_value=9.0)]
+    source = [torch.nn.utils.rnn.pad_sequence(recordings, batch_first=True, padding_value=9.0)]
     if len(tracing._source(model)) > 1:
-        there = [torch.ones(len(one), dtype=torch.long) for one in sounds]
+        there = [torch.ones(len(one), dtype=torch.long) for one in recordings]
         source.append(torch.nn.utils.rnn.pad_sequence(there, batch_first=True))
     with torch.no_grad():
         names = [one.name for one in states if not one.written]
@@ -538,11 +540,11 @@ ENDS = [2, 4, 5, 6]
 @pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of = subject(name)
-    sounds = sounds_for(of)
+    recordings = sounds_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
-    wanted = expected_of(of.hf, sounds, tokens)
-    noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
-    got = steps_of(of.transformed, sounds, tokens)
+    wanted = expected_of(of.hf, recordings, tokens)
+    noise = np.abs(wanted - expected_of(of.hf64, recordings, tokens)).max()
+    got = steps_of(of.transformed, recordings, tokens)
     assert np.abs(got - wanted[:, ENDS]).max() <= parity.TOLERANCE["torch"] * noise
 
 
@@ -589,11 +591,11 @@ def test_dropped_fact_shows(fact: str) -> None:
     other = copy.deepcopy(of.hf)
     with torch.no_grad():
         change(other)
-    sounds = sounds_for(of)
+    recordings = sounds_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
-    wanted = expected_of(of.hf, sounds, tokens)
-    noise = np.abs(wanted - expected_of(of.hf64, sounds, tokens)).max()
-    moved = np.abs(expected_of(other, sounds, tokens) - wanted).max()
+    wanted = expected_of(of.hf, recordings, tokens)
+    noise = np.abs(wanted - expected_of(of.hf64, recordings, tokens)).max()
+    moved = np.abs(expected_of(other, recordings, tokens) - wanted).max()
     assert moved > parity.DROPPED * parity.TOLERANCE["torch"] * noise
 
 
@@ -605,17 +607,17 @@ def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSe
 
     QEfficient ends all rows where the first has ended.
     """
-    sounds = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
-    heard_of: list[tuple[int, str]] = []
+    recordings = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
+    audio_of: list[tuple[int, str]] = []
     together = session.transcribe(
-        sounds, timestamps=True, listen=lambda number, one: heard_of.append((number, one.text))
+        recordings, timestamps=True, listen=lambda number, one: audio_of.append((number, one.text))
     )
-    for number, (sound, one) in enumerate(zip(sounds, together, strict=True)):
-        (alone,) = session.transcribe(sound, timestamps=True)
+    for number, (recording, one) in enumerate(zip(recordings, together, strict=True)):
+        (alone,) = session.transcribe(recording, timestamps=True)
         assert (alone.text, alone.language, alone.seconds) == (one.text, one.language, one.seconds)
         assert [part.tokens for part in alone.segments] == [part.tokens for part in one.segments]
-        told = [text for which, text in heard_of if which == number]
-        assert told == [part.text for part in one.segments]
+        settings = [text for which, text in audio_of if which == number]
+        assert settings == [part.text for part in one.segments]
 
 
 def test_no_token_is_run_twice(
@@ -634,18 +636,18 @@ def test_no_token_is_run_twice(
 
 
 def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
-    sound = voice(50_000, RATE, 5)
-    (whole,) = session.transcribe(sound, language="en")
-    stream = session.stream(sound, language="en")
+    recording = voice(50_000, RATE, 5)
+    (whole,) = session.transcribe(recording, language="en")
+    stream = session.stream(recording, language="en")
     assert next(stream) == whole.segments[0]
     stream.close()
-    assert tuple(session.stream(sound, language="en")) == whole.segments  # it is free again
+    assert tuple(session.stream(recording, language="en")) == whole.segments  # it is free again
 
 
 def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
-    sound, choices = voice(9000, RATE, 1), TranscriptionOptions(language="en", temperature=1.0)
+    recording, choices = voice(9000, RATE, 1), TranscriptionOptions(language="en", temperature=1.0)
     one, same, other = (
-        session.transcribe(sound, choices=choices, seed=seed)[0] for seed in (1, 1, 2)
+        session.transcribe(recording, choices=choices, seed=seed)[0] for seed in (1, 1, 2)
     )
     assert one == same != other
     assert one.segments[0].temperature == 1.0
@@ -654,8 +656,8 @@ def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
 
 
 def test_silence_and_a_click_are_written_down_without_harm(session: SpeechSeq2SeqSession) -> None:
-    for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
-        (found,) = session.transcribe(sound, language="en")
+    for recording in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
+        (found,) = session.transcribe(recording, language="en")
         assert all(0 <= one.start <= one.end <= found.seconds for one in found.segments)
 
 
@@ -696,21 +698,21 @@ def test_a_model_of_one_language_takes_english_and_no_other(
 ) -> None:
     alone = replace(session.tokens, languages={}, tasks={}, forced=[NO_TIMES])
     monkeypatch.setattr(session, "tokens", alone)
-    sound = voice(SHORT, RATE, 0)
-    assert session.transcribe(sound, language="English")[0].language is None
+    recording = voice(SHORT, RATE, 0)
+    assert session.transcribe(recording, language="English")[0].language is None
     with pytest.raises(GenerationError, match="knows one language only"):
-        session.transcribe(sound, language="de")
+        session.transcribe(recording, language="de")
     with pytest.raises(GenerationError, match="only writes down"):
-        session.transcribe(sound, task="translate")
+        session.transcribe(recording, task="translate")
     assert alone.beginning(None, None, times=False) == (START, NO_TIMES)
     assert alone.beginning(None, None, times=True) == (START,)
 
 
 def test_older_packages_have_the_begin_tokens(checkpoint: Path, tmp_path: Path) -> None:
-    said = {**TOKENS, "forced_decoder_ids": [[1, None], [2, TRANSCRIBE], [3, NO_TIMES]]}
-    del said["prev_sot_token_id"]
+    settings = {**TOKENS, "forced_decoder_ids": [[1, None], [2, TRANSCRIBE], [3, NO_TIMES]]}
+    del settings["prev_sot_token_id"]
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     tokens = SpeechTokens.read(tmp_path)
     assert tokens.needs_language(None, None)
     assert tokens.beginning(GERMAN, None, times=True) == (START, GERMAN, TRANSCRIBE)
@@ -782,7 +784,7 @@ def test_bench_refuses_before_it_measures(
     (tmp_path / "damaged.wav").write_bytes(b"RIFF")
     with pytest.raises(GenerationError, match="Use plan_speech"):
         bench.plan(Package.open(session.folder))
-    for given, said in (
+    for given, output in (
         (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq"),
         (["--image", "a.png"], "--image does not apply"),
         (["--draft", "lookup"], "--draft does not apply"),
@@ -793,16 +795,16 @@ def test_bench_refuses_before_it_measures(
         (["--audio", str(tmp_path / "damaged.wav")], "damaged.wav"),
     ):
         assert main(["bench", str(session.folder), *given]) == 1
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bins", [80, 128])
 def test_features_are_those_of_transformers(bins: int) -> None:
     extract = transformers.WhisperFeatureExtractor(feature_size=bins)
     ours = features.find(json.loads(extract.to_json_string()))
-    sound = voice(500_123, RATE, bins)
-    wanted = extract._np_extract_fbank_features(sound[None], "cpu")[0]
-    assert np.abs(ours.compute(sound).T - wanted).max() < 2e-5  # its torch path is 4e-5 away
+    recording = voice(500_123, RATE, bins)
+    wanted = extract._np_extract_fbank_features(recording[None], "cpu")[0]
+    assert np.abs(ours.compute(recording).T - wanted).max() < 2e-5  # its torch path is 4e-5 away
 
 
 def test_languages_are_those_of_whisper() -> None:
@@ -821,22 +823,22 @@ def hears(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) ->
     recipe = find_recipe(model_type)
     (tiny,) = (one for one in recipe.tiny if one.name == variant)
     tiny_models.make(recipe, tiny, folder)
-    said = {"decoder_start_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "max_length": 20}
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    settings = {"decoder_start_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "max_length": 20}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     words = {f"w{number}": number for number in range(3, 257)} | {"<s>": 1, "</s>": 2}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     plain_class(folder)
     extract.save_pretrained(folder)
-    theirs = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(
+    reference = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(
         folder, attn_implementation="eager"
     ).eval()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(store))
-        asked = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=seq_lens)
-        package = pipeline.build(str(folder), asked, validate=False).package
-        return qeff_zoo.load(package, threads=1), theirs
+        requested = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=seq_lens)
+        package = pipeline.build(str(folder), requested, validate=False).package
+        return qeff_zoo.load(package, threads=1), reference
 
 
 @pytest.fixture(scope="module")
@@ -854,15 +856,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     """Two of different lengths run together; each has the text that it has alone."""
     extract = transformers.Speech2TextFeatureExtractor(feature_size=16, num_mel_bins=16)
-    session, theirs = hears(
+    session, reference = hears(
         tmp_path / "speech", "speech_to_text-unscaled", extract, tmp_path / "store", 100, 200
     )
-    sounds = [voice(length, RATE, length) for length in (31_999, 9000)]
+    recordings = [voice(length, RATE, length) for length in (31_999, 9000)]
     texts = []
-    for sound, one in zip(sounds, session.transcribe(sounds), strict=True):
-        heard = extract(sound, sampling_rate=RATE, return_tensors="pt")
+    for recording, one in zip(recordings, session.transcribe(recordings), strict=True):
+        audio = extract(recording, sampling_rate=RATE, return_tensors="pt")
         with torch.no_grad():
-            answer = theirs.generate(**heard, do_sample=False)[0, 1:]
+            answer = reference.generate(**audio, do_sample=False)[0, 1:]
         tokens = [token for part in one.segments for token in part.tokens]
         assert tokens == [token for token in answer.tolist() if token != 2]
         assert one.text.split() == [f"w{token}" for token in tokens]
@@ -877,12 +879,12 @@ def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
 
 def test_text_of_audio_of_any_length_equals_generate(whole: Any) -> None:
     """Three share two rows; each has the text that it has alone."""
-    session, theirs = whole
-    sounds = [voice(length, RATE, length) for length in (31_999, 5000, 17_123)]
-    found = session.transcribe(sounds)
-    for sound, one in zip(sounds, found, strict=True):
+    session, reference = whole
+    recordings = [voice(length, RATE, length) for length in (31_999, 5000, 17_123)]
+    found = session.transcribe(recordings)
+    for recording, one in zip(recordings, found, strict=True):
         with torch.no_grad():
-            answer = theirs.generate(torch.from_numpy(sound[None]), do_sample=False)[0, 1:]
+            answer = reference.generate(torch.from_numpy(recording[None]), do_sample=False)[0, 1:]
         tokens = [token for part in one.segments for token in part.tokens]
         assert tokens == [token for token in answer.tolist() if token != 2]
         assert one.text.split() == [f"w{token}" for token in tokens]
@@ -893,9 +895,9 @@ def test_text_of_audio_of_any_length_equals_generate(whole: Any) -> None:
 
 def test_audio_of_any_length_has_an_end(whole: Any) -> None:
     session, _ = whole
-    for sound in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
-        (found,) = session.transcribe(sound)
-        assert found.seconds == len(sound) / RATE
+    for recording in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
+        (found,) = session.transcribe(recording)
+        assert found.seconds == len(recording) / RATE
     stereo = np.stack([voice(9000, RATE, 1)] * 2, 1)
     assert session.transcribe(stereo)[0].text == session.transcribe(stereo[:, 0])[0].text
     with pytest.raises(GenerationError, match=r"40.0 seconds; expected at most 2.0"):
@@ -940,13 +942,13 @@ def test_the_command_and_the_server_take_audio_of_any_length(
 def test_qefficients_class_cuts_what_a_processor_padded(whole: Any) -> None:
     session, _ = whole
     model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
-    sounds = [voice(9000, RATE, 1), voice(4000, RATE, 2)]
+    recordings = [voice(9000, RATE, 1), voice(4000, RATE, 2)]
     extract = transformers.Wav2Vec2FeatureExtractor(do_normalize=False, return_attention_mask=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(model), "_opened", lambda *_: session)
-        given = extract(sounds, sampling_rate=RATE, padding=True, return_tensors="pt")
+        given = extract(recordings, sampling_rate=RATE, padding=True, return_tensors="pt")
         info = model.generate(given)
-    assert info.generated_texts == [one.text for one in session.transcribe(sounds)]
+    assert info.generated_texts == [one.text for one in session.transcribe(recordings)]
 
 
 def test_pieces_are_text_again(tmp_path: Path) -> None:
@@ -975,13 +977,13 @@ def model(
 def test_qefficients_class_takes_what_a_processor_returns(
     model: qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, checkpoint: Path, session: SpeechSeq2SeqSession
 ) -> None:
-    sound, choices = voice(SHORT, RATE, SHORT), TranscriptionOptions(language="en")
-    (wanted,) = session.transcribe(sound, choices=choices)
-    info = model.generate({"input_features": heard(checkpoint, sound)}, choices=choices)
+    recording, choices = voice(SHORT, RATE, SHORT), TranscriptionOptions(language="en")
+    (wanted,) = session.transcribe(recording, choices=choices)
+    info = model.generate({"input_features": heard(checkpoint, recording)}, choices=choices)
     assert info.generated_texts == [wanted.text]
     assert info.generated_ids == [[token for one in wanted.segments for token in one.tokens]]
     assert info.perf_metrics.total_time > info.perf_metrics.prefill_time > 0
-    few = model.generate([sound, sound], generation_len=3, choices=choices)
+    few = model.generate([recording, recording], generation_len=3, choices=choices)
     assert [len(ids) for ids in few.generated_ids] == [3, 3]
     with pytest.raises(GenerationError, match="expected input_features"):
         model.generate({"input_ids": np.zeros((1, 4))})
@@ -990,10 +992,10 @@ def test_qefficients_class_takes_what_a_processor_returns(
 def test_qefficients_class_compiles_for_windows_of_the_models_length(
     model: qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(model, "_compile", lambda *given: asked.append(given) or "")
+    requested: list[Any] = []
+    monkeypatch.setattr(model, "_compile", lambda *given: requested.append(given) or "")
     model.compile(batch_size=1, encoder_ctx_len=50, ctx_len=25, num_cores=16)
-    assert asked[0][2]["ctx_len"] == 25
+    assert requested[0][2]["ctx_len"] == 25
     with pytest.raises(PlanError, match="50 positions"):
         model.compile(encoder_ctx_len=1500)
 
@@ -1135,9 +1137,9 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes) -> None:
     given, message = BAD[what]
-    asked = {"model": MODEL, "file": ("speech.wav", wave), **given}
+    requested = {"model": MODEL, "file": ("speech.wav", wave), **given}
     with pytest.raises(openai.APIStatusError, match=message) as caught:
-        client.audio.transcriptions.create(**asked)
+        client.audio.transcriptions.create(**requested)
     assert caught.value.status_code in (400, 404)
     if "language" in given:
         assert caught.value.param == "language"
@@ -1146,16 +1148,18 @@ def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes
 def test_an_error_of_a_form_has_one_advice(client: openai.OpenAI, wave: bytes) -> None:
     """What to do next is one thing, and sentences end once."""
 
-    def told(**form: Any) -> str:
+    def settings(**form: Any) -> str:
         url = f"{client.base_url}audio/transcriptions"
         answer = requests.post(url, timeout=60, **form)
         assert answer.status_code == 400
         return str(answer.json()["error"]["message"])
 
     file = {"file": ("a.wav", wave)}
-    assert told(data={"model": MODEL}).endswith("as multipart/form-data. Add it.")
-    assert told(files=file).endswith("the name of this server's. Add it.")
-    two = told(files=[("file", ("a.wav", wave)), ("file", ("b.wav", wave))], data={"model": MODEL})
+    assert settings(data={"model": MODEL}).endswith("as multipart/form-data. Add it.")
+    assert settings(files=file).endswith("the name of this server's. Add it.")
+    two = settings(
+        files=[("file", ("a.wav", wave)), ("file", ("b.wav", wave))], data={"model": MODEL}
+    )
     assert two == "Too many files. Maximum number of files is 1. Correct the request."
 
 
@@ -1208,8 +1212,8 @@ def test_lengths_of_what_reads_windows_are_refused(checkpoint: Path) -> None:
 
 
 def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:
-    asked = Request(num_speculative_tokens=(3,), comp_ctx_lengths_decode=(16, 32))
+    requested = Request(num_speculative_tokens=(3,), comp_ctx_lengths_decode=(16, 32))
     with pytest.raises(
         PlanError, match=r"(?s)--comp-ctx-lengths-decode is.*--num-speculative-tokens is"
     ):
-        pipeline.make_plan(str(checkpoint), asked)
+        pipeline.make_plan(str(checkpoint), requested)

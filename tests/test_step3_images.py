@@ -53,8 +53,8 @@ class Theirs(Step3p7ImageProcessor):  # type: ignore[misc]
 def test_parts_are_those_of_transformers(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     image = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-    told = (True, 1 / 255, True, MEAN, STD, None, SimpleNamespace(height=56), 28, None, "pt")
-    right = Theirs()._preprocess([image], *told)
+    settings = (True, 1 / 255, True, MEAN, STD, None, SimpleNamespace(height=56), 28, None, "pt")
+    right = Theirs()._preprocess([image], *settings)
     made = image_processor({"image_processor_type": "Step3p7ImageProcessor", **SMALL})([pixels])
     for name in made.keys() - {"grids"}:
         np.testing.assert_array_equal(made[name], np.asarray(right[name]), err_msg=name)
@@ -66,5 +66,7 @@ def test_parts_are_those_of_transformers(size: tuple[int, int]) -> None:
     config = {"vision_config": {"patch_size": 7}}
     layout = Step3p7().prompt_layout
     grid = layout.grid(1 + count, made, config)
-    picture = Encoded(digest=b"", features={"image_embeds": np.zeros((4 + count, 1))}, grid=grid)
-    assert mentioned(layout, picture) == written
+    given_image = Encoded(
+        digest=b"", features={"image_embeds": np.zeros((4 + count, 1))}, grid=grid
+    )
+    assert mentioned(layout, given_image) == written

@@ -646,14 +646,17 @@ def test_copies_overwrite_nothing_else(store: Store, tmp_path: Path, there: str)
 
 def test_what_a_killed_copy_left_is_removed(store: Store, tmp_path: Path) -> None:
     package, target = build(store), tmp_path / "out[1].d"
-    ours, theirs = tmp_path / f".{target.name}-{'0' * 16}", tmp_path / f".{target.name}-mine.owner"
+    ours, reference = (
+        tmp_path / f".{target.name}-{'0' * 16}",
+        tmp_path / f".{target.name}-mine.owner",
+    )
     ours.mkdir()
     dead = {**vars(Owner.current()), "pid": 2**22 + 1, "started": "1"}
     staging.owner_note(ours).write_text(json.dumps(dead))
-    theirs.write_text("")
-    os.utime(theirs, (0, 0))
+    reference.write_text("")
+    os.utime(reference, (0, 0))
     copy_out(package, target)
-    assert names(tmp_path) == sorted([theirs.name, target.name, "store"])
+    assert names(tmp_path) == sorted([reference.name, target.name, "store"])
 
 
 def test_a_copy_onto_itself_is_itself(store: Store) -> None:
@@ -683,8 +686,8 @@ def test_what_was_downloaded_is_kept_for_the_next(store: Store) -> None:
 
 
 def test_what_another_downloads_is_waited_for_and_taken_over(store: Store) -> None:
-    theirs = ExitStack()
-    theirs.enter_context(store.partials.claim(DIGEST)).write_bytes(b"theirs")
+    reference = ExitStack()
+    reference.enter_context(store.partials.claim(DIGEST)).write_bytes(b"theirs")
     waits: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -693,7 +696,7 @@ def test_what_another_downloads_is_waited_for_and_taken_over(store: Store) -> No
         assert store.gc() == []
         assert states(store) == {"partial": "live"}
         if len(waits) == 3:
-            theirs.close()
+            reference.close()
 
     with store.partials.claim(DIGEST, pause) as path:
         assert path.read_bytes() == b"theirs"

@@ -562,8 +562,8 @@ def stored_as(package: Package) -> dict[str, str]:
 def test_patterns_choose_the_format_of_matrices(models: Models, home: Path, tmp_path: Path) -> None:
     models.trace(models.llama, home)
     source = quantize(models.llama, tmp_path / "c", "awq")
-    asked = ("*.1.*.down_proj=int8", "*.down_proj=int4", "*.2.self_attn.*=fp32", "lm_head=int8")
-    package = build(source, format=asked)
+    requested = ("*.1.*.down_proj=int8", "*.down_proj=int4", "*.2.self_attn.*=fp32", "lm_head=int8")
+    package = build(source, format=requested)
     downs = {f"model.layers.{n}.mlp.down_proj.weight": "int4" for n in (0, 2, 3)}
     downs |= {"model.layers.1.mlp.down_proj.weight": "int8", "lm_head.weight": "int8"}
     assert stored_as(package) == downs
@@ -603,8 +603,8 @@ def test_what_is_no_pattern_and_format_is_refused(models: Models, home: Path, as
 def test_rows_and_blocks_lie_in_one_package(models: Models, home: Path) -> None:
     """Each matrix has its left sides rounded as it is itself, which a comparison with Hugging Face shows."""
     models.trace(models.llama, home)
-    asked = ("*.down_proj=int8", "lm_head=fp32")
-    package = build(models.llama, weights="w8a8", format=asked, block_size=32)
+    requested = ("*.down_proj=int8", "lm_head=fp32")
+    package = build(models.llama, weights="w8a8", format=requested, block_size=32)
     found = {one.name: one.format for one in numerics(package).matrices}
     assert "lm_head.weight" not in found
     for name, format in found.items():
@@ -666,9 +666,9 @@ def test_an_unknown_method_is_refused_before_weights_are_needed(
 ) -> None:
     source = models.copy(models.llama, tmp_path / "c")
     (source / "model.safetensors").write_bytes(b"none")
-    for method, said in (("quip", "Use the unquantized"), ("nobodys", "Use another checkpoint")):
+    for method, output in (("quip", "Use the unquantized"), ("nobodys", "Use another checkpoint")):
         edit_json(source / "config.json", quantization_config={"quant_method": method})
-        with pytest.raises(PlanError, match=f"quantized with '{method}'.*{said}"):
+        with pytest.raises(PlanError, match=f"quantized with '{method}'.*{output}"):
             build(source)
 
 
@@ -698,11 +698,11 @@ def test_plan_and_inspect_print_storage_of_matrices(
 
     package = build(source, format=("*.up_proj=int8",))
     assert main(["inspect", str(package.path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "weights stored (the checkpoint: awq)" in said
-    assert "int4 in blocks of 32, zero points as it is 20 int8 and float32" in said
-    assert "int8 in blocks of 64 rounded 4 int8 and float32" in said
-    assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in said
+    printed_text = " ".join(capsys.readouterr().out.split())
+    assert "weights stored (the checkpoint: awq)" in printed_text
+    assert "int4 in blocks of 32, zero points as it is 20 int8 and float32" in printed_text
+    assert "int8 in blocks of 64 rounded 4 int8 and float32" in printed_text
+    assert "weights: 20 as the checkpoint stores them; 4 rounded to int8" in printed_text
 
 
 def test_a_choice_of_activations_is_refused(
@@ -721,8 +721,8 @@ def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits
     format, kept = Storage(FLOAT32, checkpoint.encoded).of(tensor, tensor, takes)
     assert (format.bits, kept) == (bits or 8, bits > 0)
     assert format.offsets == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
-    said = (Path(__file__).parent.parent / "docs" / "gguf.md").read_text(encoding="utf-8")
-    assert name.partition("_")[0] in said.partition("## Storage in the package")[2]
+    message = (Path(__file__).parent.parent / "docs" / "gguf.md").read_text(encoding="utf-8")
+    assert name.partition("_")[0] in message.partition("## Storage in the package")[2]
 
 
 # --- what is said of it ---------------------------------------------------------------------------
@@ -782,9 +782,9 @@ def test_the_guides_list_the_formats_of_packages(
     guides = (
         (docs / f"{name}.md").read_text(encoding="utf-8") for name in ("quantization", "gguf")
     )
-    said = {line for text in guides for line in text.splitlines() if line.startswith("| `")}
-    assert sorted(rows - said) == []
-    assert sorted(row for row in said - rows if row.startswith("| `gguf`")) == []
+    message = {line for text in guides for line in text.splitlines() if line.startswith("| `")}
+    assert sorted(rows - message) == []
+    assert sorted(row for row in message - rows if row.startswith("| `gguf`")) == []
     assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8", "mxfp8"}
 
 

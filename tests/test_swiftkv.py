@@ -60,16 +60,16 @@ def test_slots_agree_with_hugging_face() -> None:
 
 def test_later_layers_compute_only_tokens_whose_logits_are_needed() -> None:
     model = parity.subject(BASE).transformed
-    seen: list[int] = []
+    recorded: list[int] = []
     for layer in model.model.layers:
-        layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+        layer.mlp.register_forward_pre_hook(lambda _, args: recorded.append(args[0].shape[1]))
     states = parity.subject(BASE).states
     sizes = {"batch_size": 2, "ctx_len": 20}
     past = [torch.zeros([sizes.get(size, size) for size in one.axes]) for one in states]
     decoder_tracing.Step(model, states)(
         torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9), past
     )
-    assert seen == [9, 9, 9, 1, 1, 1, 1]
+    assert recorded == [9, 9, 9, 1, 1, 1, 1]
     for layer in model.model.layers:
         layer.mlp._forward_pre_hooks.clear()
 

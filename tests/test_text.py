@@ -197,7 +197,7 @@ _BROKEN: dict[str, tuple[Any, str]] = {
 def test_a_template_that_transformers_does_not_render_is_named_before_the_trace(
     case: str, tmp_path: Path
 ) -> None:
-    template, said = _BROKEN[case]
+    template, output = _BROKEN[case]
     form = published.qwen2()
     assert form.settings
     form.settings["chat_template"] = template
@@ -206,7 +206,7 @@ def test_a_template_that_transformers_does_not_render_is_named_before_the_trace(
     with pytest.raises((jinja2.TemplateError, TypeError, ValueError)):
         tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
     checkpoint = open_checkpoint(str(folder), need_weights=False)
-    with pytest.warns(UserWarning, match=f"chat template of 'source' renders no chat: .*{said}"):
+    with pytest.warns(UserWarning, match=f"chat template of 'source' renders no chat: .*{output}"):
         companions.package(checkpoint, tmp_path, _TASK)
     assert _asked(folder)["chats"] == []  # no check that nothing can fail
 
@@ -288,8 +288,8 @@ def test_special_tokens_are_read_as_text_by_a_setting(tmp_path: Path) -> None:
 
 
 def _asked(folder: Path) -> dict[str, Any]:
-    asked = {"model_id": None, "parts": False, "writes": True}
-    answer = reference_text.answer({"checkpoint": str(folder), "text": asked})
+    requested = {"model_id": None, "parts": False, "writes": True}
+    answer = reference_text.answer({"checkpoint": str(folder), "text": requested})
     assert answer
     return answer
 

@@ -168,11 +168,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = find_recipe("m2m_100")
     folder = tmp_path_factory.mktemp("texts") / "translator"
     tiny_models.make(recipe, recipe.tiny[0], folder)
-    said = {
+    settings = {
         "decoder_start_token_id": EOS, "eos_token_id": EOS, "bos_token_id": BOS, "pad_token_id": PAD,
         "forced_bos_token_id": ENGLISH, "max_length": 20,
     }  # fmt: skip
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     words = {f"w{number}": number for number in range(3, ENGLISH)}
     special = {"<s>": BOS, "<pad>": PAD, "</s>": EOS, "eng_Latn": ENGLISH, "fra_Latn": FRENCH}
     vocabulary = {**special, **words}
@@ -232,13 +232,13 @@ def test_tokens_are_those_of_generate(
     asked: str, session: Text2TextSession, theirs: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Four texts share two rows, so that some join while others go on."""
-    said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    settings = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
     other = copy.deepcopy(theirs)
-    other.generation_config = transformers.GenerationConfig(**said)
+    other.generation_config = transformers.GenerationConfig(**settings)
     found = session.generate(TEXTS)
     for text, one in zip(TEXTS, found, strict=True):
         assert one.token_ids == generated(other, session.encode(text)), text
@@ -266,10 +266,10 @@ def test_cards_write_what_generate_does(
 
 
 def test_languages_are_given_by_code_or_name(session: Text2TextSession, theirs: Any) -> None:
-    told = session.generate(TEXTS[:1], language="fra", source_language="fra_Latn")[0]
+    settings = session.generate(TEXTS[:1], language="fra", source_language="fra_Latn")[0]
     tokens = [FRENCH, 7, 9, 11, EOS]
-    assert told.token_ids == generated(theirs, tokens, forced_bos_token_id=FRENCH)
-    assert told.token_ids != session.generate(TEXTS[:1])[0].token_ids
+    assert settings.token_ids == generated(theirs, tokens, forced_bos_token_id=FRENCH)
+    assert settings.token_ids != session.generate(TEXTS[:1])[0].token_ids
     m2m = Languages.read({"__fr__": 5, "__de__": 6})
     assert m2m.write_to([9], "French") == ([9], 5)
     mbart = Languages.read({"fr_XX": 5, "en_XX": 6})
@@ -335,14 +335,14 @@ def test_refusals(what: str, session: Text2TextSession) -> None:
 
 
 def test_rules_of_words_are_those_of_transformers(tmp_path: Path) -> None:
-    said = {
+    settings = {
         "decoder_start_token_id": 0, "eos_token_id": 2, "bad_words_ids": [[5], [6, 7], [2]], "suppress_tokens": [8],
         "begin_suppress_tokens": [9], "min_new_tokens": 3, "forced_eos_token_id": [2],
     }  # fmt: skip
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     rules, config = (
         LogitsProcessorSettings.read(tmp_path),
-        transformers.GenerationConfig(**said, max_length=9),
+        transformers.GenerationConfig(**settings, max_length=9),
     )
     logits = np.random.default_rng(0).standard_normal(12).astype(np.float32)
     model = object.__new__(transformers.BartForConditionalGeneration)
@@ -378,18 +378,20 @@ def test_the_server_completes(session: Text2TextSession) -> None:
     (wanted,) = session.generate(TEXTS[:1], language="fra_Latn")
     with Engine(session) as engine, running(engine) as url:
         client = connect(url)
-        asked: dict[str, Any] = {"model": MODEL, "max_tokens": 19, "temperature": 0}
+        requested: dict[str, Any] = {"model": MODEL, "max_tokens": 19, "temperature": 0}
         french = {"language": "fra_Latn"}
-        answer = client.completions.create(prompt=TEXTS[0], extra_body=french, **asked)
+        answer = client.completions.create(prompt=TEXTS[0], extra_body=french, **requested)
         assert answer.choices[0].text == wanted.text
         assert answer.usage is not None
         assert answer.usage.prompt_tokens == 5
-        deltas = client.completions.create(prompt=TEXTS[0], extra_body=french, stream=True, **asked)
+        deltas = client.completions.create(
+            prompt=TEXTS[0], extra_body=french, stream=True, **requested
+        )
         assert "".join(one.choices[0].text for one in deltas) == wanted.text
         with pytest.raises(openai.BadRequestError, match="expected one of eng_Latn"):
-            client.completions.create(prompt="w5", extra_body={"language": "xx"}, **asked)
+            client.completions.create(prompt="w5", extra_body={"language": "xx"}, **requested)
         with pytest.raises(openai.BadRequestError, match=f"expected at most {LONGEST}"):
-            client.completions.create(prompt="w5 " * LONGEST, **asked)
+            client.completions.create(prompt="w5 " * LONGEST, **requested)
         with pytest.raises(openai.BadRequestError, match="no chat template"):
             client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "w5"}]
@@ -407,11 +409,15 @@ def test_bench_measures_reading_and_writing(session: Text2TextSession) -> None:
 
 
 def test_choices_that_mean_nothing_here_are_refused(checkpoint: Path) -> None:
-    asked = Request(num_speculative_tokens=(3,), prefill_only=True, seq_lens=(2000,))
+    requested = Request(num_speculative_tokens=(3,), prefill_only=True, seq_lens=(2000,))
     with pytest.raises(PlanError) as caught:
-        pipeline.make_plan(str(checkpoint), asked)
-    for said in ("--seq-lens has 2000", "--num-speculative-tokens is for", "--prefill-only is for"):
-        assert said in str(caught.value)
+        pipeline.make_plan(str(checkpoint), requested)
+    for output in (
+        "--seq-lens has 2000",
+        "--num-speculative-tokens is for",
+        "--prefill-only is for",
+    ):
+        assert output in str(caught.value)
 
 
 @pytest.mark.full

@@ -50,19 +50,19 @@ def tokenizer(**special: str) -> transformers.PreTrainedTokenizerFast:
     )
 
 
-def processor(model_type: str, told: dict[str, Any]) -> Any:
+def processor(model_type: str, settings: dict[str, Any]) -> Any:
     """Make transformers' processor, as a checkpoint of the type has it."""
-    pictures: Any = transformers
+    images: Any = transformers
     if model_type == "fast_vlm":
-        seen = pictures.CLIPImageProcessorPil(**told)
+        recorded = images.CLIPImageProcessorPil(**settings)
         return transformers.LlavaProcessor(
-            seen, tokenizer(image_token="<image>"), patch_size=64,
+            recorded, tokenizer(image_token="<image>"), patch_size=64,
             vision_feature_select_strategy="full",
         )  # fmt: skip
     words = tokenizer(image_token="<image>", video_token="<video>")
     return transformers.PerceptionLMProcessor(
         transformers.PerceptionLMVideoProcessor(),
-        transformers.PerceptionLMImageProcessor(**told), words, patch_size=14,
+        transformers.PerceptionLMImageProcessor(**settings), words, patch_size=14,
     )  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def test_a_published_checkpoint_answers_as_generate(
     (tiny, *_) = recipe.tiny
     tiny_models.make(recipe, tiny, folder)
     named = "image_processor_type"
-    told = {key: value for key, value in tiny.image_processor.items() if key != named}
-    whole = processor(model_type, told)
+    settings = {key: value for key, value in tiny.image_processor.items() if key != named}
+    whole = processor(model_type, settings)
     (folder / "preprocessor_config.json").unlink()
     whole.save_pretrained(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (100, 130, 3), np.uint8)
@@ -88,8 +88,8 @@ def test_a_published_checkpoint_answers_as_generate(
     with torch.no_grad():
         right = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
     package, store = tmp_path / "package", Store(tmp_path / "store")
-    asked = Request(ctx_len=64)
-    pipeline.build(str(folder), asked, validate=False, output=package, store=store)
+    requested = Request(ctx_len=64)
+    pipeline.build(str(folder), requested, validate=False, output=package, store=store)
     command = ["run", str(package), "--image", str(tmp_path / "picture.png"), "--json"]
     assert main([*command, "--generation-len", "8", "--prompt", prompt]) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
@@ -118,10 +118,12 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token="w7", pad_token="w0", extra_special_tokens=special
     )
-    theirs: Any = transformers
-    seen = theirs.SiglipImageProcessorPil(size={"height": 64, "width": 64})
-    heard = theirs.Gemma3nAudioFeatureExtractor(feature_size=8)
-    whole = theirs.Gemma3nProcessor(heard, seen, fast, audio_seq_length=17, image_seq_length=4)
+    reference: Any = transformers
+    recorded = reference.SiglipImageProcessorPil(size={"height": 64, "width": 64})
+    audio = reference.Gemma3nAudioFeatureExtractor(feature_size=8)
+    whole = reference.Gemma3nProcessor(
+        audio, recorded, fast, audio_seq_length=17, image_seq_length=4
+    )
     whole.save_pretrained(folder)
     session.folder, session.tokenizer = folder, Tokenizer.find(folder)
     return session, whole, subject.hf
@@ -134,14 +136,16 @@ def test_gemma_3n_answers_as_transformers_processor_and_generate(
     """Of pictures and sounds beside one another, whose line breaks are read together."""
     session, process, model = gemma
     image = Image.fromarray(np.full((100, 130, 3), 77, np.uint8))
-    heard = [sound(number, 0.87) for number in range(2)]
-    told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    audio_input = [sound(number, 0.87) for number in range(2)]
+    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     for text, count in {"w3 <audio><image> w4 <audio> w5": 1, "w3 <audio><audio> w4": 0}.items():
         shown = {"images": [image]} if count else {}
-        given = process(text=text, audio=heard, **shown, return_tensors="pt")
+        given = process(text=text, audio=audio_input, **shown, return_tensors="pt")
         with torch.no_grad():
-            right = model.generate(**given, **told)
-        (found,) = session.generate(text, audio=heard, **shown, generation_len=6, ignore_eos=True)
+            right = model.generate(**given, **settings)
+        (found,) = session.generate(
+            text, audio=audio_input, **shown, generation_len=6, ignore_eos=True
+        )
         assert found.token_ids == right[0, given["input_ids"].shape[1] :].tolist(), text
 
 
@@ -151,9 +155,9 @@ def test_audio_features_of_gemma_3n_are_independent_of_other_inputs(
 ) -> None:
     """Those that transformers makes of it alone, what fills them up included; one that is too long has none."""
     session, process, model = gemma
-    sounds = [sound(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))]
-    made = [session.prepare_audio(one) for one in sounds]
-    for one, read in zip(sounds, session.look(made), strict=True):
+    recordings = [sound(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))]
+    made = [session.prepare_audio(one) for one in recordings]
+    for one, read in zip(recordings, session.look(made), strict=True):
         given = process(text="<audio>", audio=[one], return_tensors="pt")
         with torch.no_grad():
             right = model.model(**given).audio_hidden_states[0].numpy()
@@ -175,9 +179,9 @@ def test_features_of_gemma_3n_are_those_of_transformers(samples: int, more: dict
     """Bit for bit."""
     extractor = transformers.Gemma3nAudioFeatureExtractor(**more)
     given = sound(samples, samples / RATE)
-    theirs = extractor([given], sampling_rate=RATE, return_tensors="np")["input_features"]
+    reference = extractor([given], sampling_rate=RATE, return_tensors="np")["input_features"]
     ours = find(json.loads(extractor.to_json_string())).compute(given)
-    np.testing.assert_array_equal(ours, theirs[0])
+    np.testing.assert_array_equal(ours, reference[0])
 
 
 @pytest.mark.requiring("timm")
@@ -187,9 +191,11 @@ def test_features_of_gemma_3n_are_those_of_transformers(samples: int, more: dict
 def test_tiles_are_those_of_the_processor(size: tuple[int, int]) -> None:
     """Bit for bit as torchvision's."""
     pixels = np.random.default_rng(1).integers(0, 256, (*size, 3), np.uint8)
-    told = {"max_num_tiles": 16, "tile_size": 112}
-    right = transformers.PerceptionLMImageProcessor(**told)([pixels], return_tensors="np")
-    ours = image_processor({"image_processor_type": "PerceptionLMImageProcessor", **told})([pixels])
+    settings = {"max_num_tiles": 16, "tile_size": 112}
+    right = transformers.PerceptionLMImageProcessor(**settings)([pixels], return_tensors="np")
+    ours = image_processor({"image_processor_type": "PerceptionLMImageProcessor", **settings})(
+        [pixels]
+    )
     np.testing.assert_array_equal(ours["pixel_values"], right["pixel_values"])
 
 
@@ -208,8 +214,8 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
 
     torch.manual_seed(0)
     model = timm.create_model("test_vit", num_classes=1000).eval()
-    told = {"input_size": [3, 160, 160], "interpolation": "bicubic", "crop_pct": 0.9}
-    said = {
+    given_settings = {"input_size": [3, 160, 160], "interpolation": "bicubic", "crop_pct": 0.9}
+    content = {
         "mean": [0.5, 0.4, 0.3],
         "std": [0.2, 0.3, 0.4],
         "tag": "r160_in1k",
@@ -219,7 +225,7 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
     timm.models.save_for_hf(model, str(folder), safe_serialization=True)
     config = json.loads((folder / "config.json").read_text())
     assert not config.keys() & {"model_type", "architectures", "label_names"}
-    config["pretrained_cfg"] |= told | said
+    config["pretrained_cfg"] |= given_settings | content
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="num_classes in its model_args"):
         pipeline.build(str(folder))
@@ -227,7 +233,7 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
     (folder / "config.json").write_text(json.dumps(config))
     pixels = np.random.default_rng(0).integers(0, 256, (190, 230, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "picture.png")
-    settings = timm.data.resolve_data_config({}, pretrained_cfg=told | said)
+    settings = timm.data.resolve_data_config({}, pretrained_cfg=given_settings | content)
     with torch.no_grad():
         given = timm.data.create_transform(**settings)(Image.fromarray(pixels))
         right = model(given[None])[0].softmax(-1).numpy()
@@ -242,7 +248,7 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
 @pytest.mark.requiring("timm")
 @pytest.mark.parametrize("size", [(40, 50), (64, 64), (31, 97), (97, 31), (500, 401), (3, 2)])
 @pytest.mark.parametrize(
-    "told",
+    "settings",
     [
         {"crop_mode": "center", "crop_pct": 0.875, "interpolation": "bilinear"},
         {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bicubic"},
@@ -252,15 +258,15 @@ def test_a_checkpoint_of_timm_classifies_as_timm(
     ],
     ids=str,
 )
-def test_images_equal_those_of_timm(size: tuple[int, int], told: dict[str, Any]) -> None:
+def test_images_equal_those_of_timm(size: tuple[int, int], settings: dict[str, Any]) -> None:
     """Bit for bit."""
-    told = {
+    settings = {
         "input_size": [3, 64, 64],
         "mean": [0.485, 0.456, 0.406],
         "std": [0.2, 0.3, 0.4],
-        **told,
+        **settings,
     }
     pixels = np.random.default_rng(1).integers(0, 256, (*size, 3), np.uint8)
-    theirs = transformers.TimmWrapperImageProcessor(told)([Image.fromarray(pixels)])
-    ours = image_processor(settings_of_timm(told))([pixels])
-    np.testing.assert_array_equal(ours["pixel_values"], theirs["pixel_values"].numpy())
+    reference = transformers.TimmWrapperImageProcessor(settings)([Image.fromarray(pixels)])
+    ours = image_processor(settings_of_timm(settings))([pixels])
+    np.testing.assert_array_equal(ours["pixel_values"], reference["pixel_values"].numpy())

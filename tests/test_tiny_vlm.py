@@ -90,18 +90,18 @@ def held_out(vlm: ModuleType, seed: int = 1) -> list[tuple[Any, Image.Image]]:
 def share_right(session: ImageTextToTextSession, vlm: ModuleType) -> float:
     """Ask everything about every scene that was held out, many requests at a time."""
     chance = random.Random(0)
-    asked = [
-        (picture, question, answer)
-        for scene, picture in held_out(vlm)
+    requested = [
+        (image, question, answer)
+        for scene, image in held_out(vlm)
         for _, question, answer in vlm.questions([scene], chance)
     ]
     answers = session.generate(
-        [question for _, question, _ in asked],
-        images=[[picture] for picture, _, _ in asked],
+        [question for _, question, _ in requested],
+        images=[[image] for image, _, _ in requested],
         chat=True,
         generation_len=16,
     )
-    right = [one.text == told for one, (_, _, told) in zip(answers, asked, strict=True)]
+    right = [one.text == settings for one, (_, _, settings) in zip(answers, requested, strict=True)]
     return sum(right) / len(right)
 
 
@@ -138,9 +138,9 @@ def test_the_committed_checkpoint_is_small_and_as_accurate_as_in_its_card(vlm: M
     card = (CHECKPOINT / "README.md").read_text()
     for kind, share in right.items():
         assert share >= 0.95, kind
-        told = re.search(rf"^\| {kind} \|.*\| ([\d.]+)% \|$", card, re.MULTILINE)
-        assert told
-        assert 100 * share == pytest.approx(float(told[1]), abs=2.5), kind
+        settings = re.search(rf"^\| {kind} \|.*\| ([\d.]+)% \|$", card, re.MULTILINE)
+        assert settings
+        assert 100 * share == pytest.approx(float(settings[1]), abs=2.5), kind
 
 
 def test_the_package_was_compared_with_hugging_face(package: Package) -> None:
@@ -168,9 +168,9 @@ def test_answers_are_those_of_transformers_generate(
     """With transformers' own processor: none, one or two pictures, of any size."""
     model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(CHECKPOINT, backend="pil")
-    pictures = [picture for _, picture in held_out(vlm, 2)]
+    photos = [image for _, image in held_out(vlm, 2)]
     for question, count in (("What is this?", 1), ("Same colour?", 2), ("Where is it?", 0)):
-        shown = pictures[:count]
+        shown = photos[:count]
         content = [*[{"type": "image"}] * count, {"type": "text", "text": question}]
         text = processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True
@@ -186,27 +186,27 @@ def test_requests_with_different_images_run_together(
 ) -> None:
     """Seven requests in four rows: each is answered as when it is alone."""
     shown = held_out(vlm, 3)
-    asked: list[tuple[str, Sequence[Image.Image]]] = [
-        *[("What is this?", [picture]) for _, picture in shown[:4]],
+    requested: list[tuple[str, Sequence[Image.Image]]] = [
+        *[("What is this?", [image]) for _, image in shown[:4]],
         ("What is in the second picture?", [shown[4][1], shown[5][1]]),
         ("What is in the first picture?", [shown[4][1], shown[5][1]]),
         ("Who are you?", []),
     ]
     together = session.generate(
-        [question for question, _ in asked],
-        images=[pictures for _, pictures in asked],
+        [question for question, _ in requested],
+        images=[photos for _, photos in requested],
         chat=True,
         generation_len=12,
     )
     fresh: Any = qeff_zoo.load(session.folder, threads=1, prefix_cache_bytes=0)
     alone = [
-        fresh.generate(question, images=pictures, chat=True, generation_len=12)[0]
-        for question, pictures in asked
+        fresh.generate(question, images=photos, chat=True, generation_len=12)[0]
+        for question, photos in requested
     ]
     assert [one.token_ids for one in together] == [one.token_ids for one in alone]
-    told = [scene.answers["all"] for scene, _ in (*shown[:4], shown[5], shown[4])]
-    right = [one.text == answer for one, answer in zip(together, told, strict=False)]
-    assert sum(right) >= len(told) - 1
+    settings = [scene.answers["all"] for scene, _ in (*shown[:4], shown[5], shown[4])]
+    right = [one.text == answer for one, answer in zip(together, settings, strict=False)]
+    assert sum(right) >= len(settings) - 1
 
 
 def test_a_second_question_about_an_image_encodes_nothing(
@@ -214,23 +214,23 @@ def test_a_second_question_about_an_image_encodes_nothing(
 ) -> None:
     """And what is kept of a prompt is not used for another picture, although the text is the same."""
     session: Any = qeff_zoo.load(package, threads=1)
-    (scene, picture), (other_scene, other) = held_out(vlm, 4)[3:5]
+    (scene, image), (other_scene, other) = held_out(vlm, 4)[3:5]
     question = "What do you see in this picture, and of which colour is it? Describe the picture."
 
-    def ask(shown: Image.Image, text: str = question) -> tuple[Any, Any]:
+    def request(shown: Image.Image, text: str = question) -> tuple[Any, Any]:
         (answer,) = session.generate(text, images=[shown], chat=True, generation_len=12)
         return answer, session.metrics
 
-    first, metrics = ask(picture)
+    first, metrics = request(image)
     assert (metrics.images, metrics.encoded_images, metrics.reused_tokens) == (1, 1, 0)
     assert metrics.encoding_s > 0
-    again, metrics = ask(picture)
+    again, metrics = request(image)
     assert (metrics.images, metrics.encoded_images, metrics.encoding_s) == (1, 0, 0)
     assert metrics.reused_tokens > 0
     assert again.token_ids == first.token_ids
-    _, metrics = ask(picture, "Which colour?")
+    _, metrics = request(image, "Which colour?")
     assert metrics.encoded_images == 0
-    stranger, metrics = ask(other)
+    stranger, metrics = request(other)
     assert (metrics.encoded_images, metrics.reused_tokens) == (1, 0)
     fresh: Any = qeff_zoo.load(package, threads=1)
     (alone,) = fresh.generate(question, images=[other], chat=True, generation_len=12)
@@ -240,9 +240,9 @@ def test_a_second_question_about_an_image_encodes_nothing(
 
 
 def test_a_server_answers_about_content_parts(package: Package, vlm: ModuleType) -> None:
-    scene, picture = held_out(vlm, 5)[0]
+    scene, image = held_out(vlm, 5)[0]
     file = BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     parts = [
         {"type": "image_url", "image_url": {"url": url}},
@@ -287,8 +287,8 @@ def test_bench_counts_images(package: Package, capsys: pytest.CaptureFixture[str
     with pytest.raises(GenerationError, match=r"218 tokens, images of 36 and 4 new .* 256"):
         bench_case.measure(package, large, 1)
     assert bench.plan(package)[0].prompt_len + bench.plan(package)[0].generation_len + 36 <= 256
-    told = ["--prompt-len", "8", "--generation-len", "2", "--batch-size", "1", "--repeat", "1"]
-    assert cli.main(["bench", str(package.path), *told]) == 0
+    settings = ["--prompt-len", "8", "--generation-len", "2", "--batch-size", "1", "--repeat", "1"]
+    assert cli.main(["bench", str(package.path), *settings]) == 0
     assert "encode s" in capsys.readouterr().out
 
 
@@ -301,12 +301,12 @@ def test_committed_images_are_of_held_out_scenes(
 ) -> None:
     """Their names are the answers."""
     kept = {one.answers["all"] for one in vlm.scenes(held_out=True)}
-    told = [path.stem.replace("-", " ") for path in pictures()]
-    assert {*told} <= {one.replace(",", "") for one in kept}
+    settings = [path.stem.replace("-", " ") for path in pictures()]
+    assert {*settings} <= {one.replace(",", "") for one in kept}
     answers = session.generate(
-        ["What is this?"] * len(told), images=[[path] for path in pictures()], chat=True
+        ["What is this?"] * len(settings), images=[[path] for path in pictures()], chat=True
     )
-    assert [one.text.replace(",", "") for one in answers] == told
+    assert [one.text.replace(",", "") for one in answers] == settings
 
 
 def test_the_reference_follows_a_run_that_ends_inside_an_image() -> None:
@@ -320,9 +320,9 @@ def test_the_reference_follows_a_run_that_ends_inside_an_image() -> None:
         "positions": [[0, 5, count + 2]],
         "media": [1],
     }
-    pictures = {"media.0.0.pixel_values": np.ones((1, 3, size, size), np.float32)}
+    images = {"media.0.0.pixel_values": np.ones((1, 3, size, size), np.float32)}
     with torch.no_grad():
-        answers = answers_of(model, request, pictures)
+        answers = answers_of(model, request, images)
         (whole,) = answers.alone()
         prefix = answers.run_prefix(0, 7, lambda *_: nullcontext())
     np.testing.assert_array_equal(prefix, whole[:2])
@@ -364,11 +364,11 @@ def test_the_guides_two_packages_answer_as_one(
         assert cli.main([*words, str(tmp_path / folder), "--no-validate"]) == 0
     capsys.readouterr()
     prompts, answers = (qeff_zoo.load(tmp_path / half, threads=1) for half in ("prefill", "decode"))
-    picture = ROOT / "examples/tiny-vlm/images/two-yellow-crosses.png"
+    image = ROOT / "examples/tiny-vlm/images/two-yellow-crosses.png"
     with (
         serving(prompts) as address,
         Engine(answers, prefills=Prefills(answers, [address])) as engine,
     ):
-        asked = answers.request("What is this?", images=[picture], chat=True)
-        assert engine.submit(asked).result(60).text == "two yellow crosses"
+        requested = answers.request("What is this?", images=[image], chat=True)
+        assert engine.submit(requested).result(60).text == "two yellow crosses"
         assert engine.stats().handed_over == 1

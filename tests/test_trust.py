@@ -166,8 +166,10 @@ def test_a_stranger_may_not_pass_for_one_that_is_pinned(
     mode: str, package: Package, manifest: bytes, pair: KeyPair, stranger: KeyPair
 ) -> None:
     ours = json.loads(trust.sign(package, key=pair.private).read_bytes())
-    theirs = trust.sign(package, key=stranger.private).read_bytes()
-    forged = edited(theirs, lambda b: b.update(verificationMaterial=ours["verificationMaterial"]))
+    reference = trust.sign(package, key=stranger.private).read_bytes()
+    forged = edited(
+        reference, lambda b: b.update(verificationMaterial=ours["verificationMaterial"])
+    )
     with pytest.raises(
         TrustError, match=r"claims to be by the key '.*ours.pub' and is not: InvalidSignature\."
     ):
@@ -266,12 +268,12 @@ def test_unsigned_packages(manifest: bytes, pair: KeyPair) -> None:
 def test_packages_signed_by_a_stranger(
     package: Package, manifest: bytes, pair: KeyPair, stranger: KeyPair
 ) -> None:
-    theirs = trust.sign(package, key=stranger.private).read_bytes()
+    reference = trust.sign(package, key=stranger.private).read_bytes()
     with pytest.raises(
         TrustError, match=r"is signed by a key that is not pinned, '[0-9a-f]{64}'; "
     ):
-        trust.check(manifest, theirs, pinned(pair))
-    (warning,) = trust.check(manifest, theirs, pinned(pair, "warn"))
+        trust.check(manifest, reference, pinned(pair))
+    (warning,) = trust.check(manifest, reference, pinned(pair, "warn"))
     assert "is signed by a key that is not pinned" in warning
 
 

@@ -350,7 +350,7 @@ def _write_padding(call: Any) -> Any:
 
 def _keep_row(call: Any) -> Any:
     """Let a second request of a row see what the first one left: its state does not change any more."""
-    seen: set[int] = set()
+    recorded: set[int] = set()
 
     def damaged(
         self: Decoder, pieces: Any, rows: range, seq_len: int, context: int, *more: int
@@ -358,10 +358,10 @@ def _keep_row(call: Any) -> Any:
         kept = {name: state.copy() for name, state in self.states.items()}
         found = call(self, pieces, rows, seq_len, context, *more)
         for row in rows:
-            if pieces[row].start == 0 and row in seen:
+            if pieces[row].start == 0 and row in recorded:
                 for name, state in self.states.items():
                     state[row] = kept[name][row]
-            seen.add(row)
+            recorded.add(row)
         return found
 
     return damaged
@@ -737,9 +737,9 @@ def test_a_gate_that_cannot_fail_does_not_pass(
     assert not record.passed
 
 
-def _harmless(ask: Any) -> Any:
-    def asked(*arguments: Any, **arrays: Any) -> Answers:
-        found = ask(*arguments, **arrays)
+def _harmless(request: Any) -> Any:
+    def requested(*arguments: Any, **arrays: Any) -> Answers:
+        found = request(*arguments, **arrays)
         right = "rounded" if found.has("rounded") else "reference"
         same = {
             name: found.arrays[f"{right}.{name.rpartition('.')[2]}"]
@@ -748,7 +748,7 @@ def _harmless(ask: Any) -> Any:
         }
         return Answers(about=found.about, arrays={**found.arrays, **same})
 
-    return asked
+    return requested
 
 
 # --- the cases ------------------------------------------------------------------------------------

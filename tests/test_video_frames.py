@@ -68,11 +68,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     tokenizer.add_special_tokens([*SPECIAL])
     tokenizer.save(str(checkpoint / "tokenizer.json"))
     plain_class(checkpoint)
-    said = {"image_processor_type": "GotOcr2ImageProcessor", "size": SETTINGS["size"]}
-    (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"image_processor_type": "GotOcr2ImageProcessor", "size": SETTINGS["size"]}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(settings))
     (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(SETTINGS))
-    asked = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -89,14 +89,14 @@ CASES: list[Case] = [
 
 def processed(session: Any, case: Case) -> dict[str, Any]:
     """Return what the model's own forward takes, its text written by transformers."""
-    text, pictures, films = case
+    text, images, videos = case
     writer: Any = SimpleNamespace(
         start_image_token="<img>",
         end_image_token="</img>",
         image_token="<IMG_CONTEXT>",
         image_seq_length=4,
     )
-    left, shown = iter(films), iter(pictures)
+    left, shown = iter(videos), iter(images)
     pieces, pixels = [], []
     for piece in text.replace("<", "\0<").replace(">", ">\0").split("\0"):
         if piece == "<video>":
@@ -121,16 +121,16 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
     expected = []
     for case in CASES:
         given = processed(session, case)
-        asked = session.request(case[0], images=case[1], videos=case[2], generation_len=2)
-        assert list(asked.prompt) == given["input_ids"][0].tolist()
+        requested = session.request(case[0], images=case[1], videos=case[2], generation_len=2)
+        assert list(requested.prompt) == given["input_ids"][0].tolist()
         made = model.generate(
             **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
         )
         expected.append(made[0, given["input_ids"].shape[1] :].tolist())
     assert expected[0] != expected[1], "videos make no difference"
-    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    prompts, photos, video_inputs = ([*one] for one in zip(*CASES, strict=True))
     answers = session.generate(
-        prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+        prompts, images=photos, videos=video_inputs, generation_len=LENGTH, ignore_eos=True
     )
     assert [answer.token_ids for answer in answers] == expected
 
@@ -165,31 +165,31 @@ CHOSEN: list[tuple[dict[str, Any], int, float, list[int]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "frames", "fps", "expected"), CHOSEN)
+@pytest.mark.parametrize(("settings", "frames", "fps", "expected"), CHOSEN)
 def test_frames_are_those_that_transformers_takes(
-    told: dict[str, Any], frames: int, fps: float, expected: list[int]
+    settings: dict[str, Any], frames: int, fps: float, expected: list[int]
 ) -> None:
     kind = KINDS["InternVLVideoProcessor"]
     video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
-    assert list(kind.sample(video, {**kind.settings, **told})) == expected
+    assert list(kind.sample(video, {**kind.settings, **settings})) == expected
 
 
 def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
-    said = {**SETTINGS, "do_sample_frames": True, "num_frames": 3}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**SETTINGS, "do_sample_frames": True, "num_frames": 3}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     process, shots = load_video_processor(tmp_path), film(8, 3, 40, 30)
-    picture = image_processor(
+    image = image_processor(
         {"image_processor_type": "GotOcr2ImageProcessor", "size": SETTINGS["size"]}
     )
     for given in (shots, clip(tmp_path, shots, 250)):
         found = process(given)["pixel_values"]
         chosen = [resize_across(shots[one], 28, 28, 3) for one in (1, 4, 6)]
-        right = np.concatenate([picture([one])["pixel_values"] for one in chosen])
+        right = np.concatenate([image([one])["pixel_values"] for one in chosen])
         np.testing.assert_allclose(found, right, atol=5e-7)
     with pytest.raises(MediaError, match=r"it has 2 frames\. Expected at least 3"):
         process(film(2, 1))
-    said = {**SETTINGS, "do_sample_frames": True, "fps": 2}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**SETTINGS, "do_sample_frames": True, "fps": 2}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     with pytest.raises(MediaError, match="no times"):
         load_video_processor(tmp_path)(shots)
 
@@ -204,14 +204,14 @@ def test_without_a_type_the_recipe_sets_it(tmp_path: Path) -> None:
 # --- LLaVA-OneVision -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [{"num_frames": 8}, {"fps": 0.7}, {"fps": 2}, {}])
-def test_frames_are_at_whole_steps_as_in_transformers(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"num_frames": 8}, {"fps": 0.7}, {"fps": 2}, {}])
+def test_frames_are_at_whole_steps_as_in_transformers(settings: dict[str, Any]) -> None:
     kind = KINDS["LlavaOnevisionVideoProcessor"]
     for total, fps in ((8, 2), (9, 4.0), (61, 12.5), (140, 13.276309282644394), (700, 29.97)):
         data = VideoMetadata(total_num_frames=total, fps=fps)
         video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
-        expected = default_sample_indices_fn(data, **told).tolist()
-        assert [*kind.sample(video, {**kind.settings, **told})] == expected
+        expected = default_sample_indices_fn(data, **settings).tolist()
+        assert [*kind.sample(video, {**kind.settings, **settings})] == expected
 
 
 def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
@@ -220,30 +220,33 @@ def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
     config = json.loads(json.dumps(recipe.tiny[0].config))
     config["vision_config"] |= {"image_size": 35, "patch_size": 7}
     config["image_grid_pinpoints"] = [[35, 70], [70, 35]]
-    said: Any = {**recipe.tiny[0].image_processor, "size": {"height": 35, "width": 35}}
-    said["image_grid_pinpoints"] = config["image_grid_pinpoints"]
-    tiny = replace(recipe.tiny[0], config=config, image_processor=said)
+    settings: Any = {**recipe.tiny[0].image_processor, "size": {"height": 35, "width": 35}}
+    settings["image_grid_pinpoints"] = config["image_grid_pinpoints"]
+    tiny = replace(recipe.tiny[0], config=config, image_processor=settings)
     case = parity.Case(recipe=recipe, tiny=tiny)
     subject = parity.Subject(case.config, recipe)
     file = subject.folder / "checkpoint" / "video_preprocessor_config.json"
-    told = {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": said["size"]}
-    file.write_text(json.dumps(told))
+    given_settings = {
+        "video_processor_type": "LlavaOnevisionVideoProcessor",
+        "size": settings["size"],
+    }
+    file.write_text(json.dumps(given_settings))
     session: Any = session_of(case, subject)
-    (picture,), shots = film(1, 1, 35, 70), film(3, 2, 20, 30)
-    asked = session.request([3, 200, 4, 201, 5], images=[picture], videos=[shots])
-    made, shown = session.prepare_video(shots), session.prepare(picture)
+    (image,), shots = film(1, 1, 35, 70), film(3, 2, 20, 30)
+    requested = session.request([3, 200, 4, 201, 5], images=[image], videos=[shots])
+    made, shown = session.prepare_video(shots), session.prepare(image)
     writer: Any = SimpleNamespace(num_image_tokens=25, video_token="v")
     given = {"pixel_values_videos": torch.from_numpy(made["pixel_values"])[None]}
     count = len(LlavaOnevisionProcessor.replace_video_token(writer, given, 0))
     rows = session.reader.look(shown).rows
     ids = [3, *[200] * rows, 4, *[201] * count, 5]
-    assert [*asked.prompt] == [200 if one == 201 else one for one in ids]
+    assert [*requested.prompt] == [200 if one == 201 else one for one in ids]
     given |= {name: torch.from_numpy(array) for name, array in shown.items()}
     choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     right = subject.hf.generate(input_ids=torch.tensor([ids]), **given, **choices)
     for video in (shots, {"pixel_values_videos": made["pixel_values"][None]}):
         (answer,) = session.generate(
-            [[3, 200, 4, 201, 5]], images=[[picture]], videos=[[video]], generation_len=6, ignore_eos=True
+            [[3, 200, 4, 201, 5]], images=[[image]], videos=[[video]], generation_len=6, ignore_eos=True
         )  # fmt: skip
         assert answer.token_ids == right[0, len(ids) :].tolist()
     with pytest.raises(GenerationError, match=r"takes 9,001 tokens of a prompt.*--ctx-len"):
@@ -281,33 +284,35 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     tokenizer.save(str(folder / "tokenizer.json"))
     plain_class(folder)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('not of videos') }}")
-    said: Any = {**case.recipe.tiny[0].image_processor, "do_image_splitting": False}
-    said["video_sampling"] = {"fps": 2, "max_frames": 3, "video_size": {"longest_edge": 30}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    settings: Any = {**case.recipe.tiny[0].image_processor, "do_image_splitting": False}
+    settings["video_sampling"] = {"fps": 2, "max_frames": 3, "video_size": {"longest_edge": 30}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     session: Any = session_of(case, subject)
     session._processor = None  # but that of the file
     return session, subject.hf
 
 
-def written(session: Any, text: str, films: list[Any], fps: float | None = None) -> list[int]:
+def written(session: Any, text: str, videos: list[Any], fps: float | None = None) -> list[int]:
     """Return the ids of a text as transformers' processor writes its videos."""
     writer: Any = SimpleNamespace(
         image_token="<image>", fake_image_token="<fake_token_around_image>",
         global_image_token="<global-img>", image_seq_len=4,
     )  # fmt: skip
     every = []
-    for one in films:
-        told = VideoMetadata(total_num_frames=len(one), fps=fps, frames_indices=[*range(len(one))])
+    for one in videos:
+        settings = VideoMetadata(
+            total_num_frames=len(one), fps=fps, frames_indices=[*range(len(one))]
+        )
         if fps:
-            told.duration, asked = len(one) / fps, SimpleNamespace(num_frames=3, fps=2)
-            told.frames_indices = SmolVLMVideoProcessor.sample_frames(asked, told)  # type: ignore[arg-type]
-        every.append(told)
+            settings.duration, requested = len(one) / fps, SimpleNamespace(num_frames=3, fps=2)
+            settings.frames_indices = SmolVLMVideoProcessor.sample_frames(requested, settings)  # type: ignore[arg-type]
+        every.append(settings)
     # Shorter videos are filled up.
     given = {"pixel_values": np.zeros((1, max(len(one.frames_indices) for one in every)))}
-    for told in every:
+    for settings in every:
         with mock.patch.object(processing_smolvlm, "num2words", WORDS.__getitem__):
             made = SmolVLMProcessor.replace_video_token(
-                writer, {**given, "video_metadata": [told]}, 0
+                writer, {**given, "video_metadata": [settings]}, 0
             )
         text = text.replace("<video>", made, 1)
     return list(session.tokenizer.encode(text))
@@ -317,14 +322,14 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     small: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, model = small
-    (picture,), shots, others = film(1, 1, 28, 28), film(2, 2, 28, 28), film(3, 3, 28, 28)
+    (image,), shots, others = film(1, 1, 28, 28), film(2, 2, 28, 28), film(3, 3, 28, 28)
     text = "a <video>what<image>b<video>w"
-    shown = session.prepare(picture)
+    shown = session.prepare(image)
     named = "<fake_token_around_image><global-img>", "<image>" * 4, "<fake_token_around_image>"
     apart = text.replace("<image>", "".join(named))
     ids = written(session, apart, [shots, others])
-    asked = session.request(text, images=[picture], videos=[shots, others], generation_len=2)
-    assert [*asked.prompt] == ids
+    requested = session.request(text, images=[image], videos=[shots, others], generation_len=2)
+    assert [*requested.prompt] == ids
     pixels = [session.prepare_video(shots), shown, session.prepare_video(others)]
     every = [one["pixel_values"].reshape(-1, 3, 28, 28) for one in pixels]
     right = model.generate(
@@ -332,7 +337,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
         max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0,
     )[0, len(ids) :].tolist()  # fmt: skip
     (answer,) = session.generate(
-        [text], images=[[picture]], videos=[[shots, others]], generation_len=6, ignore_eos=True
+        [text], images=[[image]], videos=[[shots, others]], generation_len=6, ignore_eos=True
     )
     assert answer.token_ids == right
     # A chat, of an animation that is sampled, and the same from a server.
@@ -344,14 +349,14 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     template = ChatTemplate(processing_smolvlm.DEFAULT_CHAT_TEMPLATE, {})
     whole = template.render([{"role": "user", "content": parts}])
     ids = written(session, whole, [film(9, 1, 40, 30)], fps=4)
-    asked = session.request("what", chat=True, videos=[path], generation_len=2)
-    assert [*asked.prompt] == ids
+    requested = session.request("what", chat=True, videos=[path], generation_len=2)
+    assert [*requested.prompt] == ids
     assert "three frames from a 0:00:02 [H" in session.tokenizer.spelled(ids)
     url = "data:video/apng;base64," + base64.b64encode(path.read_bytes()).decode()
     sent: Any = [{"type": "video_url", "video_url": {"url": url}}, parts[1]]
     body = ChatRequest(model="m", messages=[{"role": "user", "content": sent}], max_tokens=2)
     (served,) = chat_requests(session, body)
-    assert served.prompt == asked.prompt
+    assert served.prompt == requested.prompt
     # What its processor prepared.
     made = session.prepare_video(path)
     given = {
@@ -360,7 +365,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
         "duration": 2.25,
     }
     again = session.request("what", chat=True, videos=[given], generation_len=2)
-    assert again.prompt == asked.prompt
+    assert again.prompt == requested.prompt
     with pytest.raises(GenerationError, match="3 steps of time, and 0 times"):
         session.request("<video>", videos=[{"pixel_values": made["pixel_values"]}])
     with pytest.raises(GenerationError, match=r"2 places for videos.*1 videos"):
@@ -375,26 +380,30 @@ def test_numbers_are_written_as_people_say_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "frames", "fps"),
+    ("settings", "frames", "fps"),
     [((3, 2), 9, 4.0), ((8, 1), 700, 29.97), ((64, 1), 61, 12.5), ((2, 0.5), 90, 30.0), ((4, 1), 1, 2.0)],
 )  # fmt: skip
 def test_frames_leave_out_the_ends_of_long_videos_as_in_transformers(
-    told: tuple[int, float], frames: int, fps: float
+    settings: tuple[int, float], frames: int, fps: float
 ) -> None:
-    asked = {"num_frames": told[0], "fps": told[1]}
+    requested = {"num_frames": settings[0], "fps": settings[1]}
     data = VideoMetadata(total_num_frames=frames, fps=fps, duration=frames / fps)
-    expected = SmolVLMVideoProcessor.sample_frames(SimpleNamespace(**asked), data)  # type: ignore[arg-type]
+    expected = SmolVLMVideoProcessor.sample_frames(SimpleNamespace(**requested), data)  # type: ignore[arg-type]
     video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
-    assert [*KINDS["SmolVLMVideoProcessor"].sample(video, asked)] == expected.tolist()
+    assert [*KINDS["SmolVLMVideoProcessor"].sample(video, requested)] == expected.tolist()
 
 
 def test_frames_have_the_size_of_a_tile(tmp_path: Path) -> None:
-    said = {"size": {"longest_edge": 30}, "max_image_size": {"longest_edge": 14}}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"size": {"longest_edge": 30}, "max_image_size": {"longest_edge": 14}}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     shots = film(2, 3, 20, 40)
     found = load_video_processor(tmp_path, "SmolVLMVideoProcessor")(shots)
-    told = {**KINDS["SmolVLMVideoProcessor"].settings, **said, "do_image_splitting": False}
-    plain = image_processor({"image_processor_type": "SmolVLMImageProcessor", **told})
+    given_settings = {
+        **KINDS["SmolVLMVideoProcessor"].settings,
+        **settings,
+        "do_image_splitting": False,
+    }
+    plain = image_processor({"image_processor_type": "SmolVLMImageProcessor", **given_settings})
     right = np.concatenate([plain([one])["pixel_values"][0] for one in shots])
     np.testing.assert_allclose(found["pixel_values"], right, atol=5e-7)
     assert found["timestamps"].tolist() == [0, 1 / 24]

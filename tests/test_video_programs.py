@@ -54,8 +54,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     recipe = find_recipe("video_llava")
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     named(checkpoint, "VideoLlava")
-    asked = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -79,27 +79,27 @@ def answers(
         rows: Of a frame.
         shown: A picture, as the model takes it, and how many rows it takes.
     """
-    (picture,), (given, count) = film(1, 1, 28, 28), shown
+    (image,), (given, count) = film(1, 1, 28, 28), shown
     for number, (prompt, clips) in enumerate((
         ([3, VIDEO, 4], [film(3, 2, 30, 40)]),
         ([3, VIDEO, 4], [film(3, 3, 30, 40)]),
         ([3, VIDEO, 4, PICTURE, 5, VIDEO], [film(2, 4, 28, 28), film(2, 5, 40, 30)]),
     )):  # fmt: skip
-        pictures = [picture] if PICTURE in prompt else []
+        photos = [image] if PICTURE in prompt else []
         played = [session.prepare_video(one)["pixel_values_videos"] for one in clips]
         run = {PICTURE: count, VIDEO: rows * len(clips[0])}
         ids = [same for one in prompt for same in [one] * run.get(one, 1)]
-        asked = session.request(prompt, images=pictures, videos=clips, generation_len=2)
-        assert [*asked.prompt] == ids
-        told = {
-            **(given if pictures else {}),
+        requested = session.request(prompt, images=photos, videos=clips, generation_len=2)
+        assert [*requested.prompt] == ids
+        settings = {
+            **(given if photos else {}),
             "pixel_values_videos": torch.from_numpy(np.concatenate(played)),
         }
-        right = model.generate(input_ids=torch.tensor([ids]), **told, **CHOICES)
+        right = model.generate(input_ids=torch.tensor([ids]), **settings, **CHOICES)
         prepared = [{"pixel_values_videos": one} for one in played]
         for videos in (clips, prepared):
             (answer,) = session.generate(
-                [prompt], images=[pictures], videos=[videos], generation_len=LENGTH, ignore_eos=True
+                [prompt], images=[photos], videos=[videos], generation_len=LENGTH, ignore_eos=True
             )
             yield number, answer.token_ids, right[0, len(ids) :].tolist()
 
@@ -109,8 +109,8 @@ def test_another_tower_reads_frames(built: tuple[Package, Path]) -> None:
     assert [program.role for program in package.programs] == ["language", "vision", "frames"]
     session: Any = open_session(package, threads=1)
     model: Any = transformers.AutoModelForImageTextToText.from_pretrained(checkpoint).eval()
-    (picture,) = film(1, 1, 28, 28)
-    pixels = torch.from_numpy(session.prepare(picture)["pixel_values"])
+    (image,) = film(1, 1, 28, 28)
+    pixels = torch.from_numpy(session.prepare(image)["pixel_values"])
     found = {}
     for number, answer, right in answers(session, model, 17, ({"pixel_values": pixels}, 16)):
         assert answer == right
@@ -126,9 +126,9 @@ def test_features_of_frames_are_pooled() -> None:
     subject = parity.Subject(case.config, recipe)
     named(subject.folder / "checkpoint", "LlavaNextVideo")
     session: Any = session_of(case, subject)
-    (picture,) = film(1, 1, 28, 28)
-    shown = {name: torch.from_numpy(one) for name, one in session.prepare(picture).items()}
-    rows = session.reader.look(session.prepare(picture)).rows
+    (image,) = film(1, 1, 28, 28)
+    shown = {name: torch.from_numpy(one) for name, one in session.prepare(image).items()}
+    rows = session.reader.look(session.prepare(image)).rows
     for _, answer, right in answers(session, subject.hf, 4, (shown, rows)):
         assert answer == right
 
@@ -142,8 +142,8 @@ def test_a_package_is_compared_on_videos_too(built: tuple[Package, Path]) -> Non
 
 
 def test_where_nothing_runs_it_a_package_goes_without(built: tuple[Package, Path]) -> None:
-    asked = Request(target="qaic", ctx_len=128, prefill_seq_len=16)
-    _, made = pipeline.make_plan(str(built[1]), asked)
+    requested = Request(target="qaic", ctx_len=128, prefill_seq_len=16)
+    _, made = pipeline.make_plan(str(built[1]), requested)
     assert [program.role for program in made.programs] == ["language", "vision"]
     assert isinstance(made, resolve.Plan)
     session: Any = open_session(built[0], threads=1)
@@ -206,8 +206,8 @@ def pruning() -> tuple[Any, Any]:
     plain_class(folder)
     (folder / "chat_template.jinja").write_text("a <|video_pad|>{{ messages[0].content[1].text }}")
     (folder / "preprocessor_config.json").write_text(json.dumps({**MERGED, "merge_size": 1}))
-    said = {**MERGED, "video_processor_type": "VideoLlama3VideoProcessor"}
-    (folder / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**MERGED, "video_processor_type": "VideoLlama3VideoProcessor"}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(settings))
     return session_of(case, subject), subject.hf
 
 
@@ -215,8 +215,10 @@ def written(session: Any, text: str, made: Any, fps: float | None) -> list[int]:
     """Return the ids of a text with a video, as transformers' processor writes it."""
     writer: Any = SimpleNamespace(video_token="<|video_pad|>")
     count = int(made["video_grid_thw"][0, 0])
-    told = VideoMetadata(total_num_frames=count, fps=fps, frames_indices=[*range(count)])
-    given = {name: torch.from_numpy(one) for name, one in made.items()} | {"video_metadata": [told]}
+    settings = VideoMetadata(total_num_frames=count, fps=fps, frames_indices=[*range(count)])
+    given = {name: torch.from_numpy(one) for name, one in made.items()} | {
+        "video_metadata": [settings]
+    }
     whole = VideoLlama3Processor.replace_video_token(writer, given, 0)
     return list(session.tokenizer.encode(text.replace("<|video_pad|>", whole)))
 
@@ -230,11 +232,13 @@ def test_rows_that_repeat_are_left_out(pruning: tuple[Any, Any], tmp_path: Path)
         made = session.prepare_video(given)
         assert 0 < made["video_compression_mask"].sum() < 24
         ids = written(session, "a <|video_pad|>b", made, fps)
-        told = {name: torch.from_numpy(one) for name, one in made.items() if name != "timestamps"}
-        right = model.generate(input_ids=torch.tensor([ids]), **told, **CHOICES)[0, len(ids) :]
+        settings = {
+            name: torch.from_numpy(one) for name, one in made.items() if name != "timestamps"
+        }
+        right = model.generate(input_ids=torch.tensor([ids]), **settings, **CHOICES)[0, len(ids) :]
         for video in (given, made):
-            asked = session.request("b", chat=True, videos=[video], generation_len=2)
-            assert [*asked.prompt] == ids
+            requested = session.request("b", chat=True, videos=[video], generation_len=2)
+            assert [*requested.prompt] == ids
             (answer,) = session.generate(
                 ["b"], chat=True, videos=[[video]], generation_len=LENGTH, ignore_eos=True
             )
@@ -257,8 +261,8 @@ ROWS = {1: "111111", 3: "111111 111000 100000", 5: "111111 111000 100000 111000 
 
 @pytest.mark.parametrize(("frames", "expected"), ROWS.items())
 def test_rows_are_those_that_transformers_keeps(tmp_path: Path, frames: int, expected: str) -> None:
-    said = {**MERGED, "video_processor_type": "VideoLlama3VideoProcessor"}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    content = {**MERGED, "video_processor_type": "VideoLlama3VideoProcessor"}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(content))
     process = load_video_processor(tmp_path)
     kept = process(still(frames, 3))["video_compression_mask"]
     assert "".join(map(str, kept.astype(int))) == expected.replace(" ", "")

@@ -58,13 +58,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
         "{% for part in messages[0].content %}{{ part.text if part.type == 'text' else "
         "'<|begin_of_' + part.type + '|><|' + part.type + '|><|end_of_' + part.type + '|>' }}{% endfor %}"
     )
-    said = {"image_processor_type": "Glm4vImageProcessor", **SETTINGS}
-    (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"image_processor_type": "Glm4vImageProcessor", **SETTINGS}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(settings))
     # As transformers writes it: `num_frames` beside `fps`, which alone is read.
-    told = {**SETTINGS, "num_frames": 16, "fps": 2}
-    (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(told))
-    asked = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    given_settings = {**SETTINGS, "num_frames": 16, "fps": 2}
+    (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(given_settings))
+    requested = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -102,12 +102,12 @@ def writer(process: Any) -> Any:
 
 def written_by_transformers(session: Any, text: str, count: int, path: Path) -> dict[str, Any]:
     """Return what the model's own forward takes, its text written by transformers' own processor."""
-    told = VideoMetadata(total_num_frames=count, fps=0.8, duration=count / 0.8)
-    told.frames_indices = processor_of("Glm4v")(**SETTINGS).sample_frames(told)
+    given_settings = VideoMetadata(total_num_frames=count, fps=0.8, duration=count / 0.8)
+    given_settings.frames_indices = processor_of("Glm4v")(**SETTINGS).sample_frames(given_settings)
     made, process = session.prepare_video(path), writer(Glm4vProcessor)
     grid = torch.from_numpy(made["image_grid_thw"])
-    said = {"video_grid_thw": grid, "video_metadata": [told]}
-    steps = Glm4vProcessor.replace_video_token(process, said, 0)
+    settings = {"video_grid_thw": grid, "video_metadata": [given_settings]}
+    steps = Glm4vProcessor.replace_video_token(process, settings, 0)
     ids = session.tokenizer.encode(text.replace("<|video|>", steps))
     types = Glm4vProcessor.create_mm_token_type_ids(process, [ids])
     assert 2 in types[0]
@@ -135,14 +135,16 @@ def test_times_are_written_as_by_transformers(
     images = find_recipe("glm4v" if named else model_type).images
     assert images is not None
     if named:
-        said = {**SETTINGS, "video_processor_type": f"{name}VideoProcessor"}
-        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+        settings = {**SETTINGS, "video_processor_type": f"{name}VideoProcessor"}
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     tokenizer: Any = SimpleNamespace()
-    told = VideoMetadata(total_num_frames=90, fps=7, frames_indices=[0, 5, 20, 33, 72, 80])
-    given = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [told]}
+    given_settings = VideoMetadata(
+        total_num_frames=90, fps=7, frames_indices=[0, 5, 20, 33, 72, 80]
+    )
+    given = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [given_settings]}
     texts = stamp_of(tmp_path, images.video_processor)
     mine = Stamps(texts, tokenizer, "<|image|>").in_text(
-        "<|image|>", [{"timestamps": np.array(told.timestamps[::2])}]
+        "<|image|>", [{"timestamps": np.array(given_settings.timestamps[::2])}]
     )
     assert mine == process.replace_video_token(writer(process), given, 0)
 
@@ -151,20 +153,20 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], tmp_path: Pa
     """Ids, too: prompts are what transformers' processor and tokenizer make of the same text."""
     session: Any = open_session(built[0], threads=1)
     model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
-    expected, films = [], []
+    expected, video_inputs = [], []
     for number, (text, count, seed) in enumerate(CASES):
         (tmp_path / str(number)).mkdir()
-        films.append([clip(tmp_path / str(number), film(count, seed), 1250)])
-        given = written_by_transformers(session, text, count, films[-1][0])
-        asked = session.request(text, videos=films[-1], generation_len=2)
-        assert list(asked.prompt) == given["input_ids"][0].tolist()
+        video_inputs.append([clip(tmp_path / str(number), film(count, seed), 1250)])
+        given = written_by_transformers(session, text, count, video_inputs[-1][0])
+        requested = session.request(text, videos=video_inputs[-1], generation_len=2)
+        assert list(requested.prompt) == given["input_ids"][0].tolist()
         made = model.generate(
             **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
         )
         expected.append(made[0, given["input_ids"].shape[1] :].tolist())
     assert expected[0] != expected[1], "videos make no difference"
     answers = session.generate(
-        [text for text, _, _ in CASES], videos=films, generation_len=LENGTH, ignore_eos=True
+        [text for text, _, _ in CASES], videos=video_inputs, generation_len=LENGTH, ignore_eos=True
     )
     assert [answer.token_ids for answer in answers] == expected
 
@@ -173,25 +175,28 @@ def test_frames_without_times_are_all_taken(built: tuple[Package, Path]) -> None
     """As transformers takes frames that were sampled before, which count as 24 a second."""
     session: Any = open_session(built[0], threads=1)
     shots = film(4, 1)
-    told = VideoMetadata(total_num_frames=4, fps=None, frames_indices=[*range(4)])
+    given_settings = VideoMetadata(total_num_frames=4, fps=None, frames_indices=[*range(4)])
     grid = torch.from_numpy(session.prepare_video(shots)["image_grid_thw"])
-    said, process = {"video_grid_thw": grid, "video_metadata": [told]}, writer(Glm4vProcessor)
+    settings, process = (
+        {"video_grid_thw": grid, "video_metadata": [given_settings]},
+        writer(Glm4vProcessor),
+    )
     text = CASES[0][0]
-    steps = Glm4vProcessor.replace_video_token(process, said, 0)
+    steps = Glm4vProcessor.replace_video_token(process, settings, 0)
     ids = session.tokenizer.encode(text.replace("<|video|>", steps))
     assert list(session.request(text, videos=[shots], generation_len=2).prompt) == ids
 
 
 @pytest.mark.parametrize("name", ["Glm4v", "Glm46V", "Glmga"])
 def test_frames_are_those_that_transformers_takes(name: str) -> None:
-    theirs, kind = processor_of(name), KINDS[f"{name}VideoProcessor"]
+    reference, kind = processor_of(name), KINDS[f"{name}VideoProcessor"]
     changed: dict[str, Any] = {"fps": 0.7, "max_duration": 40, "max_frames": 30}
-    for frames, fps, told in product(
+    for frames, fps, settings in product(
         (2, 9, 61, 700, 2600), (0.5, 1, 2, 2.4, 7, 24, 30), ({}, changed)
     ):
         video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
-        known = {one: value for one, value in told.items() if hasattr(theirs, one)}
-        expected = theirs(**known).sample_frames(
+        known = {one: value for one, value in settings.items() if hasattr(reference, one)}
+        expected = reference(**known).sample_frames(
             VideoMetadata(total_num_frames=frames, fps=fps, duration=frames / fps)
         )
         assert list(kind.sample(video, {**kind.settings, **known})) == expected.tolist()
@@ -201,28 +206,28 @@ def test_frames_are_those_that_transformers_takes(name: str) -> None:
 def test_sizes_are_those_of_transformers(expand: int) -> None:
     """Of frames whose pixels are judged together; GLM-GA's may be multiples of more than what is merged."""
     kind = KINDS["GlmgaVideoProcessor"]
-    told = {**kind.settings, "patch_expand_factor": expand}
-    low, high = (told["size"][name] for name in ("shortest_edge", "longest_edge"))
+    settings = {**kind.settings, "patch_expand_factor": expand}
+    low, high = (settings["size"][name] for name in ("shortest_edge", "longest_edge"))
     for frames in (2, 16, 640):
         for height, width in ((480, 640), (20, 1000), (1080, 1920), (33, 31)):
             expected = smart_resize(frames, height, width, 2, 28 * expand, low, high)
             image = np.broadcast_to(np.uint8(0), (height, width, 3))
-            assert kind.size(image, frames, told) == expected
+            assert kind.size(image, frames, settings) == expected
 
 
 @pytest.mark.parametrize("name", ["Glm4v", "Glm46V", "Glmga"])
 def test_patches_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """To the last bit, where frames keep their size and numbers, which transformers leaves to torchvision."""
     as_they_are = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), False)
-    said = {**SETTINGS, **as_they_are, "video_processor_type": f"{name}VideoProcessor"}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**SETTINGS, **as_they_are, "video_processor_type": f"{name}VideoProcessor"}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     mine = load_video_processor(tmp_path)(clip(tmp_path, film(9, 3), 400))
-    theirs = processor_of(name)(**said, do_convert_rgb=False)(
+    reference = processor_of(name)(**settings, do_convert_rgb=False)(
         [np.stack(film(9, 3))],
         video_metadata=[{"fps": 2.5, "total_num_frames": 9, "duration": 3.6}],
         return_metadata=True,
         return_tensors="np",
     )
-    np.testing.assert_array_equal(mine["pixel_values"], theirs["pixel_values_videos"])
-    np.testing.assert_array_equal(mine["image_grid_thw"], theirs["video_grid_thw"])
-    assert mine["timestamps"].tolist() == theirs["video_metadata"][0].timestamps[::2]
+    np.testing.assert_array_equal(mine["pixel_values"], reference["pixel_values_videos"])
+    np.testing.assert_array_equal(mine["image_grid_thw"], reference["video_grid_thw"])
+    assert mine["timestamps"].tolist() == reference["video_metadata"][0].timestamps[::2]

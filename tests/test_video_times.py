@@ -75,11 +75,11 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
         "{% for part in messages[0].content %}{{ part.text if part.type == 'text' else "
         "'<|vision_start|><|' + part.type + '_pad|><|vision_end|>' }}{% endfor %}"
     )
-    said = {"image_processor_type": "Qwen2VLImageProcessor", **SIZES, "size": SETTINGS["size"]}
-    (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"image_processor_type": "Qwen2VLImageProcessor", **SIZES, "size": SETTINGS["size"]}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(settings))
     (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(SETTINGS))
-    asked = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=16, ctx_len=128, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -106,26 +106,29 @@ def stand_in(session: Any) -> Any:
 
 def processed(session: Any, case: Case, fps: float = 24) -> dict[str, Any]:
     """Return what the model's own forward takes, its text written by transformers."""
-    text, pictures, films = case
+    text, images, videos = case
     found: dict[str, Any] = {}
-    shown = [session.prepare(one) for one in pictures]
-    played = [session.prepare_video(one) for one in films]
+    shown = [session.prepare(one) for one in images]
+    played = [session.prepare_video(one) for one in videos]
     for one in shown:
         rows = int(one["image_grid_thw"].prod()) // 4
         text = text.replace("<|image_pad|>", "<|IMAGE|>" * rows, 1)
     text = text.replace("<|IMAGE|>", "<|image_pad|>")
     places = text.split("<|video_pad|>")
     for place, one in enumerate(played):
-        count = len(films[place])
+        count = len(videos[place])
         indices = Qwen3VLVideoProcessor.sample_frames(
             SimpleNamespace(
                 **{name: SETTINGS[name] for name in ("fps", "min_frames")}, max_frames=768
             ),
             VideoMetadata(total_num_frames=count, fps=fps),
         )
-        told = VideoMetadata(total_num_frames=count, fps=fps, frames_indices=indices)
-        said = {"video_grid_thw": torch.from_numpy(one["image_grid_thw"]), "video_metadata": [told]}
-        places[place] += Qwen3VLProcessor.replace_video_token(stand_in(session), said, 0)
+        given_settings = VideoMetadata(total_num_frames=count, fps=fps, frames_indices=indices)
+        settings = {
+            "video_grid_thw": torch.from_numpy(one["image_grid_thw"]),
+            "video_metadata": [given_settings],
+        }
+        places[place] += Qwen3VLProcessor.replace_video_token(stand_in(session), settings, 0)
     ids = session.tokenizer.encode("".join(places))
     types = {PICTURE: 1, VIDEO: 2}
     found["input_ids"] = torch.tensor([ids])
@@ -150,18 +153,18 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
     expected = []
     for case in CASES:
         given = processed(session, case)
-        asked = session.request(case[0], images=case[1], videos=case[2], generation_len=2)
+        requested = session.request(case[0], images=case[1], videos=case[2], generation_len=2)
         same = [PICTURE if one == VIDEO else one for one in given["input_ids"][0].tolist()]
-        assert list(asked.prompt) == same
+        assert list(requested.prompt) == same
         made = model.generate(
             **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
         )
         expected.append(made[0, given["input_ids"].shape[1] :].tolist())
     assert expected[0] != expected[1], "videos make no difference"
-    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    prompts, photos, video_inputs = ([*one] for one in zip(*CASES, strict=True))
     for _ in range(2):  # the second time from what is known of prompts
         answers = session.generate(
-            prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+            prompts, images=photos, videos=video_inputs, generation_len=LENGTH, ignore_eos=True
         )
         assert [answer.token_ids for answer in answers] == expected
     assert session.metrics.encoded_images == 0
@@ -171,11 +174,11 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
 def test_logits_are_those_of_the_forward(built: tuple[Package, Path]) -> None:
     session: Any = open_session(built[0], threads=1)
     model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
-    for text, pictures, films in CASES[:3]:
-        asked = session.request(text, images=pictures, videos=films, generation_len=2)
-        given = processed(session, (text, pictures, films))
-        for start in range(0, len(asked.prompt), 16):
-            piece = Piece(asked.prompt[start : start + 16], start, asked.spans)
+    for text, photos, video_inputs in CASES[:3]:
+        requested = session.request(text, images=photos, videos=video_inputs, generation_len=2)
+        given = processed(session, (text, photos, video_inputs))
+        for start in range(0, len(requested.prompt), 16):
+            piece = Piece(requested.prompt[start : start + 16], start, requested.spans)
             logits = session.decoder.prefill({1: piece})[1]
         with torch.no_grad():
             right = model(**given).logits[0, -1].numpy()
@@ -198,37 +201,41 @@ def test_chats_and_servers_write_the_same_prompt(
     path = clip(tmp_path, film(5, 1), 500)
     text = "<|vision_start|><|video_pad|><|vision_end|>what"
     given = processed(session, (text, [], [film(5, 1)]), fps=2)
-    asked = session.request("what", chat=True, videos=[path], generation_len=2)
-    told = session.tokenizer.decode(asked.prompt)
-    assert list(asked.prompt) == [PICTURE if one == VIDEO else one for one in given["input_ids"][0]]
-    assert "<0.2 seconds>" in told
-    assert "<2.0 seconds>" in told
+    requested = session.request("what", chat=True, videos=[path], generation_len=2)
+    settings = session.tokenizer.decode(requested.prompt)
+    assert list(requested.prompt) == [
+        PICTURE if one == VIDEO else one for one in given["input_ids"][0]
+    ]
+    assert "<0.2 seconds>" in settings
+    assert "<2.0 seconds>" in settings
     url = "data:video/apng;base64," + base64.b64encode(path.read_bytes()).decode()
     parts = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "what"}]
     body = ChatRequest(model="m", messages=[{"role": "user", "content": parts}], max_tokens=2)  # type: ignore[list-item]
     (served,) = chat_requests(session, body)
-    assert served.prompt == asked.prompt
-    assert [one.digest for one in served.spans.parts] == [one.digest for one in asked.spans.parts]  # type: ignore[union-attr]
+    assert served.prompt == requested.prompt
+    assert [one.digest for one in served.spans.parts] == [
+        one.digest for one in requested.spans.parts
+    ]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("frames", "fps"), [(2, 24), (9, 4), (10, 30), (61, 30), (1000, 0.5)])
 def test_frames_are_those_that_transformers_takes(frames: int, fps: float) -> None:
     video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
-    for told in (
+    for settings in (
         {"fps": 2, "min_frames": 4, "max_frames": 768},
         {"fps": 0.7, "min_frames": 1, "max_frames": 5},
     ):
         kind = KINDS["Qwen3VLVideoProcessor"]
         expected = Qwen3VLVideoProcessor.sample_frames(
-            SimpleNamespace(**told), VideoMetadata(total_num_frames=frames, fps=fps)
+            SimpleNamespace(**settings), VideoMetadata(total_num_frames=frames, fps=fps)
         )
-        assert list(kind.sample(video, told)) == expected.tolist()
+        assert list(kind.sample(video, settings)) == expected.tolist()
 
 
 @pytest.mark.parametrize("capped", [False, True])
 def test_sizes_are_those_of_transformers(capped: bool) -> None:
-    told = {**KINDS["Qwen3VLVideoProcessor"].settings, "cap_pixels_per_frame": capped}
-    low, high = (told["size"][name] for name in ("shortest_edge", "longest_edge"))
+    settings = {**KINDS["Qwen3VLVideoProcessor"].settings, "cap_pixels_per_frame": capped}
+    low, high = (settings["size"][name] for name in ("shortest_edge", "longest_edge"))
     found = set()
     for frames in (2, 3, 5, 64):
         for height, width in ((480, 640), (20, 1000), (1080, 1920), (33, 31)):
@@ -237,7 +244,7 @@ def test_sizes_are_those_of_transformers(capped: bool) -> None:
                 most = max(min(768 * 1024, high // frames), int(low * 1.05)) * frames
             expected = smart_resize(frames, height, width, 2, 32, low, most)
             image = np.broadcast_to(np.uint8(0), (height, width, 3))
-            assert KINDS["Qwen3VLVideoProcessor"].size(image, frames, told) == expected
+            assert KINDS["Qwen3VLVideoProcessor"].size(image, frames, settings) == expected
             found.add(expected)
     assert len(found) > 8
 
@@ -282,18 +289,18 @@ def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None
 def test_patches_are_those_of_transformers(tmp_path: Path) -> None:
     """To the last bit, where frames keep their size and numbers, which transformers leaves to torchvision."""
     as_they_are = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), False)
-    said = {**SETTINGS, **as_they_are, "fps": 2}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**SETTINGS, **as_they_are, "fps": 2}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     for frames, fps in ((2, 1.0), (5, 2.5), (9, 10.0), (30, 5.0)):
         mine = load_video_processor(tmp_path)(clip(tmp_path, film(frames, 3), int(1000 / fps)))
-        theirs = Qwen3VLVideoProcessor(**said, do_convert_rgb=False)(
+        reference = Qwen3VLVideoProcessor(**settings, do_convert_rgb=False)(
             [np.stack(film(frames, 3))],
             video_metadata=[{"fps": fps, "total_num_frames": frames}],
             return_metadata=True,
             return_tensors="np",
         )
-        np.testing.assert_array_equal(mine["pixel_values"], theirs["pixel_values_videos"])
-        np.testing.assert_array_equal(mine["image_grid_thw"], theirs["video_grid_thw"])
-        indices = theirs["video_metadata"][0].frames_indices
+        np.testing.assert_array_equal(mine["pixel_values"], reference["pixel_values_videos"])
+        np.testing.assert_array_equal(mine["image_grid_thw"], reference["video_grid_thw"])
+        indices = reference["video_metadata"][0].frames_indices
         times = Qwen3VLProcessor._calculate_timestamps(None, indices, fps, 2)
         assert mine["timestamps"].tolist() == times

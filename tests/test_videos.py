@@ -59,11 +59,11 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
         "{% for part in messages[0].content %}"
         "{{ '<' + part.type + '> ' if part.type != 'text' else part.text }}{% endfor %}"
     )
-    said = {"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR}
-    (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
+    settings = {"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR}
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(settings))
     (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(PROCESSOR))
-    asked = Request(prefill_seq_len=8, ctx_len=64, full_batch_size=2)
-    done = pipeline.build(str(checkpoint), asked, validate=False, store=Store(folder / "store"))
+    requested = Request(prefill_seq_len=8, ctx_len=64, full_batch_size=2)
+    done = pipeline.build(str(checkpoint), requested, validate=False, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -83,10 +83,10 @@ CASES: list[tuple[list[int], list[Any], list[Any]]] = [
 
 def processed(session: Any, case: tuple[list[int], list[Any], list[Any]]) -> dict[str, Any]:
     """Return what the model's own forward takes, as transformers' processor writes it."""
-    tokens, pictures, films = case
-    seen = {PICTURE: [session.prepare(one) for one in pictures], VIDEO: []}
-    seen[VIDEO] = [session.prepare_video(one) for one in films]
-    left, ids = {token: iter(every) for token, every in seen.items()}, list[int]()
+    tokens, images, videos = case
+    recorded = {PICTURE: [session.prepare(one) for one in images], VIDEO: []}
+    recorded[VIDEO] = [session.prepare_video(one) for one in videos]
+    left, ids = {token: iter(every) for token, every in recorded.items()}, list[int]()
     for token in tokens:
         grid = next(left[token])["image_grid_thw"] if token in left else None
         ids += [token] * (1 if grid is None else int(grid.prod()) // 4)
@@ -97,13 +97,13 @@ def processed(session: Any, case: tuple[list[int], list[Any], list[Any]]) -> dic
         (PICTURE, "pixel_values", "image_grid_thw"),
         (VIDEO, "pixel_values_videos", "video_grid_thw"),
     ):
-        if every := seen[token]:
+        if every := recorded[token]:
             found[pixels] = torch.from_numpy(np.concatenate([one["pixel_values"] for one in every]))
             found[grids] = torch.from_numpy(
                 np.concatenate([one["image_grid_thw"] for one in every])
             )
-    if films and session.config["model_type"] == "qwen2_5_vl":
-        seconds = np.concatenate([one["second_per_grid_ts"] for one in seen[VIDEO]])
+    if videos and session.config["model_type"] == "qwen2_5_vl":
+        seconds = np.concatenate([one["second_per_grid_ts"] for one in recorded[VIDEO]])
         found["second_per_grid_ts"] = torch.from_numpy(seconds)
     return found
 
@@ -134,10 +134,10 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], slow: bool) 
         )
         expected.append(made[0, given["input_ids"].shape[1] :].tolist())
     assert expected[0] != expected[4], "videos make no difference"
-    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    prompts, photos, video_inputs = ([*one] for one in zip(*CASES, strict=True))
     for _ in range(2):  # the second time from what is known of prompts
         answers = session.generate(
-            prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+            prompts, images=photos, videos=video_inputs, generation_len=LENGTH, ignore_eos=True
         )
         assert [answer.token_ids for answer in answers] == expected
     assert session.metrics.encoded_images == 0
@@ -149,13 +149,13 @@ def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int)
     """Behind a prompt that is run in chunks, and behind one token more."""
     session: Any = open_session(built[0], threads=1)
     model = transformers.AutoModelForImageTextToText.from_pretrained(built[1]).eval()
-    tokens, pictures, films = CASES[case]
-    asked = session.request(tokens, images=pictures, videos=films, generation_len=2)
-    given, end = processed(session, CASES[case]), len(asked.prompt)
+    tokens, photos, video_inputs = CASES[case]
+    requested = session.request(tokens, images=photos, videos=video_inputs, generation_len=2)
+    given, end = processed(session, CASES[case]), len(requested.prompt)
     for start in range(0, end, 8):
-        piece = Piece(asked.prompt[start : start + 8], start, asked.spans)
+        piece = Piece(requested.prompt[start : start + 8], start, requested.spans)
         logits = session.decoder.prefill({1: piece})[1]
-    behind = session.decoder.decode({1: Piece([7], end, asked.spans)})[1]
+    behind = session.decoder.decode({1: Piece([7], end, requested.spans)})[1]
     for got in (logits, behind):
         with torch.no_grad():
             right = model(**given).logits[0, -1].numpy()
@@ -191,12 +191,19 @@ def test_the_command_plays_an_animation(
     assert (clip["pixel_values"] == folder["pixel_values"]).all()
     assert clip["second_per_grid_ts"] == [1]
     assert folder["second_per_grid_ts"] == np.float32(2 / 24)
-    told = ["run", str(built[0].path), "--chat", "--video", str(tmp_path / "clip.png"), "--json"]
-    assert main([*told, "--generation-len", str(LENGTH), "--prompt", "w6 w7"]) == 0
-    said = json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]
-    films = [tmp_path / "clip.png"]
-    answer = session.generate("<video> w6 w7", videos=films, generation_len=LENGTH)[0]
-    assert said == answer.token_ids
+    settings = [
+        "run",
+        str(built[0].path),
+        "--chat",
+        "--video",
+        str(tmp_path / "clip.png"),
+        "--json",
+    ]
+    assert main([*settings, "--generation-len", str(LENGTH), "--prompt", "w6 w7"]) == 0
+    printed_text = json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]
+    video_inputs = [tmp_path / "clip.png"]
+    answer = session.generate("<video> w6 w7", videos=video_inputs, generation_len=LENGTH)[0]
+    assert printed_text == answer.token_ids
     assert session.reader.look(clip).digest != session.reader.look(folder).digest
 
 
@@ -243,18 +250,18 @@ def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) ->
 
 def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
     """A frame shown twice is a picture, and an odd last frame is repeated; frames are taken at equal distances."""
-    said = {**PROCESSOR, "do_sample_frames": True, "fps": 2, "min_frames": 2}
-    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    settings = {**PROCESSOR, "do_sample_frames": True, "fps": 2, "min_frames": 2}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     shots = film(9, 7, 21, 33)
     every = [Image.fromarray(one) for one in shots]
     every[0].save(tmp_path / "a.png", save_all=True, append_images=every[1:], duration=250)
     process = load_video_processor(tmp_path)
     found = process(tmp_path / "a.png")  # 2.25 s: four frames of nine
-    picture = image_processor({"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR})
-    assert found["image_grid_thw"].tolist() == [[2, *picture([shots[0]])["image_grid_thw"][0, 1:]]]
+    image = image_processor({"image_processor_type": "Qwen2VLImageProcessor", **PROCESSOR})
+    assert found["image_grid_thw"].tolist() == [[2, *image([shots[0]])["image_grid_thw"][0, 1:]]]
     parts = found["pixel_values"].reshape(2, -1, 3, 2, 16)
     for place, chosen in enumerate((0, 2, 4, 6)):
-        right = picture([shots[chosen]])["pixel_values"].reshape(-1, 3, 2, 16)[:, :, 0]
+        right = image([shots[chosen]])["pixel_values"].reshape(-1, 3, 2, 16)[:, :, 0]
         np.testing.assert_allclose(parts[place // 2, :, :, place % 2], right, atol=5e-7)
     assert found["second_per_grid_ts"] == np.float32(2 / (4 / 9 * 4))
     with pytest.raises(MediaError, match="no times"):
@@ -302,12 +309,12 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
         frames.append(file.getvalue())
     body = chat(f"data:video/jpeg;base64,{','.join(map(encoded, frames))}")
     content: Any = body.messages[0].content
-    picture = {
+    image = {
         "type": "image_url",
         "image_url": {"url": f"data:image/png;base64,{encoded(frames[0])}"},
     }
-    told = [*content[:1], picture, *content[1:]]
-    body = ChatRequest(model="m", messages=[{"role": "user", "content": told}], max_tokens=4)  # type: ignore[list-item]
+    settings = [*content[:1], image, *content[1:]]
+    body = ChatRequest(model="m", messages=[{"role": "user", "content": settings}], max_tokens=4)  # type: ignore[list-item]
     (request,) = chat_requests(session, body)
     expected = session.request("<video> <image> w3 w4", images=[frames[0]], videos=[frames])
     assert request.prompt == expected.prompt
@@ -341,23 +348,23 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
     built: tuple[Package, Path], clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = open_session(built[0], threads=1)
-    with served(clip.parent) as (url, seen):
-        host, film_url = url.removeprefix("http://"), f"{url}/clip.png"
+    with served(clip.parent) as (url, recorded):
+        host, video_url = url.removeprefix("http://"), f"{url}/clip.png"
         with pytest.raises(ApiError, match=r"private address.*data:video"):
-            chat_requests(session, chat(film_url), hosts=[host])
+            chat_requests(session, chat(video_url), hosts=[host])
         monkeypatch.setattr(fetching, "_is_public", lambda _: True)
-        (request,) = chat_requests(session, chat(film_url), hosts=[host])
+        (request,) = chat_requests(session, chat(video_url), hosts=[host])
         with pytest.raises(
             ApiError, match=r"the video at .* is not one that may be asked"
         ) as caught:
-            chat_requests(session, chat(film_url), hosts=["films.example"])
+            chat_requests(session, chat(video_url), hosts=["films.example"])
         with pytest.raises(ApiError, match="17 videos to be fetched; expected at most 16"):
-            chat_requests(session, chat(*[film_url] * 17), hosts=[host])
+            chat_requests(session, chat(*[video_url] * 17), hosts=[host])
         monkeypatch.setattr(session, "media", replace(session.media, video=""))
         with pytest.raises(ApiError, match="reads images alone"):
-            chat_requests(session, chat(film_url), hosts=[host])
+            chat_requests(session, chat(video_url), hosts=[host])
     assert caught.value.code == "invalid_video_url"
-    assert len(seen) == 1
+    assert len(recorded) == 1
     digest = session.reader.look(load_video_processor(built[0].path)(clip)).digest
     assert request.spans is not None
     assert request.spans.parts[0].digest == digest

@@ -54,8 +54,8 @@ def built(request: Any, tmp_path_factory: Any) -> tuple[Package, Path]:
     recipe = tasks.for_task(registry.find_recipe(request.param), TASK)
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     teach(checkpoint)
-    asked = Request(batch_size=2)  # what its class is made for
-    done = build(str(checkpoint), asked, store=Store(folder / "store"))
+    requested = Request(batch_size=2)  # what its class is made for
+    done = build(str(checkpoint), requested, store=Store(folder / "store"))
     return done.package, checkpoint
 
 
@@ -124,9 +124,9 @@ def test_cards_score_labels(
     built: tuple[Package, Path], session: ZeroShotSession, tmp_path: Path
 ) -> None:
     """In float16, by two QPCs of which neither has states."""
-    asked, store = Request(batch_size=2, target="qaic"), Store(tmp_path / "store")
+    requested, store = Request(batch_size=2, target="qaic"), Store(tmp_path / "store")
     folder = prepare(
-        str(built[1]), tmp_path / "prepared", request=asked, validate=False, store=store
+        str(built[1]), tmp_path / "prepared", request=requested, validate=False, store=store
     )
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), store))
     assert isinstance(on_cards, ZeroShotSession)
@@ -142,14 +142,14 @@ def test_run_scores_labels_and_embeds(
 ) -> None:
     path = tmp_path / "a.png"
     Image.fromarray(pictures()[0]).save(path)
-    told = ["run", str(built[0].path), "--image", str(path)]
+    settings = ["run", str(built[0].path), "--image", str(path)]
     labels = [part for one in LABELS for part in ("--label", one)]
-    assert cli.main([*told, *labels, "--json"]) == 0
+    assert cli.main([*settings, *labels, "--json"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert {one["label"] for one in output["scores"]} == {*LABELS}
-    assert cli.main([*told, *labels]) == 0
+    assert cli.main([*settings, *labels]) == 0
     assert capsys.readouterr().out.count("w") >= len(LABELS)
-    assert cli.main([*told, "--json"]) == 0
+    assert cli.main([*settings, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["outputs"][0]["embedding"]) == session_width(
         built
     )
@@ -184,17 +184,17 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
     shown = [{"type": "image_url", "image_url": {"url": url}}]
     with closing(ImageQueue(session, max_waiting=8)) as queue, running(queue) as served:
 
-        def ask(**body: Any) -> tuple[int, Any]:
+        def request(**body: Any) -> tuple[int, Any]:
             return post(served, "embeddings", json.dumps({"model": MODEL, **body}).encode())
 
-        status, answer = ask(messages=[{"role": "user", "content": shown}])
+        status, answer = request(messages=[{"role": "user", "content": shown}])
         assert status == 200
         (found,) = answer["data"]
         assert found["embedding"] == pytest.approx(session.embed(pictures()[:1])[0].tolist())
-        status, answer = ask(input=LABELS)
+        status, answer = request(input=LABELS)
         assert [len(one["embedding"]) for one in answer["data"]] == [len(found["embedding"])] * 3
         assert answer["usage"]["prompt_tokens"] == sum(len(one.ids) for one in session.read(LABELS))
-        assert ask(messages=[{"role": "user", "content": "w3 w4"}])[1]["data"][0][
+        assert request(messages=[{"role": "user", "content": "w3 w4"}])[1]["data"][0][
             "embedding"
         ] == pytest.approx(answer["data"][0]["embedding"])
         both = [*shown, {"type": "text", "text": "w3"}]
@@ -203,10 +203,10 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
             {"messages": [{"role": "user", "content": both}]},
             {"input": ["w1" * 9, 3]},
         ):
-            assert ask(**body)[0] == 400
+            assert request(**body)[0] == 400
         assert figures(served)["images_total"] == 1
         large = {"url": f"data:image/png;base64,{'A' * (10 << 20)}"}  # as a photograph takes
-        _, answer = ask(
+        _, answer = request(
             messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]
         )
         assert "it is no image" in answer["error"]["message"]

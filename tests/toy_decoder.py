@@ -73,7 +73,7 @@ class ToyProgram:
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         input_ids, position_ids = inputs["input_ids"], inputs["position_ids"]
-        width, seen = input_ids.shape[1], len(inputs["comp_ctx_lengths"])
+        width, recorded = input_ids.shape[1], len(inputs["comp_ctx_lengths"])
         kept = len(inputs["num_logits_to_keep"])
         assert list(rows) == list(range(rows[0], rows[0] + len(rows)))
         assert width == 1 or len(set(position_ids[:, 0])) == 1
@@ -94,7 +94,7 @@ class ToyProgram:
             for place, token in enumerate(tokens):
                 number = fold(number, token)
                 if place >= first:
-                    before = past[row, 0, :seen, 0][: start + place + 1].tolist()
+                    before = past[row, 0, :recorded, 0][: start + place + 1].tolist()
                     found[place - first] = answer_to(before, number)
             recurrent[row, 0] = number
             logits.append(found)

@@ -138,8 +138,8 @@ def toy_answer(prompt: Sequence[int], length: int) -> list[int]:
     """Return what the toy says greedily."""
     tokens = list(prompt)
     for _ in range(length):
-        heard = sum((one + 1) * (at * 7 % 11 + 1) for at, one in enumerate(tokens))
-        value = heard + sum(one + 1 for one in tokens)
+        audio = sum((one + 1) * (at * 7 % 11 + 1) for at, one in enumerate(tokens))
+        value = audio + sum(one + 1 for one in tokens)
         logits = [value * (word + 1) % 17 for word in range(VOCAB)]
         tokens.append(logits.index(max(logits)))
     return tokens[len(prompt) :]
@@ -155,12 +155,12 @@ def toy_package(folder: Path, *, sizes: Mapping[str, Any], **choices: Any) -> Pa
     """
     shape = Shape(**{"ctx_len": 64, "prefill_seq_len": 8, **sizes})
     slots, contexts = bool(shape.full_batch_size), bool(shape.comp_ctx_lengths_decode)
-    told = {name: True for name in ("prefill_only", "decode_only") if sizes.get(name)}
+    settings = {name: True for name in ("prefill_only", "decode_only") if sizes.get(name)}
     model = toy(folder.with_suffix(".onnx"), slots=slots, contexts=contexts)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"vocab_size": VOCAB}))
     specializations = text_generation.TASK.specializations(shape)
-    return package_of(folder, model, specializations, shape=told, **choices)
+    return package_of(folder, model, specializations, shape=settings, **choices)
 
 
 def package_of(

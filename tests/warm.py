@@ -67,14 +67,14 @@ PYTHON = Warm()
 
 def _ask(where: str, arguments: list[str]) -> NoReturn:
     """Have the server run a program, and end as it does."""
-    said = {
+    settings = {
         "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
         "executable": str(Path(where).with_name("python")),
     }  # fmt: skip
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
         server.connect(where)
-        socket.send_fds(server, [json.dumps(said).encode()], [0, 1, 2])
+        socket.send_fds(server, [json.dumps(settings).encode()], [0, 1, 2])
         code = int(server.recv(16) or -signal.SIGKILL)
     if code < 0:
         with suppress(OSError):
@@ -118,7 +118,7 @@ class _Server:
 
     def _start(self) -> None:
         client, _ = self._listening.accept()
-        said, files, *_ = socket.recv_fds(client, _LARGEST, 3)
+        output, files, *_ = socket.recv_fds(client, _LARGEST, 3)
         child = os.fork()
         if not child:
             for number, file in enumerate(files):
@@ -129,7 +129,7 @@ class _Server:
                 one.close()
             for file in files:
                 os.close(file)
-            _become(**json.loads(said))
+            _become(**json.loads(output))
         for file in files:
             os.close(file)
         self._clients[child] = client

@@ -75,9 +75,9 @@ def test_failed_removals_are_not_reported_as_removed(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", deny)
         assert cli.main(["cache", "gc"]) == 1
-    said = capsys.readouterr()
-    assert "Cannot remove" in said.err
-    assert "Expected" in said.err or "expected" in said.err
+    printed_text = capsys.readouterr()
+    assert "Cannot remove" in printed_text.err
+    assert "Expected" in printed_text.err or "expected" in printed_text.err
     assert cli.main(["cache", "gc"]) == 0
     # What it could not finish is this process's, and goes when that has ended.
     assert {*kinds(Store(home))} <= {("package", "complete"), ("staging", "live")}
@@ -100,10 +100,10 @@ def test_a_full_disk_ends_quantization_in_our_words(
     argv = ["quantize", str(models.llama), "-o", str(out), "-q"]
     request.getfixturevalue("small_files")
     assert cli.main(argv) == 1
-    said = capsys.readouterr().err
-    assert "File too large" in said
-    assert "xpected" in said
-    assert "Something went wrong" not in said
+    printed_text = capsys.readouterr().err
+    assert "File too large" in printed_text
+    assert "xpected" in printed_text
+    assert "Something went wrong" not in printed_text
     assert not out.exists()
     assert [*out.parent.iterdir()] == []
 
@@ -131,9 +131,9 @@ def test_a_folder_that_may_not_be_written(
     monkeypatch.setattr(os, "mkdir", deny)
     for argv in (["quantize", str(models.llama), "-o", str(shut / "out")], ["finetune", str(run)]):
         assert cli.main(argv) == 1
-        said = capsys.readouterr().err
-        assert "Something went wrong" not in said, said
-        assert "Permission denied" in said, said
+        printed_text = capsys.readouterr().err
+        assert "Something went wrong" not in printed_text, printed_text
+        assert "Permission denied" in printed_text, printed_text
         assert [*shut.iterdir()] == []
 
 

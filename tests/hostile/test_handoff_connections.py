@@ -138,10 +138,10 @@ def test_a_missing_key_reveals_nothing(tmp_path: Path) -> None:
             with dial(address) as client:
                 wire.send(client, {"version": wire.VERSION, "key": key, "terms": {}})
                 wire.send(client, {"version": wire.VERSION, "terms": {}, "prompt": [1]})
-                said = wire.receive(client)
-                assert "another API key" in said.pop("error")
-                assert said == {"version": wire.VERSION}
-                assert not any(digest[:12] in str(said) for digest in digests)
+                message = wire.receive(client)
+                assert "another API key" in message.pop("error")
+                assert message == {"version": wire.VERSION}
+                assert not any(digest[:12] in str(message) for digest in digests)
         assert works(address, second)
 
 

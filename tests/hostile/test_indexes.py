@@ -275,12 +275,12 @@ def test_an_index_of_another_signer_is_never_used_silently(
     genuine = shown(zoo)
     shutil.rmtree(Store().root / "remotes")  # of a user who asks for the first time
     put(zoo, replace(genuine, serial=99, tree=Leaf(genuine.entries)), key)
-    said = "is signed by a key that is not pinned" if signed_by else "It is not signed"
+    message = "is signed by a key that is not pinned" if signed_by else "It is not signed"
     for argv in (["resolve", zoo.as_uri()], ["ls", zoo.as_uri()], ["pull", zoo.as_uri()]):
         cli.main(argv)
         out, err = capsys.readouterr()
         assert f"The index of {zoo.as_uri()}: It" in out + err
-        assert said in out + err
+        assert message in out + err
     # And after one by the key that is pinned, it is not used at all.
     put(zoo, replace(genuine, serial=100), pair.private)
     assert ask(zoo).notices.keys() == {bad}

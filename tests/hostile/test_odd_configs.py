@@ -50,10 +50,10 @@ def refusal(models: Models, folder: Path, **changes: Any) -> str:
     [*ODD.items(), *((name, value) for name, values in ODD_HEADS.items() for value in values)],
 )
 def test_an_error_names_the_field(name: str, value: Any, models: Models, tmp_path: Path) -> None:
-    said = refusal(models, tmp_path, **{name: value})
-    assert name in said or f"`{name}`" in said or (name == "dtype" and "nonsense" in said)
-    assert "Expected" in said
-    assert "orrect it" in said
+    message = refusal(models, tmp_path, **{name: value})
+    assert name in message or f"`{name}`" in message or (name == "dtype" and "nonsense" in message)
+    assert "Expected" in message
+    assert "orrect it" in message
 
 
 @pytest.mark.parametrize("rope", ODD_ROPE, ids=lambda rope: "-".join(map(str, rope.values())))
@@ -63,8 +63,8 @@ def test_so_it_does_of_a_rotary_embedding(
 ) -> None:
     config = json.loads((models.llama / "config.json").read_text())
     others = {"rope_scaling", "rope_parameters"} - {name}
-    said = refusal(models, tmp_path, **{name: rope}, **dict.fromkeys(others & config.keys()))
-    assert "factor" in said or "rope_type is 'nonsense'" in said
+    message = refusal(models, tmp_path, **{name: rope}, **dict.fromkeys(others & config.keys()))
+    assert "factor" in message or "rope_type is 'nonsense'" in message
 
 
 @pytest.mark.parametrize("name", ["num_attention_heads", "hidden_act", "rms_norm_eps"])
@@ -75,9 +75,9 @@ def test_a_build_reports_it_before_a_tokenizer_error(
     config = json.loads((checkpoint / "config.json").read_text()) | {name: "nonsense"}
     (checkpoint / "config.json").write_text(json.dumps(config))
     assert cli.main(["build", str(checkpoint), "--no-validate", "-q"]) == 1
-    said = capsys.readouterr().err
-    assert "transformers does not accept this config" in said
-    assert name in said
+    printed_text = capsys.readouterr().err
+    assert "transformers does not accept this config" in printed_text
+    assert name in printed_text
 
 
 # --- garbage, names and folders ---------------------------------------------------------------------
@@ -138,10 +138,10 @@ def test_a_name_of_five_thousand_characters(
         code = cli.main([word.replace("X", "x" * 5000) for word in argv])
     except SystemExit as stop:
         code = int(stop.code or 0)
-    said = capsys.readouterr().err
+    printed_text = capsys.readouterr().err
     assert code in (1, 2, 10, 20)
-    assert "Something went wrong that should not" not in said
-    assert "qeff-zoo: " in said or code in (2, 20)
+    assert "Something went wrong that should not" not in printed_text
+    assert "qeff-zoo: " in printed_text or code in (2, 20)
 
 
 # --- what a machine refuses -------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_what_a_disk_refuses_is_no_defect(code: int, capsys: pytest.CaptureFixtu
         raise OSError(code, os.strerror(code), "/somewhere")
 
     assert cli.guarded(work, ["x"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(
+    printed_text = capsys.readouterr().err
+    assert printed_text.startswith(
         f"qeff-zoo: Cannot use the file or folder '/somewhere': {os.strerror(code)}."
     )
 

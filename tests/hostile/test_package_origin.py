@@ -45,9 +45,9 @@ def pair(tmp_path: Path) -> KeyPair:
 @pytest.fixture
 def remote(models: Models, tmp_path: Path, pair: KeyPair) -> str:
     """Publish what a stranger built and signed: the key of our build, and other weights for all that one knows."""
-    theirs = models.build(models.llama, tmp_path / "elsewhere")
-    trust.sign(theirs, key=pair.private)
-    return write_remote(tmp_path / "zoo", theirs)
+    reference = models.build(models.llama, tmp_path / "elsewhere")
+    trust.sign(reference, key=pair.private)
+    return write_remote(tmp_path / "zoo", reference)
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_
 def test_a_display_name_does_not_hide_packages(home: Path) -> None:
     """A stranger's package has the name of ours, and was made from another model; or claims ours."""
     spec = made_from({**SOURCE, "model_id": "stranger/other"})
-    theirs = kept("file:///elsewhere", spec=spec, name="org/tiny")
+    reference = kept("file:///elsewhere", spec=spec, name="org/tiny")
     with pytest.raises(PackageError, match="No package at 'org/tiny'"):
         find_package("org/tiny")
     kept("file:///elsewhere", ctx_len=8192)
@@ -224,7 +224,7 @@ def test_a_display_name_does_not_hide_packages(home: Path) -> None:
     assert find_package("org/tiny").path == ours.path
     variant = "ort-int4-pl128-cl4096-bs1"  # theirs, too
     assert find_package(variant).path == ours.path
-    assert find_package(theirs.build_key).path == theirs.path
+    assert find_package(reference.build_key).path == reference.path
 
 
 def test_an_unsigned_package_never_hides_a_signed_one(
@@ -305,9 +305,9 @@ def test_what_is_known_bad_is_pulled_no_more(
         (["run", str(tmp_path / "copy"), "--prompt", "the"], 1),
     ):
         found = cli.main(argv)
-        said = capsys.readouterr()
-        assert "known bad: wrong answers" in said.err, argv
-        assert found in (code, 20), (argv, said.err)
+        printed_text = capsys.readouterr()
+        assert "known bad: wrong answers" in printed_text.err, argv
+        assert found in (code, 20), (argv, printed_text.err)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def changed(
                         place[key] = copy.deepcopy(chance.choice([*ODD, *sizes]))
                         break
                     place = place[key]
-    said = json.dumps(header).encode()
-    return len(said).to_bytes(8, "little") + said + bytes(octets), json.dumps(config).encode()
+    output = json.dumps(header).encode()
+    return len(output).to_bytes(8, "little") + output + bytes(octets), json.dumps(config).encode()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_damaged_checkpoints_are_read_or_refused(name: str, tmp_path: Path) -> N
     for number in range(CHANGES):
         folder = tmp_path / str(number)
         folder.mkdir()
-        weights, said = changed(chance, *parse(raw), json.loads(config))
+        weights, output = changed(chance, *parse(raw), json.loads(config))
         (folder / "model.safetensors").write_bytes(weights)
-        (folder / "config.json").write_bytes(said)
+        (folder / "config.json").write_bytes(output)
         try:
             with allocating(most):
                 read_all(folder)
@@ -180,12 +180,12 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize(("config", "said"), VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(("config", "message"), VARIANTS.values(), ids=VARIANTS)
 def test_a_variant_is_refused_by_its_configuration(
-    config: dict[str, Any], said: str, tmp_path: Path
+    config: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     source = stored(tmp_path, config, {"m.weight": np.zeros((1, 1), np.float32)})
-    with pytest.raises(UnsupportedModelError, match=said) as caught:
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
         formats.find(source)
     assert str(caught.value).startswith("'tiny' is ")
     assert ". Use " in str(caught.value)
@@ -276,12 +276,12 @@ DAMAGED: dict[str, tuple[Make, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "changes", "said"), DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize(("make", "changes", "message"), DAMAGED.values(), ids=DAMAGED)
 def test_what_does_not_fit_is_refused_before_anything_is_decoded(
-    make: Make, changes: dict[str, Any], said: str, tmp_path: Path
+    make: Make, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     assert formats.find(stored(tmp_path, *make())).encoded
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         formats.find(stored(tmp_path, *make(**changes)))
 
 
@@ -320,8 +320,10 @@ def test_scales_that_are_no_numbers_are_noticed_where_they_are_read(
     if name in ("bitnet", "ct-nvfp4a16") and np.isinf(bad):
         value = bytes(len(value))  # others are divided by those
     octets = data[: last - len(value)] + value + data[last:]
-    said = json.dumps(header).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(said).to_bytes(8, "little") + said + octets)
+    output = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(
+        len(output).to_bytes(8, "little") + output + octets
+    )
     (tmp_path / "config.json").write_bytes((GENUINE / name / "config.json").read_bytes())
     checkpoint = open_checkpoint(str(tmp_path))
     [encoded] = checkpoint.encoded.values()
@@ -354,12 +356,12 @@ def test_integers_beyond_their_bits_are_noticed(tmp_path: Path) -> None:
 
 
 def test_what_torchao_stores_otherwise_is_refused_by_name(tmp_path: Path) -> None:
-    said = {"m.weight": '{"_type": "Int4TilePackedTo4dTensor", "_data": {}}'}
+    settings = {"m.weight": '{"_type": "Int4TilePackedTo4dTensor", "_data": {}}'}
     tensors = {"m._weight_qdata": np.zeros((1, 4), np.int8)}
     with pytest.raises(
         UnsupportedModelError, match=r"'m\.weight' as torchao's Int4TilePackedTo4dTensor"
     ):
-        formats.find(stored(tmp_path, {"quant_method": "torchao"}, tensors, said))
+        formats.find(stored(tmp_path, {"quant_method": "torchao"}, tensors, settings))
     with pytest.raises(CheckpointError, match="say of no tensor how it is quantized"):
         formats.find(stored(tmp_path, {"quant_method": "torchao"}, tensors))
 

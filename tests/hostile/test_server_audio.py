@@ -191,11 +191,11 @@ def test_waiting_recordings_get_an_error_at_shutdown(
 ) -> None:
     with running(queue, queue.close) as url:  # type: ignore[arg-type]
         opened = connect(url)
-        asked = [clients.submit(ask, opened, flac(np.full(5 * RATE, 0.5))) for _ in range(2)]
+        requested = [clients.submit(ask, opened, flac(np.full(5 * RATE, 0.5))) for _ in range(2)]
         wait_until(lambda: session.heard.begun == 1 and len(queue._waiting) == 1)
         clients.submit(lambda: (wait_until(lambda: queue._closing), session.heard.permit(1)))
     with opened:
-        for one in asked:
+        for one in requested:
             with pytest.raises(openai.InternalServerError, match="shutting down"):
                 one.result(TIMEOUT)
     assert session.heard.begun == 1

@@ -52,7 +52,7 @@ def test_a_small_body_does_not_wait_for_large_ones() -> None:
 
 @pytest.mark.parametrize("left", [False, True])
 def test_nothing_is_done_for_a_client_that_left_before_its_request_is_read(left: bool) -> None:
-    asked = list[bytes]()
+    requested = list[bytes]()
     there = asyncio.Event()
     messages: list[Any] = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
@@ -67,7 +67,7 @@ def test_nothing_is_done_for_a_client_that_left_before_its_request_is_read(left:
         return {"type": "http.disconnect"}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        asked.append((await receive())["body"])
+        requested.append((await receive())["body"])
         there.set()
         assert (await receive())["type"] == "http.disconnect"
 
@@ -76,7 +76,7 @@ def test_nothing_is_done_for_a_client_that_left_before_its_request_is_read(left:
 
     limit = BodyLimit(app, 100, Bodies(100))
     asyncio.run(limit({"type": "http", "headers": []}, receive, send))
-    assert asked == ([] if left else [b"{}"])
+    assert requested == ([] if left else [b"{}"])
 
 
 def test_clients_that_left_are_not_answered(

@@ -39,11 +39,11 @@ def ask(
 
 
 def preflight(url: str, origin: str) -> tuple[int, Any]:
-    asked = {
+    requested = {
         "Access_Control_Request_Method": "POST",
         "Access_Control_Request_Headers": "authorization,content-type",
     }
-    return ask(url, "OPTIONS", "/v1/completions", Origin=origin, **asked)[:2]
+    return ask(url, "OPTIONS", "/v1/completions", Origin=origin, **requested)[:2]
 
 
 @pytest.fixture(scope="module")

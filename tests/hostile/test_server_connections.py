@@ -71,14 +71,14 @@ def test_a_request_that_is_there_may_take_its_time(
 ) -> None:
     body = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 3}).encode()
     with ThreadPoolExecutor() as clients:
-        asked = clients.submit(post, url, "completions", body)
+        requested = clients.submit(post, url, "completions", body)
         wait_until(lambda: active(engine) == (1, 0))
         for _ in range(2):  # one after the other, begun after the request
             with closing(dial(url)) as opened:
                 rest(opened)
-        assert not asked.done()
+        assert not requested.done()
         paused.set()
-        assert asked.result(TIMEOUT)[0] == 200
+        assert requested.result(TIMEOUT)[0] == 200
 
 
 def test_clients_that_are_gone_are_noticed() -> None:

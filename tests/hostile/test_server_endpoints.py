@@ -197,15 +197,15 @@ def test_every_endpoint_fetches_by_one_guard(
     path: str, looking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one of `test_remote_media`, with the hosts that the operator named."""
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def fetch(url: str, _: Any, *, hosts: Any, noun: str) -> None:
-        asked.append((url, hosts, noun))
+        requested.append((url, hosts, noun))
         raise MediaError("It is not public.")
 
     monkeypatch.setattr(prompts, "fetch_media", fetch)
     posts, url = looking(image_hosts=["example.com"]), "https://example.com/a.png"
     response = posts.send(path, json.dumps(SEEING[path](url)).encode())
     assert (response.status_code, "not public" in response.text) == (400, True)
-    assert asked == [(url, ["example.com"], "image")]
+    assert requested == [(url, ["example.com"], "image")]
     posts.close()

@@ -63,8 +63,12 @@ def body(*files: bytes) -> bytes:
     urls = ["data:image/png;base64," + base64.b64encode(one).decode() for one in files]
     parts: list[Any] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     content = [*parts, {"type": "text", "text": "What is this?"}]
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 2}
-    return json.dumps(asked).encode()
+    requested = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 2,
+    }
+    return json.dumps(requested).encode()
 
 
 def request_of(asked: bytes) -> bytes:
@@ -79,8 +83,8 @@ def chat(url: str, *files: bytes) -> tuple[int, Any]:
 
 
 def text(url: str) -> int:
-    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
-    return post(url, "completions", json.dumps(asked).encode())[0]
+    requested = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
+    return post(url, "completions", json.dumps(requested).encode())[0]
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +133,12 @@ def test_text_is_answered_while_images_are_decoded(
     url: str, decoded: Steps, clients: ThreadPoolExecutor
 ) -> None:
     """However many clients send images: no thread of theirs is one that prepares texts."""
-    asked = [clients.submit(chat, url, *[png(64, 64)] * 5) for _ in range(9)]
+    requested = [clients.submit(chat, url, *[png(64, 64)] * 5) for _ in range(9)]
     wait_until(lambda: decoded.begun == 1)
     assert text(url) == 200
-    assert not any(one.done() for one in asked)
+    assert not any(one.done() for one in requested)
     decoded.permit(1000)
-    assert {one.result(TIMEOUT)[0] for one in asked} == {200}
+    assert {one.result(TIMEOUT)[0] for one in requested} == {200}
 
 
 def test_clients_have_their_images_decoded_in_turn(
@@ -152,11 +156,11 @@ def test_clients_have_their_images_decoded_in_turn(
 
 
 def test_nothing_is_decoded_for_a_client_that_left(url: str, decoded: Steps) -> None:
-    asked = body(*[png(64, side) for side in range(30, 36)])
+    requested = body(*[png(64, side) for side in range(30, 36)])
     name = "http_responses_total:/v1/chat/completions:499"
     before = figures(url).get(name, 0)
     with closing(dial(url)) as client:
-        client.sendall(request_of(asked))
+        client.sendall(request_of(requested))
         wait_until(lambda: decoded.begun == 1)
     wait_until(lambda: figures(url).get(name, 0) == before + 1)
     decoded.permit(1000)
@@ -173,11 +177,11 @@ def test_no_frame_of_a_video_is_decoded_for_a_client_that_left(
     monkeypatch.setattr(session, "_video_processor", videos.read_video)
     frames = ",".join(base64.b64encode(png(8, side)).decode() for side in [8] * 6)
     part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}
+    requested = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}
     name = "http_responses_total:/v1/chat/completions:499"
     before = figures(url).get(name, 0)
     with closing(dial(url)) as client:
-        client.sendall(request_of(json.dumps(asked).encode()))
+        client.sendall(request_of(json.dumps(requested).encode()))
         wait_until(lambda: read.begun == 1)
     wait_until(lambda: figures(url).get(name, 0) == before + 1)
     read.permit(1000)
@@ -218,8 +222,8 @@ def test_many_images_and_a_large_grammar_are_refused(url: str) -> None:
     )  # fmt: skip
     schema = {"type": "string", "enum": ["x" * (1 << 20)]}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    asked = {"model": MODEL, "prompt": PROMPT, "response_format": form}
-    status, answer = post(url, "completions", json.dumps(asked).encode())
+    requested = {"model": MODEL, "prompt": PROMPT, "response_format": form}
+    status, answer = post(url, "completions", json.dumps(requested).encode())
     assert (status, answer["error"]["param"]) == (400, "response_format")
     assert "characters of a grammar; expected at most 1,048,576" in answer["error"]["message"]
 

@@ -45,11 +45,11 @@ def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
 def test_a_long_text_is_refused_by_its_beginning(url: str, path: str, read: list[int]) -> None:
-    asked = {"prompt": LONG} if path == "completions" else {}
+    requested = {"prompt": LONG} if path == "completions" else {}
     messages = {"messages": [{"role": "user", "content": LONG}]}
-    status, error = ask(url, path, **(asked or messages))
+    status, error = ask(url, path, **(requested or messages))
     assert (status, error["code"]) == (400, "context_length_exceeded")
-    assert error["param"] == ("prompt" if asked else "messages")
+    assert error["param"] == ("prompt" if requested else "messages")
     assert error["message"].startswith("A prompt has at least 256 tokens; expected at most 127,")
     assert 0 < sum(read) <= 128 * 100
 

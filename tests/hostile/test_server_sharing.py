@@ -154,10 +154,10 @@ def test_a_failure_reaches_every_request_of_a_call_and_ends_nothing(
     with running(opened) as url:
         with monkeypatch.context() as patch:
             patch.setattr(steps, "_act", lambda *_, **__: [][0])
-            asked = [clients.submit(embed, url, ["fox"] * 30) for _ in range(2)]
+            requested = [clients.submit(embed, url, ["fox"] * 30) for _ in range(2)]
             wait_until(lambda: sum(active(opened)) == 2 and steps.begun == 1)
             steps.permit(2)
-            assert [one.result(TIMEOUT)[0] for one in asked] == [500, 500]
+            assert [one.result(TIMEOUT)[0] for one in requested] == [500, 500]
         assert "IndexError" in caplog.text
         steps.permit(1)
         assert embed(url, ["fox"])[0] == 200
@@ -167,12 +167,12 @@ def test_the_end_waits_for_one_call(
     queue: tuple[EncoderQueue, Steps], clients: ThreadPoolExecutor
 ) -> None:
     opened, steps = queue
-    asked: list[Future[Any]] = []
+    requested: list[Future[Any]] = []
     with running(opened, opened.close) as url:
-        asked += [clients.submit(embed, url, ["fox"] * 300) for _ in range(2)]
+        requested += [clients.submit(embed, url, ["fox"] * 300) for _ in range(2)]
         wait_until(lambda: sum(active(opened)) == 2 and steps.begun == 1)
         threading.Thread(
             target=lambda: (wait_until(lambda: opened._closing), steps.permit(1))
         ).start()
-    assert [one.result(TIMEOUT)[0] for one in asked] == [503, 503]
+    assert [one.result(TIMEOUT)[0] for one in requested] == [503, 503]
     assert steps.begun == 1

@@ -85,16 +85,22 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("said", "least", "most"),
+    ("message", "least", "most"),
     [("7", 7, 7), ("100000", 60, 60), ("Sun, 06 Nov 1994 08:49:37 GMT", 0, 1),
      ("Fri, 31 Dec 9999 23:59:59 GMT", 60, 60), ("soon", 0, 1), ("-5", 0, 1), ("9" * 400, 60, 60)],
 )  # fmt: skip
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_read_is_repeated_when_the_server_requests_it(
-    hub: LocalHub, home: Path, slept: list[float], said: str, least: float, most: float, status: int
+    hub: LocalHub,
+    home: Path,
+    slept: list[float],
+    message: str,
+    least: float,
+    most: float,
+    status: int,
 ) -> None:
     hub.commit("acme/zoo", {INDEX_NAME: encode(Index())})
-    hub.fault("GET", INDEX_NAME, status=status, headers={"Retry-After": said})
+    hub.fault("GET", INDEX_NAME, status=status, headers={"Retry-After": message})
     assert open_remote("hf://acme/zoo").snapshot() is not None
     assert len(slept) == 1
     assert least <= slept[0] <= most

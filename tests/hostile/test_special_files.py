@@ -131,12 +131,12 @@ NAMES = (
 def test_no_reader_waits_for_a_fifo(name: str, models: Models, home: Path, tmp_path: Path) -> None:
     found = doors(tmp_path, models)
     assert sorted(found) == sorted(NAMES)
-    told = outcome(*found[name])
+    settings = outcome(*found[name])
     if name in ("states", "signature"):  # computed again; what is no file is no signature
-        assert told in (None, [])
+        assert settings in (None, [])
     else:
-        assert isinstance(told, OSError if name == "digest" else ZooError), told
-        assert "Expected" in str(told) or "expected" in str(told) or name == "digest"
+        assert isinstance(settings, OSError if name == "digest" else ZooError), settings
+        assert "Expected" in str(settings) or "expected" in str(settings) or name == "digest"
 
 
 def test_foreign_files_are_read_in_one_way() -> None:

@@ -149,9 +149,9 @@ def report(
 def test_a_defect_is_one_line_and_a_report(
     report: Callable[..., tuple[str, str]], act: Callable[..., None], happened: str
 ) -> None:
-    said, written = report(act, "list", "--models")
-    assert said.startswith("qeff-zoo: Something went wrong that should not: ")
-    assert happened in said
+    message, written = report(act, "list", "--models")
+    assert message.startswith("qeff-zoo: Something went wrong that should not: ")
+    assert happened in message
     assert "Traceback" in written
     assert "$ qeff-zoo list --models\n" in written
     assert re.search(r"qeff-zoo \S+, Python 3\.", written)
@@ -167,9 +167,9 @@ def test_a_report_has_no_secrets(
     monkeypatch.setenv("HF_TOKEN", other)
     url = f"https://me:{password}@host/path?X-Signature={signature}"
     message = f"{url} refused {token}, {other}, Authorization: Bearer {key}"
-    said, written = report(fails(ValueError(message)), "serve", url, "--api-key", key)
+    expected_message, written = report(fails(ValueError(message)), "serve", url, "--api-key", key)
     for secret in secrets:
-        assert secret not in said + written
+        assert secret not in expected_message + written
     assert "https://***@host/path?X-Signature=***" in written
     assert "--api-key '***'" in written
 

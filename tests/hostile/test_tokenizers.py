@@ -183,19 +183,19 @@ def test_one_client_gets_an_error_and_others_get_results(
     strange = Reading(written(tmp_path, tokenizer))
     monkeypatch.setattr(engine.session, "tokenizer", strange)
 
-    def ask(prompt: str) -> tuple[int, Any]:
+    def request(prompt: str) -> tuple[int, Any]:
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
         return post(url, "completions", json.dumps(body).encode())
 
-    status, answer = ask(GIVEN_UP)
+    status, answer = request(GIVEN_UP)
     assert (status, answer["error"]["param"]) == (400, "prompt")
     assert "gives up on a text" in answer["error"]["message"]
-    assert ask("class collections.")[0] == 200
+    assert request("class collections.")[0] == 200
     # A decoder gives up in the thread that all answers come from.
     monkeypatch.setattr(strange, "decode", lambda _: strange.encode(GIVEN_UP))
-    assert ask("class")[0] == 500
+    assert request("class")[0] == 500
     monkeypatch.undo()
-    assert ask("class collections.")[0] == 200
+    assert request("class collections.")[0] == 200
 
 
 def test_run_prints_the_error(
