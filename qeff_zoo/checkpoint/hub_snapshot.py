@@ -168,7 +168,7 @@ def open_snapshot(
         is_cached = try_to_load_from_cache(
             model_id, "config.json", revision=revision, cache_dir=cache_dir
         )
-        unreached = None if is_cached or offline() else _unreached(model_id)
+        unreached = None if is_cached or offline() else _unreached(model_id, access_token)
         away = offline() or unreached is not None
         try:
             # Requested by branch, so that the client records the branch's commit for offline use.
@@ -218,19 +218,21 @@ def open_snapshot(
     return snapshot
 
 
-def _unreached(model_id: str) -> Exception | None:
+def _unreached(model_id: str, token: str | Literal[False] | None) -> Exception | None:
     """Return the connection's error if the Hub does not respond; None if it does, with whatever status.
 
     The client repeats the first request of an uncached model for half a minute, and for minutes on a dead line. This
     request is repeated once, unless the first one was long.
     """
     from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not declared
 
-    url = hf_hub_url(model_id, "config.json")
+    url, headers = hf_hub_url(model_id, "config.json"), build_hf_headers(token=token)
+    timeout = constants.HF_HUB_ETAG_TIMEOUT
     for pause in (_PAUSE, 0.0):
         started = time.monotonic()
         try:
-            get_session().head(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
+            get_session().head(url, headers=headers, timeout=timeout, follow_redirects=False)
         except http_error() as error:
             failure = error
         else:
