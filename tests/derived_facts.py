@@ -89,7 +89,7 @@ def without(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def result(model: Any) -> Array:
-    """Return a model's logits or hidden states of a few tokens, or of a short sound."""
+    """Return a model's logits or hidden states of a few tokens, or of a short recording."""
     inputs = torch.from_numpy(parity.tokens(rows=1))
     if model.main_input_name != "input_ids":
         features = ctc_tracing.example(model)[0].shape[2:]  # of a frame; none of samples
@@ -105,7 +105,7 @@ def result(model: Any) -> Array:
 
 
 def are_compared() -> list[Recipe]:
-    """Return the recipes of models that read text or sound alone.
+    """Return the recipes of models that read text or audio alone.
 
     Images are swapped in test_images.py; the recipe of a composed model's text has that text's properties.
     """

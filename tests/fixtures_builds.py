@@ -59,7 +59,7 @@ class Probed:
     written: int
 
     def imported(self, names: tuple[str, ...] = HEAVY) -> set[str]:
-        """Tell which of some modules were imported."""
+        """Return which of some modules were imported."""
         return set(names) & self.modules
 
 

@@ -58,7 +58,7 @@ def is_same(pulled: Package, published: Package) -> bool:
 
 
 def is_clean(home: Path) -> bool:
-    """Tell whether the store holds no package, and nothing that a later process would take for one."""
+    """Return whether the store holds no package, and nothing that a later process would take for one."""
     return not any((home / "packages").glob("*")) and not any((home / "staging").glob("*"))
 
 

@@ -202,7 +202,7 @@ def send(connection: socket.socket, body: str, length: int | None = None) -> Non
 
 
 def active(backend: "Engine | EncoderQueue") -> tuple[int, int]:
-    """Tell how many requests run, and how many wait."""
+    """Return how many requests run, and how many wait."""
     stats = backend.stats()
     return stats.running, stats.waiting
 

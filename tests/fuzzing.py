@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 SECONDS = 2.0  # for one case; it takes milliseconds
 
 
-def asked(usual: int) -> int:
+def example_count(usual: int) -> int:
     """Return how many cases a test tries: a tenth of the usual number by default."""
     return int(os.environ.get("QEFF_ZOO_TEST_CASES", selection.few(usual)))
 
@@ -41,7 +41,7 @@ def allocating(most: int) -> Iterator[None]:
 
 
 CASES = settings(
-    max_examples=asked(1000),
+    max_examples=example_count(1000),
     deadline=None,
     derandomize=True,
     database=None,

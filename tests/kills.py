@@ -141,7 +141,7 @@ class _Runs:
 
 
 def _watch(prefix: str, at: tuple[str, int] | None, settings: int) -> None:
-    """Tell of each change below a folder; of a kind and a number, tell only of that one, and die before it."""
+    """Report each change below a folder; for a kind and a number, only that one, and die before it."""
     counts = Counter[str]()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

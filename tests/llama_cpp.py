@@ -88,8 +88,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 for _name, (_result, *_arguments) in _SIGNATURES.items():
     getattr(_LIB, _name).restype, getattr(_LIB, _name).argtypes = _result, _arguments
-_said: list[str] = []
-_log = _Log(lambda level, text, _: _said.append(text.decode(errors="replace")))
+_printed: list[str] = []
+_log = _Log(lambda level, text, _: _printed.append(text.decode(errors="replace")))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class LlamaCpp:
         return room.raw[:count]
 
     def ends(self, token: int) -> bool:
-        """Tell whether a token ends an answer."""
+        """Return whether a token ends an answer."""
         return bool(_LIB.llama_vocab_is_eog(self.vocabulary, token))
 
     def logits(self, tokens: Sequence[int]) -> Array:
@@ -179,14 +179,14 @@ def opened(path: Path, *, vocabulary_only: bool = False) -> Iterator[LlamaCpp]:
         path: The file.
         vocabulary_only: Leave the weights out.
     """
-    _said.clear()
+    _printed.clear()
     _LIB.llama_log_set(_log, None)
     _LIB.llama_backend_init()
     options = _LIB.llama_model_default_params()
     options.vocab_only = vocabulary_only
     model = _LIB.llama_model_load_from_file(str(path).encode(), options)
     if not model:
-        raise ValueError(f"llama.cpp cannot load {path}: {''.join(_said)[-300:]}")
+        raise ValueError(f"llama.cpp cannot load {path}: {''.join(_printed)[-300:]}")
     try:
         yield LlamaCpp(model)
     finally:

@@ -261,7 +261,7 @@ class LocalHub:
 
 
 def is_large(path: str, size: int, sample: bytes = b"") -> bool:
-    """Tell whether a file is kept by LFS; `sample` is how it begins."""
+    """Return whether a file is kept by LFS; `sample` is how it begins."""
     named = re.search(rf"\.({LARGE})$", path) is not None
     return named or size >= LARGE_BYTES or b"\0" in sample
 

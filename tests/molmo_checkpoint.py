@@ -11,7 +11,7 @@ import transformers
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-_WIDE, _SEEN, _INNER, _NEW = 32, 11, 48, 128
+_WIDE, _LAYERS, _INNER, _NEW = 32, 11, 48, 128
 _END = "<|endoftext|>"
 #: The published chat template.
 _TEMPLATE = (
@@ -60,7 +60,7 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield f"{encoder}positional_embedding", (patches + 1, _WIDE)
     yield f"{encoder}patch_embedding.weight", (_WIDE, 3 * vision["patch_size"] ** 2)
     yield from _both(f"{encoder}pre_ln.", (_WIDE,))
-    for layer in range(_SEEN):
+    for layer in range(_LAYERS):
         block = f"{encoder}transformer.resblocks.{layer}."
         yield from _attention(f"{block}attention.", _WIDE)
         yield from _both(f"{block}feed_forward.w1.", (_INNER, _WIDE))
@@ -100,7 +100,7 @@ def write(folder: Path, *, olmo: bool = False, side: int = 48, patch: int = 4, *
         "tie_word_embeddings": False, "weight_tying": False, "use_position_ids": True, "use_cache": True,
         **more,
         "vision_config": {
-            "hidden_size": _WIDE, "intermediate_size": _INNER, "num_hidden_layers": _SEEN, "num_attention_heads": 2,
+            "hidden_size": _WIDE, "intermediate_size": _INNER, "num_hidden_layers": _LAYERS, "num_attention_heads": 2,
             "num_key_value_heads": 2, "head_dim": _WIDE // 2, "image_size": [side, side], "patch_size": patch,
         },
     }  # fmt: skip

@@ -146,8 +146,8 @@ def prompt_with(name: str, field: str, value: Any, prompt: str) -> tuple[str, st
         try:
             theirs = _loaded({**facts, "processor_config": {**saved, field: value}}, folder)
             if name in test_published.RETURNED:
-                theirs.image_processor = right.theirs.image_processor
-            one = replace(right, theirs=theirs)
+                theirs.image_processor = right.processor.image_processor
+            one = replace(right, processor=theirs)
             shown = one.shown(prompt)
             expected = one.process(prompt, shown)
         except Exception as error:

@@ -294,7 +294,7 @@ def _away(subject: Subject, storage: str, seed: int) -> float:
 
 
 def _contradicts_itself(subject: Subject) -> bool:
-    """Tell whether Hugging Face's model answers otherwise where it may: token by token, or with other ties."""
+    """Return whether Hugging Face's model answers otherwise where it may: token by token, or with other ties."""
     model = subject.hf
     (whole, *_), wide = _answers(subject, model, 0), _answers(subject, parity.in_float64(model), 0)
     noise = float(np.abs(whole - wide[0]).max())

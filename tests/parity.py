@@ -149,7 +149,7 @@ CROSSED_MEDIA = ["ernie4_5_vl_moe-base", "step3p7-base"]
 
 
 def is_traced(recipe: Recipe) -> bool:
-    """Tell whether graphs of a recipe's tiny models are compared in any case; else PyTorch computes what we changed.
+    """Return whether graphs of a recipe's tiny models are compared in any case; else PyTorch computes what we changed.
 
     Every recipe's graphs were compared when its evidence was recorded: `validated_models/_tiny`.
     """
@@ -164,7 +164,7 @@ def of_text() -> list[Recipe]:
 
 
 def of_one_text(task: str) -> bool:
-    """Tell whether a task reads text, and no other text than that which it goes on with."""
+    """Return whether a task reads text, and no other text than that which it goes on with."""
     found = tasks.find(task)
     return found.reads == "text" and (found.role == "encoder" or "encoder" not in found.parts)
 

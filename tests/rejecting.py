@@ -86,7 +86,7 @@ class Oracle:
         return Speculation(most=MOST, drafter=lambda _: self)
 
 
-class _Told(Sampler):
+class _Given(Sampler):
     """Takes the tokens of a text, whatever the logits are, and keeps those."""
 
     def __init__(self, text: Sequence[int]) -> None:
@@ -121,7 +121,7 @@ def trace_of_rejected(name: str) -> tuple[float, float]:
     def logits(speculation: Speculation | None) -> parity.Array:
         scheduler = Scheduler(decoder, PrefixCache(decoder, 0), speculation)
         answer = Answer(Request(prompt=prompt, limit=len(text)), None)
-        answer._sampler = settings = _Told(text)
+        answer._sampler = settings = _Given(text)
         scheduler.submit(answer)
         while scheduler.step():
             pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that reads images and sounds in one prompt, against transformers' processor and `generate`.
+"""A package that reads images and recordings in one prompt, against transformers' processor and `generate`.
 
 `test_media_recipes` compares the programs of every recipe; what is here is of one.
 """
@@ -19,7 +19,7 @@ import transformers
 from fixtures_serving import MODEL, connect, figures, running
 from PIL import Image
 from safetensors.torch import save_file
-from test_audio_text import RATE, recorded, sound
+from test_audio_text import RATE, recorded, recording
 from test_media_recipes import session_of
 from test_omni_models import EOS, saved, tokenizer
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
@@ -43,19 +43,19 @@ from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
 pytestmark = pytest.mark.xdist_group("any_to_any")
 
 SIZES: dict[str, Any] = {"ctx_len": 128, "prefill_seq_len": 8, "full_batch_size": 2}
-PICTURE = "<|vision_bos|> <|IMAGE|> <|vision_eos|>"
-SOUND = "<|audio_bos|> <|AUDIO|> <|audio_eos|>"
+IMAGE = "<|vision_bos|> <|IMAGE|> <|vision_eos|>"
+AUDIO = "<|audio_bos|> <|AUDIO|> <|audio_eos|>"
 TEMPLATE = (
     "{% for one in messages[0].content %}{% if one.type == 'text' %}{{ one.text }}{% elif one.type == 'image' %}"
-    f"{PICTURE} {{% else %}}{SOUND} {{% endif %}}{{% endfor %}}"
+    f"{IMAGE} {{% else %}}{AUDIO} {{% endif %}}{{% endfor %}}"
 )
 #: Prompts, and how many pictures and sounds each has: in both orders, several of both, one kind, none.
 PROMPTS = {
-    f"w7 {PICTURE} w3 {SOUND} w4 w5": (1, 1),
-    f"{SOUND} w3 {PICTURE} w4": (1, 1),
-    f"w8 {PICTURE} {SOUND} w9 {PICTURE} w3 {SOUND} w4": (2, 2),
-    f"{SOUND} w3 w4": (0, 1),
-    f"w9 {PICTURE} w4": (1, 0),
+    f"w7 {IMAGE} w3 {AUDIO} w4 w5": (1, 1),
+    f"{AUDIO} w3 {IMAGE} w4": (1, 1),
+    f"w8 {IMAGE} {AUDIO} w9 {IMAGE} w3 {AUDIO} w4": (2, 2),
+    f"{AUDIO} w3 w4": (0, 1),
+    f"w9 {IMAGE} w4": (1, 0),
     "w3 w4 w5": (0, 0),
 }
 LENGTH = 6
@@ -106,15 +106,15 @@ def session(omni: Omni) -> AnyToAnySession:
 
 
 def pixels(seed: int) -> Any:
-    """Draw a picture, wide or high."""
+    """Draw an image, wide or high."""
     size = (24, 40, 3) if seed % 2 else (33, 17, 3)
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
 
 
 def brought(number: int, counts: tuple[int, int]) -> tuple[list[Any], list[Any]]:
-    """Draw the pictures and sounds of a prompt, of several sizes."""
+    """Draw the images and recordings of a prompt, of several sizes."""
     images = [pixels(10 * number + place) for place in range(counts[0])]
-    recordings = [sound(10 * number + place, 0.3 + 0.9 * place) for place in range(counts[1])]
+    recordings = [recording(10 * number + place, 0.3 + 0.9 * place) for place in range(counts[1])]
     return images, recordings
 
 
@@ -127,7 +127,7 @@ def test_a_package_has_three_programs_and_one_file_of_weights(omni: Omni) -> Non
 def test_answers_are_those_of_transformers_processor_and_generate(
     omni: Omni, session: AnyToAnySession
 ) -> None:
-    """More prompts than rows, in chunks that cut pictures and sounds; each joins while another is answered."""
+    """More prompts than rows, in chunks that cut images and recordings; each joins while another is answered."""
     every = [brought(number, counts) for number, counts in enumerate(PROMPTS.values())]
     images, recordings = ([*one] for one in zip(*every, strict=True))
     outputs = session.generate(
@@ -143,13 +143,13 @@ def test_the_command_answers_as_generate(
     omni: Omni, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.fromarray(pixels(1)).save(tmp_path / "a.png")
-    audio = recorded(tmp_path / "speech.wav", sound(1))
-    given = (sound(1) * 32767).astype("<i2").astype(np.float32) / 32768
+    audio = recorded(tmp_path / "speech.wav", recording(1))
+    given = (recording(1) * 32767).astype("<i2").astype(np.float32) / 32768
     command = ["run", str(omni.package.path), str(audio), "--image", str(tmp_path / "a.png")]
     command += ["--chat", "--prompt", "w3 w4", "--generation-len", str(LENGTH), "--json"]
     assert main(command) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert found["token_ids"] == omni.answer(f"{PICTURE} {SOUND} w3 w4", [pixels(1)], [given])
+    assert found["token_ids"] == omni.answer(f"{IMAGE} {AUDIO} w3 w4", [pixels(1)], [given])
 
 
 def test_an_image_is_located_by_the_token_before_it(omni: Omni, session: AnyToAnySession) -> None:
@@ -159,11 +159,11 @@ def test_an_image_is_located_by_the_token_before_it(omni: Omni, session: AnyToAn
 
 
 def test_requests_do_not_share_images_or_audio(session: AnyToAnySession) -> None:
-    """A prompt that differs in its picture alone, or in its sound alone, takes up nothing that depends on that."""
-    text = f"w7 {PICTURE} w3 {SOUND} " + "w4 " * 20
+    """A prompt that differs in its image alone, or in its recording alone, takes up nothing that depends on that."""
+    text = f"w7 {IMAGE} w3 {AUDIO} " + "w4 " * 20
 
     def request(image: int, audio: int) -> Any:
-        shown: dict[str, Any] = {"images": [pixels(image)], "audio": [sound(audio)]}
+        shown: dict[str, Any] = {"images": [pixels(image)], "audio": [recording(audio)]}
         return session.generate(text, **shown, generation_len=LENGTH, ignore_eos=True)[0]
 
     first, again, behind, other = request(1, 1), request(1, 1), request(1, 2), request(3, 1)
@@ -178,14 +178,14 @@ def test_a_server_takes_images_and_audio_in_one_prompt(
     omni: Omni, session: AnyToAnySession, tmp_path: Path
 ) -> None:
     Image.fromarray(pixels(1)).save(tmp_path / "a.png")
-    image, audio_input = tmp_path / "a.png", recorded(tmp_path / "speech.wav", sound(1))
+    image, audio_input = tmp_path / "a.png", recorded(tmp_path / "speech.wav", recording(1))
     observed, spoken = (base64.b64encode(one.read_bytes()).decode() for one in (image, audio_input))
     parts: list[Any] = [
         {"type": "input_audio", "input_audio": {"data": spoken, "format": "wav"}},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{observed}"}},
         {"type": "text", "text": "w3 w4"},
     ]
-    text = f"{SOUND} {PICTURE} w3 w4"
+    text = f"{AUDIO} {IMAGE} w3 w4"
     (expected,) = session.generate(text, images=[image], audio=[audio_input], generation_len=4)
     opened: Any = open_session(omni.package, threads=1)
     with Engine(opened) as engine, running(engine) as url, connect(url) as client:
@@ -198,7 +198,7 @@ def test_a_server_takes_images_and_audio_in_one_prompt(
 
 
 def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) -> None:
-    """Tokens of a picture see one another, those of a sound do not."""
+    """Tokens of an image see one another, those of a recording do not."""
     own = parity.all_cases()["gemma4-base"]
     case = replace(own, recipe=for_task(recipe_for(own.config), "any-to-any"))
     subject = parity.Subject(case.config, case.recipe)
@@ -223,7 +223,7 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
     settings["image_processor"] = observed.to_dict()
     (tmp_path / "processor_config.json").write_text(json.dumps(settings))
     session.folder, session.tokenizer = tmp_path, Tokenizer.find(tmp_path)
-    image, speech = pixels(1), sound(1, 0.83)
+    image, speech = pixels(1), recording(1, 0.83)
     for text in ("w7 <image> w3 <audio> w4", "<audio> w3 <image> w4"):
         given = processor(text=text, images=[image], audio=[speech], return_tensors="pt")
         with torch.no_grad():
@@ -240,7 +240,7 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
 @pytest.mark.parametrize("more", [{}, {"preemphasis": 0.9, "per_bin_mean": [0.1] * 64 + [1] * 64}])
 def test_features_of_gemma_4_are_those_of_transformers(samples: int, more: dict[str, Any]) -> None:
     extractor = transformers.Gemma4AudioFeatureExtractor(**more)
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     reference = extractor([given], sampling_rate=RATE, return_tensors="np")
     settings = json.loads(extractor.to_json_string())
     ours, count = find(settings).compute(given), int(reference["input_features_mask"].sum())
@@ -252,7 +252,7 @@ def test_features_of_gemma_4_are_those_of_transformers(samples: int, more: dict[
 def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: int) -> None:
     """Bit for bit; each becomes a row."""
     extractor = transformers.Gemma4UnifiedAudioFeatureExtractor()
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     reference = extractor([given], return_tensors="np")
     settings = json.loads(extractor.to_json_string())
     ours = AudioProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").audio)
@@ -274,9 +274,9 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
     with pytest.raises(
         GenerationError, match="has 0 places for recordings, and there are 1 recordings"
     ):
-        session.request(PICTURE, images=[pixels(1)], audio=[sound(1)])
+        session.request(IMAGE, images=[pixels(1)], audio=[recording(1)])
     with pytest.raises(GenerationError, match="has 1 places for images, and there are 0 imag"):
-        session.request(f"{PICTURE} {SOUND}", audio=[sound(1)])
+        session.request(f"{IMAGE} {AUDIO}", audio=[recording(1)])
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sounds of any length that an encoder reads in blocks, with an adapter that is on where a prompt has sounds."""
+"""Recordings of any length, encoded in blocks, with an adapter that is on where a prompt has recordings."""
 
 import importlib
 import json
@@ -14,12 +14,12 @@ import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
-from test_audio_text import RATE, recorded, sound
+from test_audio_text import RATE, recorded, recording
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import AutoModelForMultimodalLM, GraniteSpeechProcessor, PreTrainedTokenizerFast
 from transformers.audio_utils import mel_filter_bank
-from transformers.models.granite_speech import feature_extraction_granite_speech as theirs
+from transformers.models.granite_speech import feature_extraction_granite_speech as reference_output
 
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
@@ -56,15 +56,17 @@ class MelSpectrogram(torch.nn.Module):
 @pytest.fixture(autouse=True)
 def torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
     transforms = SimpleNamespace(MelSpectrogram=MelSpectrogram)
-    monkeypatch.setattr(theirs, "torchaudio", SimpleNamespace(transforms=transforms), raising=False)
-    monkeypatch.setattr(theirs, "requires_backends", lambda *_: None)
+    monkeypatch.setattr(
+        reference_output, "torchaudio", SimpleNamespace(transforms=transforms), raising=False
+    )
+    monkeypatch.setattr(reference_output, "requires_backends", lambda *_: None)
 
 
 @pytest.mark.parametrize("samples", [257, 479, 480, 16_159, 16_160, 50_001])
 def test_features_are_those_of_transformers(samples: int) -> None:
     """To 2e-5, of which float32 in torch has about half itself, against float64."""
-    given = sound(samples, samples / RATE)
-    extractor = theirs.GraniteSpeechFeatureExtractor()
+    given = recording(samples, samples / RATE)
+    extractor = reference_output.GraniteSpeechFeatureExtractor()
     made = find(extractor.to_dict()).compute(given)
     right = extractor(given)["input_features"][0].numpy()
     np.testing.assert_allclose(made, right, atol=2e-5, rtol=0)
@@ -89,7 +91,7 @@ def test_features_of_granite_speech_5_are_those_of_transformers(
     audio = SimpleNamespace(transforms=transforms, functional=functional)
     monkeypatch.setattr(fifth, "torchaudio", audio, raising=False)
     extractor = fifth.GraniteSpeech5FeatureExtractor()
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     right = extractor(given, sampling_rate=RATE, return_tensors="np")
     ours = find(extractor.to_dict())
     made = ours.compute(given)
@@ -109,7 +111,9 @@ def saved(folder: Path) -> tuple[Path, GraniteSpeechProcessor]:
     tokenizer = Tokenizer(tokenizer_models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     processor = GraniteSpeechProcessor(
-        theirs.GraniteSpeechFeatureExtractor(projector_window_size=6, projector_downsample_rate=3),
+        reference_output.GraniteSpeechFeatureExtractor(
+            projector_window_size=6, projector_downsample_rate=3
+        ),
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, pad_token="w0", additional_special_tokens=["<|audio|>"]
         ),
@@ -158,7 +162,7 @@ def test_a_package_with_the_adapter_answers_as_generate(
     path = tmp_path / "speech.wav"
     command = ["--prompt", " w3 w4", "--chat", "--generation-len", "6"]
     for number, samples in enumerate((1234, 5003, 16_161)):
-        given = sound(number, samples / RATE)
+        given = recording(number, samples / RATE)
         recorded(path, given)
         capsys.readouterr()
         assert main(["run", str(package), str(path), *command, "--json"]) == 0

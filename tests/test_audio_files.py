@@ -19,10 +19,10 @@ from qeff_zoo.media.audio import AudioLimits, read_audio
 from qeff_zoo.validation.sample_audio import voice
 
 RATE = 16_000
-SOUND = voice(4000, RATE, 1)
+AUDIO = voice(4000, RATE, 1)
 
 
-def wav(samples: Any = SOUND, rate: int = RATE, kind: str = "PCM_16") -> bytes:
+def wav(samples: Any = AUDIO, rate: int = RATE, kind: str = "PCM_16") -> bytes:
     """Write by libsndfile, which is not what reads."""
     made = io.BytesIO()
     soundfile.write(made, samples, rate, format="WAV", subtype=kind)
@@ -40,7 +40,7 @@ def test_every_form_of_wav_is_read_as_it_was_written(kind: str, step: float) -> 
     with mock.patch.dict("sys.modules", {"soundfile": None}):  # read here, by nobody else
         found = read_audio(data, RATE)
     assert found.dtype == np.float32
-    assert np.abs(found - SOUND).max() <= step
+    assert np.abs(found - AUDIO).max() <= step
     np.testing.assert_array_equal(found, soundfile.read(io.BytesIO(data), dtype="float32")[0])
 
 
@@ -48,14 +48,14 @@ def test_the_standard_library_writes_what_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes((SOUND * 32767).astype("<i2").tobytes())
-    assert np.abs(read_audio(path, RATE) - SOUND).max() < 1e-4
+        file.writeframes((AUDIO * 32767).astype("<i2").tobytes())
+    assert np.abs(read_audio(path, RATE) - AUDIO).max() < 1e-4
 
 
 def test_flac_is_read_by_soundfile_and_missed_with_a_way_out() -> None:
     made = io.BytesIO()
-    soundfile.write(made, SOUND, RATE, format="FLAC")
-    assert np.abs(read_audio(made.getvalue(), RATE) - SOUND).max() < 1e-4
+    soundfile.write(made, AUDIO, RATE, format="FLAC")
+    assert np.abs(read_audio(made.getvalue(), RATE) - AUDIO).max() < 1e-4
     with (
         mock.patch.dict("sys.modules", {"soundfile": None}),
         pytest.raises(MediaError, match="pip install 'qeff-zoo"),
@@ -64,9 +64,9 @@ def test_flac_is_read_by_soundfile_and_missed_with_a_way_out() -> None:
 
 
 def test_stereo_is_its_mean_and_not_twice_as_long() -> None:
-    both = np.stack([SOUND, 0.5 * SOUND], 1)
+    both = np.stack([AUDIO, 0.5 * AUDIO], 1)
     found = read_audio(wav(both, kind="FLOAT"), RATE)
-    np.testing.assert_allclose(found, 0.75 * SOUND, atol=1e-7)
+    np.testing.assert_allclose(found, 0.75 * AUDIO, atol=1e-7)
     np.testing.assert_allclose(read_audio(both, RATE), found, atol=1e-7)
 
 
@@ -94,7 +94,7 @@ def test_integers_are_of_the_whole_range_of_their_type() -> None:
 def test_a_size_that_was_not_known_when_the_file_began() -> None:
     data = bytearray(wav())
     data[40:44] = struct.pack("<I", 0xFFFFFFFF)  # as from `ffmpeg -f wav -`
-    assert len(read_audio(bytes(data), RATE)) == len(SOUND)
+    assert len(read_audio(bytes(data), RATE)) == len(AUDIO)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -106,10 +106,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a list of numbers": ([0.0, 0.1], "of type list; expected a path"),
     "integers of 64 bits": (np.zeros(9, np.int64), "integers of 64 bits"),
     "integers as floats": (np.array([0, 1200.0], np.float32), "up to 1,200; expected"),
-    "a file of such": (wav(SOUND * 1e20, kind="FLOAT"), "expected floats from -1 to 1"),
-    "more than float32 holds": (SOUND.astype(float) * 1e300, "no numbers"),
-    "no samples": (wav(SOUND[:0]), "0 samples, expected at least 1"),
-    "no samples in an array": (SOUND[:0], "0 samples"),
+    "a file of such": (wav(AUDIO * 1e20, kind="FLOAT"), "expected floats from -1 to 1"),
+    "more than float32 holds": (AUDIO.astype(float) * 1e300, "no numbers"),
+    "no samples": (wav(AUDIO[:0]), "0 samples, expected at least 1"),
+    "no samples in an array": (AUDIO[:0], "0 samples"),
     "cut off": (wav()[:2000], "it was cut off"),
     "header alone": (wav()[:30], "WAV file without"),
     "not a number": (np.array([0, np.nan], np.float32), "no numbers"),
@@ -131,16 +131,16 @@ def test_errors_are_reported(what: str) -> None:
 @pytest.mark.parametrize("rate", [0, -5, "16000", 900, float("nan")])
 def test_a_rate_that_cannot_be_is_refused(rate: Any) -> None:
     with pytest.raises(MediaError, match="samples a second; expected 1,000 to 768,000"):
-        read_audio(SOUND, RATE, given_rate=rate)
+        read_audio(AUDIO, RATE, given_rate=rate)
 
 
 def test_floats_a_little_above_one_are_valid() -> None:
     """As a codec leaves them, or a recorder that does not cut off."""
-    np.testing.assert_array_equal(read_audio(wav(SOUND * 9, kind="FLOAT"), RATE), SOUND * 9)
+    np.testing.assert_array_equal(read_audio(wav(AUDIO * 9, kind="FLOAT"), RATE), AUDIO * 9)
 
 
 def test_three_hours_are_refused_before_they_are_decoded() -> None:
-    data = bytearray(wav(SOUND[:8]))
+    data = bytearray(wav(AUDIO[:8]))
     data[40:44] = struct.pack("<I", 3 * 3600 * RATE * 2)
     limits = AudioLimits(seconds=60)
     with pytest.raises(MediaError, match="cut off"):  # it does not have them

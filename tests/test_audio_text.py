@@ -86,7 +86,7 @@ def session(package: Package) -> AudioTextToTextSession:
     return found
 
 
-def sound(seed: int, seconds: float = 0.7) -> Array:
+def recording(seed: int, seconds: float = 0.7) -> Array:
     """Draw a recording: a tone and noise."""
     random, times = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
     tone = np.sin(2 * np.pi * random.uniform(100, 4000) * times)
@@ -102,7 +102,9 @@ def recorded(path: Path, samples: Array) -> Path:
     return path
 
 
-def theirs(checkpoint: Path, prompt: list[int], recordings: list[Array], length: int) -> list[int]:
+def reference_output(
+    checkpoint: Path, prompt: list[int], recordings: list[Array], length: int
+) -> list[int]:
     """Answer by transformers' feature extractor, model and `generate`."""
     made = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})(
         recordings, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
@@ -127,13 +129,13 @@ def theirs(checkpoint: Path, prompt: list[int], recordings: list[Array], length:
 def test_answers_are_those_of_transformers_generate(
     session: AudioTextToTextSession, checkpoint: Path
 ) -> None:
-    """Of two sounds, one, and none, in one batch; in chunks that cut them."""
-    first, second, third = sound(1, 0.7), sound(2, 1.0), sound(3, 0.31)
+    """Of two recordings, one, and none, in one batch; in chunks that cut them."""
+    first, second, third = recording(1, 0.7), recording(2, 1.0), recording(3, 0.31)
     prompts = [[3, 200, 4, 200, 5, 6], [7, 8, 200, 9], [10, 11, 12]]
     shown = [[first, second], [third], []]
     answers = session.generate(prompts, audio=shown, generation_len=8, ignore_eos=True)
     for prompt, recordings, answer in zip(prompts[:2], shown[:2], answers[:2], strict=True):
-        assert answer.token_ids == theirs(checkpoint, prompt, recordings, 8)
+        assert answer.token_ids == reference_output(checkpoint, prompt, recordings, 8)
     model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
     alone = model.generate(
         input_ids=torch.tensor([prompts[2]]), max_new_tokens=8, do_sample=False, eos_token_id=None
@@ -147,13 +149,13 @@ def test_a_second_question_encodes_nothing_and_requests_do_not_share_audio(
     prompt = [200, *range(10, 30)]
     answers, counts = [], []
     for number in (1, 1, 2):
-        answers += session.generate([prompt], audio=[[sound(number)]], generation_len=8)
+        answers += session.generate([prompt], audio=[[recording(number)]], generation_len=8)
         assert session.metrics is not None
         counts.append((session.metrics.encoded_audio, session.metrics.reused_tokens > 0))
     assert counts == [(1, False), (0, True), (1, False)]
     assert answers[0].token_ids == answers[1].token_ids
     fresh: Any = open_session(package, threads=1)
-    (alone,) = fresh.generate([prompt], audio=[[sound(2)]], generation_len=8)
+    (alone,) = fresh.generate([prompt], audio=[[recording(2)]], generation_len=8)
     assert answers[2].token_ids == alone.token_ids
 
 
@@ -163,7 +165,7 @@ def test_run_answers_about_a_recording(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = recorded(tmp_path / "speech.wav", sound(4))
+    path = recorded(tmp_path / "speech.wav", recording(4))
     command = ["run", str(package.path), str(path), "--generation-len", "4", "--json"]
     assert main([*command, "--chat", "--prompt", "w3 w4"]) == 0
     shown = json.loads(capsys.readouterr().out)["outputs"][0]
@@ -187,7 +189,7 @@ def test_bench_counts_audio_inputs(
 ) -> None:
     """A window of noise where none is named; a recording of another length has other tokens."""
     (noise, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
-    path = recorded(tmp_path / "speech.wav", sound(5)[: RATE // 2])
+    path = recorded(tmp_path / "speech.wav", recording(5)[: RATE // 2])
     named = bench.Case(**{**asdict(noise), "audio": (str(path),)})
     whole, half = (case.measure(package, one, 1) for one in (noise, named))
     assert whole.audio_tokens > half.audio_tokens > whole.audio_tokens // 3
@@ -205,7 +207,7 @@ def test_bench_counts_audio_inputs(
 def test_a_server_takes_audio_content_parts(
     package: Package, session: AudioTextToTextSession, tmp_path: Path
 ) -> None:
-    path = recorded(tmp_path / "speech.wav", sound(5))
+    path = recorded(tmp_path / "speech.wav", recording(5))
     data = base64.b64encode(path.read_bytes()).decode()
     parts = [
         {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
@@ -237,7 +239,7 @@ def test_the_guide_runs(
     monkeypatch.chdir(tmp_path)
     Path("my-listener").symlink_to(package.path)
     for seed, name in enumerate(("a.wav", "b.wav", "speech.wav")):
-        recorded(Path(name), sound(seed))
+        recorded(Path(name), recording(seed))
     commands = re.findall(r"^\$ qeff-zoo (run my-listener .*)$", guide, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
@@ -282,9 +284,9 @@ def test_unreadable_audio_is_refused(
 
 
 def test_silence_and_two_channels_are_encoded(session: AudioTextToTextSession) -> None:
-    silent, stereo = np.zeros(9000, np.float32), np.stack([sound(1), sound(1)], 1)
+    silent, stereo = np.zeros(9000, np.float32), np.stack([recording(1), recording(1)], 1)
     assert session.generate([[200, 3]], audio=[[silent]], generation_len=2)
-    one, other = (session.request([200, 3], audio=[given]) for given in (stereo, sound(1)))
+    one, other = (session.request([200, 3], audio=[given]) for given in (stereo, recording(1)))
     assert one.encoded[0].digest == other.encoded[0].digest
 
 
@@ -294,7 +296,7 @@ def test_windows_are_prepared_as_transformers_processors_prepare_them(
     together: bool, seconds: float
 ) -> None:
     """As Voxtral's, of all windows at once, or as Audio Flamingo's, of each by itself."""
-    samples = sound(6, seconds)
+    samples = recording(6, seconds)
     audio = (VoxtralAudio if together else AudioWindows)(mask="real")
     made = AudioProcessor(find(EXTRACTOR), (8, 40), audio)(samples)
     extractor = WhisperFeatureExtractor(**{k: v for k, v in EXTRACTOR.items() if "type" not in k})
@@ -315,4 +317,4 @@ def test_windows_are_prepared_as_transformers_processors_prepare_them(
 def test_too_long_audio_is_refused_before_features_are_computed() -> None:
     processor = AudioProcessor(find(EXTRACTOR), (8, 40), AudioWindows(windows=2))
     with pytest.raises(MediaError, match=r"2\.5 seconds; expected at most 2"):
-        processor(sound(1, 2.5))
+        processor(recording(1, 2.5))

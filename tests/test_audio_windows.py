@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sounds that are read in windows which need more than themselves, against transformers' processors and `generate`.
+"""Recordings that are read in windows which need more than themselves, against transformers' processors and `generate`.
 
 Music Flamingo's windows know when they are; those of Qwen3-ASR and Qwen's Omni are cut of one sound, whose features are
 there at once.
@@ -17,7 +17,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from test_audio_text import RATE, sound
+from test_audio_text import RATE, recording
 from test_media_recipes import session_of
 
 from qeff_zoo.errors import MediaError
@@ -98,7 +98,7 @@ def test_answers_are_those_of_transformers_processor_and_generate(
     """Of a part of a window, and of several windows, the last of which is not full."""
     session, processor, model = opened(name, tmp_path)
     for number, seconds in enumerate((0.41, 2.7)):
-        given = sound(number, seconds)
+        given = recording(number, seconds)
         prepared = processor(
             text=PROMPTS[name], audio=given, sampling_rate=RATE, return_tensors="pt"
         )
@@ -115,7 +115,7 @@ def test_answers_are_those_of_transformers_processor_and_generate(
 def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
     """To 2e-4, half of which is the rounding of transformers' own."""
     extractor = transformers.Qwen3ASRFeatureExtractor()
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     reference = extractor(
         given, sampling_rate=RATE, padding=True, return_attention_mask=True, return_tensors="np"
     )
@@ -128,11 +128,11 @@ def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
 
 @pytest.mark.parametrize("samples", [30, 3000, 15_999, 16_000, 47_801, 48_000])
 def test_features_of_padded_audio_equal_transformers(samples: int) -> None:
-    """Silence is computed as far as it is heard alone; a sound that a processor would cut is refused."""
+    """Silence is computed as far as it is heard alone; a recording that a processor would cut is refused."""
     extractor = EXTRACTORS["qwen2_5_omni"]
     audio = find_recipe("qwen2_5_omni").audio
     processor = AudioProcessor(find(extractor.to_dict()), (8, 20), audio)
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     reference = extractor(
         given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np"
     )
@@ -141,4 +141,4 @@ def test_features_of_padded_audio_equal_transformers(samples: int) -> None:
     right = reference["input_features"][:, :, :count]
     np.testing.assert_allclose(ours["input_features"], right, atol=2e-4, rtol=0)
     with pytest.raises(MediaError, match=r"has 3\.1 seconds; expected at most 3, the model's"):
-        processor(sound(0, 3.1))
+        processor(recording(0, 3.1))

@@ -83,7 +83,7 @@ def alter(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     save_file(tensors, folder / WEIGHTS)
 
 
-def assert_says(error: ZooError, *parts: str) -> None:
+def assert_message(error: ZooError, *parts: str) -> None:
     """Check that a message has its parts, in sentences."""
     message = str(error)
     assert [part for part in parts if part not in message] == [], message
@@ -229,7 +229,7 @@ def test_a_bad_checkpoint_is_refused_early(
         qeff_zoo.build(checkpoint, validate=False)
 
     assert caught.type is bad.error
-    assert_says(caught.value, *bad.says)
+    assert_message(caught.value, *bad.says)
     assert_nothing(home)
     assert before == {name: (checkpoint / name).read_bytes() for name in files_below(checkpoint)}
 
@@ -278,7 +278,7 @@ def test_weights_that_disagree_with_their_config_are_all_named(
         qeff_zoo.build(checkpoint, validate=False)
 
     assert caught.type is bad.error
-    assert_says(caught.value, *bad.says)
+    assert_message(caught.value, *bad.says)
     assert_nothing(home, *bad.left)
 
 
@@ -298,7 +298,7 @@ def test_weights_that_are_no_numbers_are_not_quantized(
     with pytest.raises(CheckpointError) as caught:
         qeff_zoo.build(checkpoint, validate=False, weights="int4")
 
-    assert_says(
+    assert_message(
         caught.value, "Cannot store", name, "in 4 bits", "Expected finite numbers", "Get the checkpoint again"
     )  # fmt: skip
     assert_nothing(home, "graph")
@@ -365,7 +365,7 @@ def test_a_choice_that_the_model_cannot_have(
     with pytest.raises(PlanError) as caught:
         qeff_zoo.build(checkpoint, **choices)
 
-    assert_says(caught.value, *message)
+    assert_message(caught.value, *message)
     assert not home.exists()
 
 
@@ -414,7 +414,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
     with pytest.raises(StoreError) as caught:
         qeff_zoo.build(models.llama, validate=False)
 
-    assert_says(
+    assert_message(
         caught.value,
         "Cannot write the package's weights",
         "5,000 are free",
@@ -448,7 +448,7 @@ def test_a_store_that_cannot_be_written(
     with pytest.raises(StoreError) as caught:
         qeff_zoo.build(models.llama, validate=False)
 
-    assert_says(
+    assert_message(
         caught.value,
         "Cannot make a staging folder",
         str(tmp_path),
@@ -555,7 +555,7 @@ def test_files_that_are_links_are_refused(package: Package, tmp_path: Path) -> N
     with pytest.raises(PackageError) as caught:
         Package.open(package.path)
 
-    assert_says(
+    assert_message(
         caught.value, "is damaged", "'weights.safetensors'", "Expected what its manifest", "again"
     )
 
@@ -570,7 +570,7 @@ def test_a_prompt_longer_than_the_context(
     with pytest.raises(GenerationError) as caught:
         qeff_zoo.load(package, threads=1).generate(["fox", prompt])
 
-    assert_says(
+    assert_message(
         caught.value, "A prompt has", "161 tokens", "expected at most 127", "larger ctx_len"
     )
     code, out, err = run(["run", str(package.path), "--prompt", prompt], capsys)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from accelerate import init_empty_weights
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -346,7 +346,7 @@ def _reshape(draw: st.DrawFn, e: ex.Expression, value: Any) -> tuple[ex.Expressi
 _STEPS = [_index, _cut, _transpose, _stack, _concat, _reshape]
 
 
-@settings(max_examples=asked(300), deadline=None)
+@settings(max_examples=example_count(300), deadline=None)
 @given(trees(), st.integers(1, 20), st.data())
 def test_expressions_mean_what_numpy_computes(
     tree: tuple[ex.Expression, dict[str, tuple[int, ...]], Any], limit: int, data: st.DataObject

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLIP-2, whose forward always asks for a picture: prompts as by its own processor, tokens as by its own `generate`."""
+"""BLIP-2, whose forward always asks for an image: prompts as by its own processor, tokens as by its own `generate`."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def session(checkpoint: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Blip2Processor:
+def reference_output() -> Blip2Processor:
     return processor(tokenizer())
 
 
@@ -81,11 +81,11 @@ def processor(words: Tokenizer) -> Blip2Processor:
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.sampled(2)
 def test_prompts_and_tokens_are_those_of_transformers(
-    prompt: str, session: Any, theirs: Blip2Processor, checkpoint: Path
+    prompt: str, session: Any, reference_output: Blip2Processor, checkpoint: Path
 ) -> None:
     pixels = np.random.default_rng(len(prompt)).integers(0, 256, (40, 31, 3), np.uint8)
     text = prompt.removeprefix("<image>")
-    given = theirs(images=Image.fromarray(pixels), text=text, return_tensors="pt")
+    given = reference_output(images=Image.fromarray(pixels), text=text, return_tensors="pt")
     np.testing.assert_array_equal(session.prepare(pixels)["pixel_values"], given["pixel_values"])
     made = session.request(prompt, images=[pixels], generation_len=12)
     assert list(made.prompt) == given["input_ids"][0].tolist()

@@ -55,7 +55,7 @@ def conversation(engine: Engine) -> Conversation:
     return Conversation(engine, generation_len=8)
 
 
-def say(conversation: Conversation, text: str) -> str:
+def send(conversation: Conversation, text: str) -> str:
     """Send a message; return the text of the answer."""
     turn = Turn(text=text)
     list(conversation.send(turn))
@@ -118,10 +118,10 @@ def test_the_next_turn_reuses_the_answer(trained: Package) -> None:
     answers = PrefixCacheOptions(answers="possible")
     with Engine(open_session(trained, threads=1, prefixes=answers)) as engine:
         conversation = Conversation(engine, generation_len=24)
-        say(conversation, f"{FIRST} {SECOND}")
+        send(conversation, f"{FIRST} {SECOND}")
         assert conversation.generation is not None
         prompt = conversation.generation.prompt_tokens
-        say(conversation, "x")
+        send(conversation, "x")
         assert conversation.generation.reused_tokens > prompt  # also of the answer
     session = open_session(
         trained, threads=1, prefixes=PrefixCacheOptions(answers="possible", bytes=0)
@@ -130,7 +130,7 @@ def test_the_next_turn_reuses_the_answer(trained: Package) -> None:
 
 
 def test_leaving_an_answer_keeps_its_text(conversation: Conversation) -> None:
-    whole = say(conversation, FIRST)
+    whole = send(conversation, FIRST)
     (turn,) = conversation.turns
     events = conversation.send(turn)
     first = next(events)

@@ -118,23 +118,23 @@ def test_there_is_a_template_of_every_format() -> None:
 
 
 def check_calls(
-    name: str, arguments: Sequence[dict[str, Any]], said: str, cuts: Sequence[Sequence[int]]
+    name: str, arguments: Sequence[dict[str, Any]], text_before: str, cuts: Sequence[Sequence[int]]
 ) -> None:
     """Check that the parser returns the calls that the template renders, whatever the pieces of the text."""
     known = CALL_FORMATS[name]
-    said = "" if known.bare or name == "openai" else said  # those have calls or text
+    text_before = "" if known.bare or name == "openai" else text_before  # those have calls or text
     functions = [{"name": "get_weather", "arguments": one} for one in arguments]
     functions.append({"name": "now", "arguments": {}})
     calls = [
         {"id": f"abcdefgh{at}", "type": "function", "function": one}
         for at, one in enumerate(functions)
     ]
-    text = rendered(name, {"content": said, "tool_calls": calls})
+    text = rendered(name, {"content": text_before, "tool_calls": calls})
     whole = parsed([text], OutputParser(known, schemas=SCHEMAS))
     assert [(call.name, json.loads(call.arguments)) for call in whole.calls] == [
         (one["name"], one["arguments"]) for one in functions
     ]
-    assert whole.text.replace("<|end_of_turn|>", "").strip() == said
+    assert whole.text.replace("<|end_of_turn|>", "").strip() == text_before
     for pieces in (*(cut(text, places) for places in cuts), text):
         assert plain(parsed(pieces, OutputParser(known, schemas=SCHEMAS))) == plain(whole)
 
@@ -149,13 +149,13 @@ def test_calls_are_those_that_the_template_renders(name: str) -> None:
 @given(
     name=st.sampled_from([*TEMPLATES]),
     arguments=st.lists(ARGUMENTS, min_size=1, max_size=2),
-    said=st.sampled_from(["", "Let me see."]),
+    text_before=st.sampled_from(["", "Let me see."]),
     places=st.lists(st.integers(0, 999), max_size=12),
 )
 def test_no_cut_changes_a_call(
-    name: str, arguments: list[dict[str, Any]], said: str, places: list[int]
+    name: str, arguments: list[dict[str, Any]], text_before: str, places: list[int]
 ) -> None:
-    check_calls(name, arguments, said, [places])
+    check_calls(name, arguments, text_before, [places])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -333,7 +333,7 @@ def test_a_required_call_is_valid_in_the_format_of_the_family(
 
 
 def accepts(guides: Guides, grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
-    """Tell whether a grammar allows a text, and its end."""
+    """Return whether a grammar allows a text, and its end."""
     guide = guides.guide(grammar)
     for token in tokenizer.encode(text, special_tokens=False):
         if not guide.allowed()[token]:

@@ -29,7 +29,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.tasks import compute_contexts
 from qeff_zoo.tasks.text_generation import task
 
-SEEN = "comp_ctx_lengths"
+CONTEXT_LENGTHS = "comp_ctx_lengths"
 lengths = st.sets(st.integers(1, 60)).map(lambda found: tuple(sorted(found)))
 
 
@@ -66,7 +66,7 @@ def test_there_is_a_specialization_for_each_length(sizes: dict[str, Any], names:
     found = task.TASK.specializations(replace(shape, **sizes))
     assert [one["name"] for one in found] == names
     read = DecoderSizes.read(found)
-    decodes = [one["symbols"][SEEN] for one in found if one["name"].startswith("Decode")]
+    decodes = [one["symbols"][CONTEXT_LENGTHS] for one in found if one["name"].startswith("Decode")]
     assert read.comp_ctx_lengths_decode == tuple(map(int, decodes))
     assert decodes == (["2", "16", "32", "64"] if len(decodes) == 4 else ["2", "32", "64"])
     expected = replace(shape, **sizes).comp_ctx_lengths_prefill
@@ -91,11 +91,11 @@ class Choosing(ToyDecoder):
     noted: list[tuple[int, int]]
 
     def _call(
-        self, pieces: Mapping[int, Piece], rows: Any, width: int, seen: int, kept: int
+        self, pieces: Mapping[int, Piece], rows: Any, width: int, context_length: int, kept: int
     ) -> Any:
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
-        self.noted.append((held, seen))
-        return super()._call(pieces, rows, width, seen, kept)
+        self.noted.append((held, context_length))
+        return super()._call(pieces, rows, width, context_length, kept)
 
 
 @given(prefills=lengths, decodes=lengths, context=st.integers(0, 70), data=st.data())
@@ -166,9 +166,9 @@ def test_a_graph_declares_the_inputs_that_it_reads(name: str) -> None:
     subject = parity.subject(name)
     graph = subject.graph(parity.COMPUTE_CONTEXT)
     lowered = subject.lower("fp32", parity.COMPUTE_CONTEXT)
-    assert shapes(subject.graph()).keys() == shapes(graph).keys() - {SEEN}
-    assert shapes(graph)[SEEN] == [SEEN]
-    assert (SEEN in shapes(lowered.model)) == REPRESENTATIVES[name]
+    assert shapes(subject.graph()).keys() == shapes(graph).keys() - {CONTEXT_LENGTHS}
+    assert shapes(graph)[CONTEXT_LENGTHS] == [CONTEXT_LENGTHS]
+    assert (CONTEXT_LENGTHS in shapes(lowered.model)) == REPRESENTATIVES[name]
     assert lowered.ways == subject.lower("fp32").ways
     assert states_of(graph.graph.inputs) == subject.states
 
@@ -196,9 +196,11 @@ def test_a_package_answers_the_same_with_and_without(
     requested: list[int] = []
     call = Decoder._call
 
-    def spy(self: Decoder, pieces: Any, rows: range, width: int, seen: int, kept: int) -> Any:
-        requested.append(seen)
-        return call(self, pieces, rows, width, seen, kept)
+    def spy(
+        self: Decoder, pieces: Any, rows: range, width: int, context_length: int, kept: int
+    ) -> Any:
+        requested.append(context_length)
+        return call(self, pieces, rows, width, context_length, kept)
 
     monkeypatch.setattr(Decoder, "_call", spy)
     answers, chosen = [], []
@@ -210,7 +212,7 @@ def test_a_package_answers_the_same_with_and_without(
         chosen.append({*requested})
     assert answers[0] == answers[1]
     assert chosen == [{48}, {12, 16, 30, 32, 48}]
-    assert f"{SEEN} int64[{SEEN}]" in describe(packages[1])
+    assert f"{CONTEXT_LENGTHS} int64[{CONTEXT_LENGTHS}]" in describe(packages[1])
 
 
 def test_a_package_without_context_lengths_reports_the_reason(
@@ -219,4 +221,7 @@ def test_a_package_without_context_lengths_reports_the_reason(
     monkeypatch.setenv("QEFF_HOME", str(tmp_path))
     models.trace(models.llama, tmp_path, comp_ctx_lengths_decode=(16,))
     text = describe(package(models.llama, ctx_len=32, comp_ctx_lengths_decode=(16,)))
-    assert f"{SEEN}: not needed, since attention reads only the tokens that are there" in text
+    assert (
+        f"{CONTEXT_LENGTHS}: not needed, since attention reads only the tokens that are there"
+        in text
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures that a text reads by cross-attention: as `generate` answers, whoever else is there, however it is asked."""
+"""Images that a text reads by cross-attention: as `generate` answers, whoever else is there, however it is asked."""
 
 import json
 from pathlib import Path
@@ -29,16 +29,16 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import tiny_models
 
-PICTURE, LENGTH = 257, 8
-_SAME = [1, 5, *[30] * 17, PICTURE, 7, 8]
+IMAGE, LENGTH = 257, 8
+_SAME = [1, 5, *[30] * 17, IMAGE, 7, 8]
 #: Tokens, and sizes of their pictures: more than there are rows, and some with the same beginning.
 CASES: list[tuple[list[int], list[tuple[int, int]]]] = [
-    ([1, 5, PICTURE, 6, 7, 8], [(24, 40)]),
+    ([1, 5, IMAGE, 6, 7, 8], [(24, 40)]),
     ([1, 5, *[30] * 17, 9, 7, 8], []),
     (_SAME, [(41, 23)]),
     (_SAME, [(30, 30)]),
-    ([1, PICTURE, PICTURE, 8, 9], [(60, 20), (90, 100)]),
-    ([PICTURE, 1, 3, PICTURE, *[11] * 9], [(41, 23), (30, 30)]),
+    ([1, IMAGE, IMAGE, 8, 9], [(60, 20), (90, 100)]),
+    ([IMAGE, 1, 3, IMAGE, *[11] * 9], [(41, 23), (30, 30)]),
     (_SAME, [(41, 23)]),
 ]
 
@@ -48,12 +48,12 @@ def drawn(size: tuple[int, int]) -> Any:
 
 
 def processed(prompts: list[tuple[list[int], list[tuple[int, int]]]]) -> dict[str, Any]:
-    """Return what transformers' processor makes of prompts with pictures, of one length."""
+    """Return what transformers' processor makes of prompts with images, of one length."""
     kind = transformers.MllamaImageProcessorPil(size={"height": 28, "width": 28})
     shown = [[Image.fromarray(drawn(size)) for size in sizes] for _, sizes in prompts]
     found = dict(kind(shown, return_tensors="pt"))
     tokens = [one for one, _ in prompts]
-    places = [processing.get_cross_attention_token_mask(one, PICTURE) for one in tokens]
+    places = [processing.get_cross_attention_token_mask(one, IMAGE) for one in tokens]
     found["cross_attention_mask"] = torch.from_numpy(
         processing.convert_sparse_cross_attention_mask_to_dense(
             places, found.pop("num_tiles"), kind.max_image_tiles, len(tokens[0])
@@ -67,7 +67,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     folder = tmp_path_factory.mktemp("viewing")
     recipe = find_recipe("mllama")
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
-    words = {f"w{number}": number for number in range(PICTURE)} | {"<|image|>": PICTURE}
+    words = {f"w{number}": number for number in range(IMAGE)} | {"<|image|>": IMAGE}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(checkpoint / "tokenizer.json"))
@@ -147,7 +147,7 @@ def test_what_there_is_no_room_for_is_refused(built: tuple[Package, Path]) -> No
     assert isinstance(session, ImageTextToTextSession)
     shown = [session.prepare(drawn((24, 40)))] * 3
     with pytest.raises(GenerationError, match=r"3 images; expected at most 2.*--max-num-images"):
-        session.request([PICTURE, 1] * 3, images=shown)
+        session.request([IMAGE, 1] * 3, images=shown)
     with pytest.raises(GenerationError, match="Token id 258 is not of this model"):
         session.request([1, 258])
     with pytest.raises(PlanError, match="by cross-attention, whose keys and values --target qaic"):
@@ -159,7 +159,7 @@ def test_what_there_is_no_room_for_is_refused(built: tuple[Package, Path]) -> No
 
 
 def test_tokens_attend_to_images_from_their_own_to_the_next() -> None:
-    """As transformers' processor says, wherever pictures stand; and none where there is no picture."""
+    """As transformers' processor says, wherever images stand; and none where there is no image."""
     random = np.random.default_rng(0)
     for _ in range(50):
         tokens = random.integers(0, 2, 9).tolist()

@@ -95,8 +95,8 @@ def test_embeddings_are_those_of_all_modules(
     assert np.abs(wanted[0] - wanted[1]).max() > 0.3
 
 
-def plan_of(folder: Path, **asked: Any) -> Any:
-    return check(open_checkpoint(str(folder)), Request(**asked))
+def plan_of(folder: Path, **requested: Any) -> Any:
+    return check(open_checkpoint(str(folder)), Request(**requested))
 
 
 def test_a_model_that_looks_ahead_generates_no_text(embedder: Path) -> None:

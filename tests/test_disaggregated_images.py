@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures among prompts that one package runs, and another goes on from, which has no program that reads them."""
+"""Images among prompts that one package runs, and another goes on from, which has no program that reads them."""
 
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,12 @@ class SubModels:
         source = str(self.checkpoint)
         return pipeline.build(source, requested, store=self.store, validate=False).package
 
-    def picture(self, seed: int) -> dict[str, Any]:
+    def image(self, seed: int) -> dict[str, Any]:
         width = self.prompts.reader.program.inputs["pixel_values"].shape[1]
         pixels = np.random.default_rng(seed).standard_normal((24, width), np.float32)
         return {"pixel_values": pixels, "image_grid_thw": np.array([[1, 4, 6]])}
 
-    def theirs(self, tokens: list[int], images: list[dict[str, Any]]) -> list[int]:
+    def reference_output(self, tokens: list[int], images: list[dict[str, Any]]) -> list[int]:
         import torch
         from transformers import AutoModelForImageTextToText
 
@@ -86,18 +86,18 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> SubModels:
 def test_together_they_answer_as_hugging_face(
     halves: SubModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pictures that calls cut, several in a prompt and none, rows that decode together, rotary positions that lag."""
+    """Images that calls cut, several in a prompt and none, rows that decode together, rotary positions that lag."""
     assert [one.role for one in halves.prefill.programs] == ["language", "vision"]
     assert [one.role for one in halves.decode.programs] == ["language"]
     answers, marker = halves.answers, halves.answers.placeholder
-    one, other = halves.picture(1), halves.picture(2)
+    one, other = halves.image(1), halves.image(2)
     requested: list[tuple[list[int], list[dict[str, Any]]]] = [
         ([3, marker, 4, *range(10, 16)], [one]),
         ([5, 6, marker, 7, marker, 8], [one, other]),
         ([*range(20, 33)], []),
         ([3, marker, 4, *range(10, 16)], [other]),
     ]
-    wanted = [halves.theirs(*each) for each in requested]
+    wanted = [halves.reference_output(*each) for each in requested]
     assert wanted[0] != wanted[3]  # the picture matters
 
     def request(tokens: list[int], photos: list[dict[str, Any]]) -> Any:
@@ -120,27 +120,27 @@ def test_together_they_answer_as_hugging_face(
         pytest.raises(ApiError, match=r"broke off.*what it reads of an image") as gone,
         blaming("messages"),
     ):
-        request([3, marker, 4], [halves.picture(3)])
+        request([3, marker, 4], [halves.image(3)])
     assert gone.value.status == 503
     monkeypatch.setattr(answers.reader, "request_features", None)
     with pytest.raises(HandoffError, match=r"decodes alone .* reads no image itself"):
-        request([3, marker, 4], [halves.picture(3)])
+        request([3, marker, 4], [halves.image(3)])
 
 
 def test_each_agrees_with_hugging_face(halves: SubModels) -> None:
-    """The one reads pictures among its prompts; the other decodes text, since it has nothing that reads them."""
+    """The one reads images among its prompts; the other decodes text, since it has nothing that reads them."""
     for package in (halves.prefill, halves.decode):
         record = ladder.validate(package, halves.checkpoint, level="tiny", threads=1)
         assert record.passed, record.failures
 
 
 def test_an_image_is_referenced_by_its_requests(halves: SubModels) -> None:
-    """What a client says of a picture, a server does not believe: the prefix cache knows features, no names."""
+    """What a client says of an image, a server does not believe: the prefix cache knows features, no names."""
     answers, marker = halves.answers, halves.answers.placeholder
     with serving(halves.prompts) as address:
         prefills = Prefills(answers, [address])
         first, second = (
-            answers.request([3, marker, *range(10, 30)], images=[halves.picture(seed)])
+            answers.request([3, marker, *range(10, 30)], images=[halves.image(seed)])
             for seed in (1, 2)
         )
         assert first.spans
@@ -162,4 +162,4 @@ def test_a_file_that_is_no_image_is_refused_by_the_server(
         prefills = Prefills(halves.answers, [address])
         with pytest.raises(HandoffError, match=r"refuses: .*expected"):
             prefills.read(spoil)
-        assert prefills.read(halves.picture(1))[1]  # it goes on
+        assert prefills.read(halves.image(1))[1]  # it goes on

@@ -500,7 +500,7 @@ def test_the_mtp_layer_of_a_vision_language_model_is_read() -> None:
 
 @pytest.mark.full
 def test_a_vision_language_model_drafts_after_images(made: Any) -> None:
-    """Answers about pictures are those without drafts; what drafts is told of the text behind the last one."""
+    """Answers about images are those without drafts; what drafts is told of the text behind the last one."""
     package, answers = made("qwen3_5").package, []
     for speculate in (None, "heads"):
         session: Any = opened(package, speculate)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejecting import MOST, NARROWED, Oracle, program, trace_of_rejected
@@ -36,7 +36,7 @@ DECODERS = (
 
 
 # --- scheduling -----------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=asked(60))
+@settings(deadline=None, max_examples=example_count(60))
 @given(
     asked=st.lists(clients(), max_size=8),
     rows=st.integers(1, 3),
@@ -371,7 +371,7 @@ def test_lookup_learns_what_pays() -> None:
 
 
 # --- a draft model --------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=asked(100))
+@settings(deadline=None, max_examples=example_count(100))
 @given(
     rows=st.integers(1, 2),
     asked=st.lists(

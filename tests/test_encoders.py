@@ -147,7 +147,7 @@ def inputs_for(subject: Subject, lengths: tuple[int, ...]) -> dict[str, Array]:
     return feeds
 
 
-def ask(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
+def send_request(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
     """Ask what was made of a model, one of the ways in `TOLERANCE`."""
     embeds = subject.recipe.task == "feature-extraction"
     variant = (("pooling", "lasttoken"), ("normalize", False)) if embeds else ()
@@ -162,7 +162,7 @@ def ask(subject: Subject, how: str, feeds: Mapping[str, Array]) -> Array:
 
 
 def distances(subject: Subject, how: str, feeds: Mapping[str, Array], wanted: list[Array]) -> float:
-    got = ask(subject, how, feeds)
+    got = send_request(subject, how, feeds)
     lengths = feeds["attention_mask"].sum(1)
     rows = [
         row[:length] if row.ndim == 2 else row for row, length in zip(got, lengths, strict=True)
@@ -504,10 +504,10 @@ def test_a_decoder_answers_at_its_last_token(name: str) -> None:
     """Padding behind a text changes nothing, the token that ends it changes all."""
     subject = parity.subject(name)
     feeds = inputs_for(subject, (12, 7))
-    got = ask(subject, "portable", feeds)
+    got = send_request(subject, "portable", feeds)
     alone = {name: value[1:, :7] for name, value in feeds.items()}
-    np.testing.assert_allclose(ask(subject, "portable", alone), got[1:], atol=1e-4)
+    np.testing.assert_allclose(send_request(subject, "portable", alone), got[1:], atol=1e-4)
     changed = {**feeds, "input_ids": feeds["input_ids"].copy()}
     changed["input_ids"][1, 6] += 1
-    moved = np.abs(ask(subject, "portable", changed) - got).max(1)
+    moved = np.abs(send_request(subject, "portable", changed) - got).max(1)
     assert moved[0] < 1e-4 < 1e-1 < moved[1]

@@ -120,7 +120,7 @@ def test_what_is_chosen_in_any_case_is_no_noise() -> None:
 
 
 def test_a_run_is_followed_as_far_as_it_goes() -> None:
-    """A sequence with a picture is run to its end, since transformers takes no part of one."""
+    """A sequence with an image is run to its end, since transformers takes no part of one."""
     choices = Choices([0], {"0.topk.0": np.array([[[0]], [[0]]])}, factor=8, least=1.0)
     scores = torch.tensor([[[1.0, 1.001]] * 3])
     with choices.note([0], [3]):

@@ -23,7 +23,7 @@ SCRIPTS = ("perplexity", "replicate_kv_heads")
 
 
 def exists(name: str) -> bool:
-    """Tell whether there is such a class, function, command with its options, or file."""
+    """Return whether there is such a class, function, command with its options, or file."""
     if " " in name or name.startswith("qeff-cloud-"):
         return understood(name)
     if "/" in name:
@@ -33,7 +33,7 @@ def exists(name: str) -> bool:
 
 
 def understood(line: str) -> bool:
-    """Tell whether a command has all options that a line gives it."""
+    """Return whether a command has all options that a line gives it."""
     program, *words = shlex.split(line)
     options = options_of(program, words[0] if words else "")
     return {word for word in words if word.startswith("-")} <= options

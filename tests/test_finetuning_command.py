@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("finetuning")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, str | None]]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, str | None]]:
     """Collect what the command asks for, and train nothing."""
     found: list[tuple[Config, str | None]] = []
     monkeypatch.setattr(
@@ -35,9 +35,9 @@ def run(*argv: str) -> int:
     return command.main([*argv, "--quiet"])
 
 
-def test_defaults_are_those_of_qefficient(asked: list[tuple[Config, str | None]]) -> None:
+def test_defaults_are_those_of_qefficient(requested: list[tuple[Config, str | None]]) -> None:
     assert run("--device", "cpu") == 0
-    ((found, resume),) = asked
+    ((found, resume),) = requested
     assert resume is None
     expected = {
         "model_name": "meta-llama/Llama-3.2-1B", "data": "dataset/alpaca_data.json", "data_format": "alpaca",
@@ -51,7 +51,7 @@ def test_defaults_are_those_of_qefficient(asked: list[tuple[Config, str | None]]
     assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_flags_are_translated(asked: list[tuple[Config, str | None]], tmp_path: Path) -> None:
+def test_flags_are_translated(requested: list[tuple[Config, str | None]], tmp_path: Path) -> None:
     lora = tmp_path / "lora.json"
     options = {"r": 32, "lora_alpha": 64, "target_modules": ["o_proj"], "bias": "none"}
     fixed = {"task_type": "CAUSAL_LM", "inference_mode": False}
@@ -63,7 +63,7 @@ def test_flags_are_translated(asked: list[tuple[Config, str | None]], tmp_path: 
         "cpu", "--gradient-checkpointing",
     )  # fmt: skip
     assert run(*argv) == 0
-    ((found, _),) = asked
+    ((found, _),) = requested
     assert (found.max_steps, found.max_eval_samples, found.eval_strategy) == (3, 6, "no")
     assert (found.lora_r, found.lora_alpha, found.target_modules) == (32, 64, ("o_proj",))
     assert (found.lora_dropout, dict(found.peft_options)) == (0.0, {"bias": "none"})

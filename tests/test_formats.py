@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quantized import GENUINE, GOLDENS, MATRIX, Array, bfloat16, pack, spread, stored
@@ -23,7 +23,7 @@ from qeff_zoo.checkpoint.formats.encoded import Encodings
 from qeff_zoo.checkpoint.opening import open_checkpoint
 
 CASES = settings(
-    max_examples=asked(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=example_count(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 ROWS = load_file(GENUINE / "rows.safetensors")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuyu's pictures and prompts, with transformers' own processor: patches, lines that end with a token, and the text."""
+"""Fuyu's images and prompts, with transformers' own processor: patches, lines that end with a token, and the text."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def theirs() -> FuyuProcessor:
+def reference_output() -> FuyuProcessor:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token="<s>", pad_token="<unk>")
     return FuyuProcessor(Patching(**SETTINGS), fast)
 
@@ -65,10 +65,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("size", [(24, 40), (17, 9), (50, 31), (23, 97), (8, 16), (3, 70)])
 def test_patches_and_prompts_are_those_of_transformers(
-    size: tuple[int, int], theirs: FuyuProcessor, session: Any
+    size: tuple[int, int], reference_output: FuyuProcessor, session: Any
 ) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    expected = theirs(images=Image.fromarray(pixels), text="ab c", return_legacy_image_output=False)
+    expected = reference_output(
+        images=Image.fromarray(pixels), text="ab c", return_legacy_image_output=False
+    )
     made = session.prepare(pixels)
     np.testing.assert_array_equal(made["pixel_values"], expected["pixel_values"].numpy())
     request = session.request("|SPEAKER|ab c", images=[pixels], generation_len=1)

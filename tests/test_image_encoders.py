@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image encoders: packages answer as Hugging Face's unpatched models do, from the file of a picture on."""
+"""Image encoders: packages answer as Hugging Face's unpatched models do, from the file of an image on."""
 
 import json
 import shutil
@@ -42,8 +42,8 @@ def checkpoint_of(model_type: str, task: str, folder: Path) -> tuple[Recipe, Tin
     return recipe, recipe.tiny[0], tiny_models.make(recipe, recipe.tiny[0], folder)
 
 
-def theirs(checkpoint: Path, task: str, images: list[Any]) -> Any:
-    """What transformers' own processor and model make of pictures."""
+def reference_output(checkpoint: Path, task: str, images: list[Any]) -> Any:
+    """What transformers' own processor and model make of images."""
     process = transformers.AutoImageProcessor.from_pretrained(checkpoint, backend="pil")
     pixels = process(images, return_tensors="pt")["pixel_values"]
     config = transformers.AutoConfig.from_pretrained(checkpoint)
@@ -113,14 +113,14 @@ def test_classes_are_for_images() -> None:
 def test_packages_answer_as_hugging_face(
     model_type: str, task: str, make: Make, tmp_path: Path
 ) -> None:
-    """Five pictures are one call of three and two of one."""
+    """Five images are one call of three and two of one."""
     built = make(model_type, task)
     session = open_session(built.package, threads=1)
     files = []
     for number, image in enumerate(built.pictures):
         files.append(tmp_path / f"{number}.png")
         image.save(files[-1])
-    expected = theirs(built.checkpoint, built.task, built.pictures)
+    expected = reference_output(built.checkpoint, built.task, built.pictures)
     if isinstance(session, ImageEmbeddingSession):
         got = session.embed(files)
     else:

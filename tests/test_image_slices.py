@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures and frames of videos as a whole and slices of it: MiniCPM-V 4.6.
+"""Images and frames of videos as a whole and slices of it: MiniCPM-V 4.6.
 
 Their patches lie side by side, and are merged within a tower.
 """
@@ -15,7 +15,7 @@ import pytest
 import torch
 from test_media_recipes import session_of
 from test_video_times import clip
-from test_videos import film
+from test_videos import video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
@@ -72,7 +72,7 @@ def test_the_nearest_positions_are_those_of_transformers(side: int) -> None:
     [({"merger_times": 2}, 8), ({"downsample_mode": "4x"}, 2)],
 )
 def test_other_ways_to_merge_agree_with_hugging_face(changes: dict[str, Any], merge: int) -> None:
-    """Of each, rows of a picture whose squares lie line by line."""
+    """Of each, rows of an image whose squares lie line by line."""
     session, subject = opened(**changes)
     assert session.reader.patch_geometry.merge == merge
     made = noise(session, (2, 3), np.random.default_rng(0))
@@ -110,7 +110,7 @@ def written(subject: parity.Subject, use_image_id: bool) -> ImageTextToTextSessi
 
 @pytest.mark.parametrize("use_image_id", [True, False])
 def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
-    """Numbers of pictures, the whole of each, and its slices, as many as there are; and taken apart again."""
+    """Numbers of images, the whole of each, and its slices, as many as there are; and taken apart again."""
     session: Any = written(opened()[1], use_image_id)
     random = np.random.default_rng(0)
     photos = [random.integers(0, 256, (*size, 3), np.uint8) for size in ((60, 60), (20, 20))]
@@ -168,12 +168,12 @@ def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path
     """Ids, too: videos have numbers of their own, and their frames none; one is cut into slices, and one is long."""
     subject = opened()[1]
     session: Any = written(subject, use_image_id)
-    shots = film(2, 1, 40, 50), film(5, 2, 16, 24)
+    shots = video_of(2, 1, 40, 50), video_of(5, 2, 16, 24)
     video_inputs = []
     for place, frames in enumerate(shots):
         (tmp_path / str(place)).mkdir()
         video_inputs.append(clip(tmp_path / str(place), frames, 1000))
-    made, (image,) = [session.prepare_video(one) for one in video_inputs], film(1, 3, 20, 20)
+    made, (image,) = [session.prepare_video(one) for one in video_inputs], video_of(1, 3, 20, 20)
     assert [len(one["pixel_values"]) for one in made] == [2, 3]
     shown = session.prepare(image)
     settings = SimpleNamespace(
@@ -238,13 +238,15 @@ def test_frames_are_those_that_transformers_takes(tmp_path: Any) -> None:
     settings |= {"patch_size": 4, "video_processor_type": "MiniCPMV4_6VideoProcessor"}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     process = load_video_processor(tmp_path)
-    mine = of_video(process(clip(tmp_path, film(9, 3, 16, 24), 400)))
+    mine = of_video(process(clip(tmp_path, video_of(9, 3, 16, 24), 400)))
     data = VideoMetadata(total_num_frames=9, fps=2.5, duration=3.6)
     reference = MiniCPMV4_6VideoProcessor(**settings, do_convert_rgb=False)
-    expected = reference([np.stack(film(9, 3, 16, 24))], video_metadata=[data], return_tensors="np")
+    expected = reference(
+        [np.stack(video_of(9, 3, 16, 24))], video_metadata=[data], return_tensors="np"
+    )
     for name, array in mine.items():
         np.testing.assert_array_equal(array, expected[name])
-    shots = film(3, 1, 16, 24)  # without times
+    shots = video_of(3, 1, 16, 24)  # without times
     expected = reference([np.stack(shots)], do_sample_frames=False, return_tensors="np")
     for name, array in of_video(process(shots)).items():
         np.testing.assert_array_equal(array, expected[name])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written of pictures by cross-attention: logits and tokens are those of Hugging Face's and of `generate`."""
+"""What is written of images by cross-attention: logits and tokens are those of Hugging Face's and of `generate`."""
 
 import base64
 import copy
@@ -92,7 +92,7 @@ def subject(name: str) -> Subject:
 
 
 def given(of: Subject) -> dict[str, torch.Tensor]:
-    """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
+    """Return two images, and of a model that is asked about them two prompts, of which one is shorter."""
     size = (32, 24) if of.recipe.image_prompt else None
     found = {name: example for name, (example, _) in tracing._source(of.hf, size).items()}
     numbers = torch.Generator().manual_seed(3)
@@ -115,7 +115,7 @@ def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
 
 
 def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Array]]:
-    """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
+    """Read images once, and give rows their tokens; yield row, position and logits of each answer."""
     model = of.transformed
     states = tracing.probe(model)
     read = given(of)
@@ -263,13 +263,13 @@ def session(reader: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def theirs(reader: Path) -> Any:
+def reference_output(reader: Path) -> Any:
     return transformers.VisionEncoderDecoderModel.from_pretrained(reader).eval()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Write pictures: wide, high, and small."""
+    """Write images: wide, high, and small."""
     folder, sizes = tmp_path_factory.mktemp("pictures"), ((90, 40), (33, 101), (9, 8))
     paths = [folder / f"{number}.png" for number in range(len(sizes))]
     for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
@@ -277,19 +277,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def generated(theirs: Any, folder: Path, image: Path, prompt: Any) -> list[int]:
-    """Return all that `generate` returns of a picture, the beginning included."""
+def generated(reference_output: Any, folder: Path, image: Path, prompt: Any) -> list[int]:
+    """Return all that `generate` returns of an image, the beginning included."""
     process = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     pixels = process(Image.open(image), return_tensors="pt")["pixel_values"]
     begun = {} if prompt is None else {"decoder_input_ids": torch.tensor([prompt])}
     with torch.no_grad():
-        found: list[int] = theirs.generate(pixels, num_beams=1, do_sample=False, **begun)[
+        found: list[int] = reference_output.generate(pixels, num_beams=1, do_sample=False, **begun)[
             0
         ].tolist()
     return found
 
 
-ASKED: Mapping[str, dict[str, Any]] = {
+REQUESTED: Mapping[str, dict[str, Any]] = {
     "as the checkpoint says": {},
     "a first token": {"forced_bos_token_id": 9},
     "new tokens": {"max_new_tokens": 9},
@@ -305,23 +305,23 @@ ASKED: Mapping[str, dict[str, Any]] = {
 PROMPTS: tuple[list[int] | None, ...] = (None, [9], [EOS, 9], [250, 251, 7, 252, 253])
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("name", REQUESTED)
 @pytest.mark.sampled(3)
 def test_tokens_are_those_of_generate(
-    asked: str,
+    name: str,
     session: ImageToTextSession,
-    theirs: Any,
+    reference_output: Any,
     files: list[Path],
     tmp_path: Path,
     monkeypatch: Any,
 ) -> None:
-    """Three pictures share two rows, so that one joins while another goes on; with and without tokens to begin with."""
-    settings = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
+    """Three images share two rows, so that one joins while another goes on; with and without tokens to begin with."""
+    settings = json.loads((session.folder / "generation_config.json").read_text()) | REQUESTED[name]
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
-    other = copy.deepcopy(theirs)
+    other = copy.deepcopy(reference_output)
     other.generation_config = transformers.GenerationConfig(**settings)
     for prompt in (PROMPTS[0], PROMPTS[-1]):
         found = session.generate(files, prompt=prompt)
@@ -332,16 +332,23 @@ def test_tokens_are_those_of_generate(
 
 
 def test_cards_write_what_generate_does(
-    session: ImageToTextSession, reader: Path, theirs: Any, files: list[Path], tmp_path: Path, monkeypatch: Any
-) -> None:  # fmt: skip
-    """Three pictures share two slots; each slot has what was read of its own."""
+    session: ImageToTextSession,
+    reader: Path,
+    reference_output: Any,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: Any,
+) -> None:
+    """Three images share two slots; each slot has what was read of its own."""
     monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[3]))
     request = Request(target="qaic", full_batch_size=2, ctx_len=32, prefill_seq_len=4)
     folder = pipeline.prepare(str(reader), tmp_path / "prepared", request=request, validate=False)
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
     assert isinstance(on_cards, ImageToTextSession)
     for file, one in zip(files, on_cards.generate(files, prompt=PROMPTS[1]), strict=True):
-        assert [EOS, 9, *one.token_ids] == generated(theirs, session.folder, file, [EOS, 9]), file
+        assert [EOS, 9, *one.token_ids] == generated(
+            reference_output, session.folder, file, [EOS, 9]
+        ), file
 
 
 @pytest.mark.parametrize("encoder", ["vit", "donut-swin"])
@@ -350,12 +357,12 @@ def test_a_prompt_is_how_an_answer_begins(
     encoder: str,
     prompt: list[int],
     session: ImageToTextSession,
-    theirs: Any,
+    reference_output: Any,
     files: list[Path],
     monkeypatch: Any,
 ) -> None:
     """Beside Donut's encoder alone; beside others the token that begins all answers comes before it."""
-    other = copy.deepcopy(theirs)
+    other = copy.deepcopy(reference_output)
     other.config.encoder.model_type = encoder
     monkeypatch.setattr(session, "tagging", encoder == "donut-swin")
     (found,) = session.generate([files[0]], prompt=prompt)
@@ -496,7 +503,7 @@ QUESTIONS = ("<CAPTION>", "<REGION_TO_CATEGORY> <loc_1> w9", "w7 w8 w9 w8", None
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+def florence(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     """Give a package of Florence-2, transformers' own model, and its processor."""
     folder, recipe = tmp_path_factory.mktemp("asked"), find_recipe("florence2")
     assert recipe.image_prompt
@@ -536,10 +543,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
 @pytest.mark.sampled(2)
 def test_outputs_equal_generate(
-    prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
+    prompt: str | None, florence: tuple[Any, Any, Any], files: list[Path]
 ) -> None:
-    """Florence-2's encoder reads the picture and a prompt; three pictures share two rows."""
-    session, reference, process = asked
+    """Florence-2's encoder reads the image and a prompt; three images share two rows."""
+    session, reference, process = florence
     for file, one in zip(
         files, session.generate(files, prompt=prompt, generation_len=12), strict=True
     ):
@@ -552,8 +559,8 @@ def test_outputs_equal_generate(
         assert not one.text.startswith("<s>")
 
 
-def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any]) -> None:
-    tokenizer = asked[0].tokenizer
+def test_answers_have_places_and_not_what_begins_them(florence: tuple[Any, Any, Any]) -> None:
+    tokenizer = florence[0].tokenizer
     place, word = (tokenizer.token_id(one) for one in ("<loc_1>", "w9"))
     assert tokenizer.decode([BOS, word, place, EOS]) == "w9 <loc_1>"
 
@@ -568,16 +575,16 @@ def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(
-    prompt: Any, message: str, asked: tuple[Any, Any, Any], files: list[Path]
+    prompt: Any, message: str, florence: tuple[Any, Any, Any], files: list[Path]
 ) -> None:
     with pytest.raises(GenerationError, match=message):
-        asked[0].generate(files[:1], prompt=prompt)
+        florence[0].generate(files[:1], prompt=prompt)
 
 
 def test_a_server_and_the_bench_take_prompts(
-    asked: tuple[Any, Any, Any], files: list[Path]
+    florence: tuple[Any, Any, Any], files: list[Path]
 ) -> None:
-    session = asked[0]
+    session = florence[0]
     (wanted,) = session.generate(files[:1], prompt="<CAPTION>", generation_len=6)
     text = {"type": "text", "text": "<CAPTION>"}
     with Engine(session) as engine, running(engine) as url, connect(url) as client:

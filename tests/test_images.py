@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures and text in, text out: two programs of one package, compared with Hugging Face, and at work."""
+"""Images and text in, text out: two programs of one package, compared with Hugging Face, and at work."""
 
 import base64
 import json
@@ -113,7 +113,7 @@ def photo(tmp_path: Path) -> Path:
     return tmp_path / "photo.png"
 
 
-def picture(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
+def image_of(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
     shape = [one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"]
     grid = {}
     if session.reader.patch_geometry:
@@ -133,7 +133,7 @@ def test_a_package_has_two_programs_and_one_file_of_weights(built: tuple[Package
 
 
 def test_it_agrees_with_hugging_face(built: tuple[Package, Path]) -> None:
-    """Prefill, chunks that cut a picture, padded batches, pictures in some rows only, decoding."""
+    """Prefill, chunks that cut an image, padded batches, images in some rows only, decoding."""
     record = ladder.validate(*built, level="tiny", threads=1)
     assert record.passed, record.failures
     assert record.reported["greedy"]["matched"] == record.reported["greedy"]["generated"]
@@ -174,8 +174,8 @@ def test_one_specialization_reads_images_of_every_shape(session: ImageTextToText
 
 
 def test_requests_do_not_share_images(session: ImageTextToTextSession) -> None:
-    """Placeholders of all pictures are the same tokens; what is kept of one prompt must know its pixels."""
-    one, other = picture(session, 1), picture(session, 2)
+    """Placeholders of all images are the same tokens; what is kept of one prompt must know its pixels."""
+    one, other = image_of(session, 1), image_of(session, 2)
     alone = session.generate([asked(session, one)])[0].token_ids
     assert (
         session.generate([asked(session, one)])[0].reused_tokens > 0
@@ -190,9 +190,9 @@ def test_requests_do_not_share_images(session: ImageTextToTextSession) -> None:
 def test_an_image_is_encoded_once(session: ImageTextToTextSession) -> None:
     before = session.reader.read
     for _ in range(3):
-        session.reader.look(picture(session, 5))
+        session.reader.look(image_of(session, 5))
     assert session.reader.read == before + 1
-    session.reader.look(picture(session, 6))
+    session.reader.look(image_of(session, 6))
     assert session.reader.read == before + 2
 
 
@@ -202,7 +202,7 @@ def test_drafts_change_no_output_for_an_image(
 ) -> None:
     requests = [
         replace(
-            asked(session, *(picture(session, seed) for seed in seeds)),
+            asked(session, *(image_of(session, seed) for seed in seeds)),
             limit=12,
             eos_token_ids=frozenset(),
         )
@@ -226,8 +226,8 @@ def test_text_alone_is_answered_too(session: ImageTextToTextSession) -> None:
 def test_qefficients_class_takes_what_a_processor_returns(
     built: tuple[Package, Path], session: ImageTextToTextSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts with two pictures and with one, padded: each gets its own."""
-    one, other, third = (picture(session, seed) for seed in (1, 2, 3))
+    """Prompts with two images and with one, padded: each gets its own."""
+    one, other, third = (image_of(session, seed) for seed in (1, 2, 3))
     requests = [asked(session, one, other), asked(session, third)]
     expected = [answer.token_ids for answer in session.generate(requests)]
     longest = max(len(request.prompt) for request in requests)
@@ -320,14 +320,14 @@ def test_qefficients_session_calls_both_programs(built: tuple[Package, Path]) ->
 def test_targets_of_one_program_refuse(
     built: tuple[Package, Path], target: str, decode_only: bool | None
 ) -> None:
-    """Those that answers come from alone, too: no package for the target could read pictures for them."""
+    """Those that answers come from alone, too: no package for the target could read images for them."""
     with pytest.raises(PlanError, match=f"--target {target} does not run 'vision' of them"):
         pipeline.make_plan(str(built[1]), Request(target=target, decode_only=decode_only))
 
 
 @pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
 def test_programs_of_fixed_sizes_get_the_sizes_of_images(built: tuple[Package, Path]) -> None:
-    """As many patches as a picture has, rounded up to squares that are merged; and windows for any shape of it."""
+    """As many patches as an image has, rounded up to squares that are merged; and windows for any shape of it."""
 
     def plan(target: str = "qaic", **asked: Any) -> Any:
         return pipeline.make_plan(str(built[1]), Request(target=target, **asked))[1]
@@ -414,7 +414,7 @@ def test_qefficients_commands_generate_for_an_image(
 def test_the_guides_snippet_runs_with_one_changed_line(
     built: tuple[Package, Path], photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With transformers' own processor: its inputs get the answer that the prompt and the picture get."""
+    """With transformers' own processor: its inputs get the answer that the prompt and the image get."""
     guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
     section = guide.partition("### Images and text")[2].partition("###")[0]
     blocks = re.findall(r"```(?:diff|python)\n(.*?)```", section, re.DOTALL)
@@ -476,7 +476,7 @@ def test_what_was_prepared_wrongly_is_refused_before_it_runs(
     session: ImageTextToTextSession,
 ) -> None:
     """No blame falls on the package, which is whole; and what torch holds is an array, too."""
-    good = picture(session, 1)
+    good = image_of(session, 1)
     pixels = good["pixel_values"].reshape(1, *good["pixel_values"].shape[-3:])
     unknown = pixels.copy()
     unknown[0, 0, 0, 0] = np.nan
@@ -561,7 +561,7 @@ def test_a_server_fetches_images_from_allowed_hosts(
 # --- what needs no package ---------------------------------------------------------------------------------------
 
 
-def seen(
+def observed(
     tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None
 ) -> MultimodalSpans:
     images = [
@@ -575,8 +575,8 @@ def seen(
 
 def test_a_call_does_not_split_an_image_that_must_be_whole() -> None:
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
-    assert [seen(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
-    spans = seen(tokens, 3, 2, whole="image")
+    assert [observed(tokens, 3, 2).end(0, stop) for stop in range(9)] == list(range(9))
+    spans = observed(tokens, 3, 2, whole="image")
     assert [spans.end(0, stop) for stop in range(9)] == [0, 1, 1, 1, 4, 5, 5, 7, 8]
     assert spans.end(1, 3) == 4  # the picture itself, however long
 
@@ -584,11 +584,11 @@ def test_a_call_does_not_split_an_image_that_must_be_whole() -> None:
 def test_a_bidirectional_prompt_is_one_call_and_no_shared_prefix() -> None:
     """States of its first tokens hold what its last ones say: only the same prompt has the same."""
     tokens = [1, 9, 9, 9, 2, 9, 9, 3]
-    spans = seen(tokens, 3, 2, whole="prompt", prompt=8)
+    spans = observed(tokens, 3, 2, whole="prompt", prompt=8)
     assert [spans.end(0, stop) for stop in range(10)] == [0, *[8] * 8, 9]
     assert spans.together.tolist() == list(range(8))
-    assert seen(tokens, 3, 2, whole="prompt").together.tolist() == list(range(7))
-    other = seen([*tokens[:-1], 4], 3, 2, whole="prompt", prompt=8)
+    assert observed(tokens, 3, 2, whole="prompt").together.tolist() == list(range(7))
+    other = observed([*tokens[:-1], 4], 3, 2, whole="prompt", prompt=8)
     assert spans.name(0, 1) == spans.name(4, 8) != other.name(0, 1)
     assert spans.name(8, 9) == b""
 
@@ -616,7 +616,7 @@ def test_rotary_positions_continue_from_the_larger_side_of_an_image() -> None:
 
 
 def test_images_are_distinguished_by_position_and_pixels() -> None:
-    spans = seen([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
+    spans = observed([1, 9, 9, 9, 2, 9, 9, 3], 3, 2)
     assert [spans.name(start, start + 4) for start in (0, 4)] == [b"\0", b"\1"]
     assert spans.name(0, 1) == b""
     index, rows = spans.between(2, 6)

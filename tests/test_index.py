@@ -107,9 +107,9 @@ def axis(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["packages"][0]["axes"].update(changes)
 
 
-def notice(path: str = ENTRY.path, **said: Any) -> Callable[[dict[str, Any]], None]:
+def notice(path: str = ENTRY.path, **message: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content["notices"].update(
-        {path: {"state": "yanked", "reason": "x", **said}}
+        {path: {"state": "yanked", "reason": "x", **message}}
     )
 
 

@@ -123,7 +123,7 @@ def test_a_model_id_may_be_any_text(small_leaves: None) -> None:
 ENTRIES = [entry_of(number) for number in range(4)]
 
 
-def ask(place: Place) -> Index:
+def send_request(place: Place) -> Index:
     snapshot = place.remote.snapshot()
     assert snapshot is not None
     return snapshot.index
@@ -149,15 +149,15 @@ def test_a_file_of_an_index_is_fetched_and_checked_once(
     index = index_of(ENTRIES)
     place.put(files_of(index))
     for _ in range(2):
-        assert ask(place).of_model("org/model-0") == (ENTRIES[0],)
+        assert send_request(place).of_model("org/model-0") == (ENTRIES[0],)
         assert len(read) == 1
-    assert ask(place).entries == index.entries
+    assert send_request(place).entries == index.entries
     assert len(read) == len(ENTRIES)
     # After a publication, what it changed alone.
     later = index.with_notice(ENTRIES[0].path, Notice("yanked", "x"))
     place.put(files_of(later))
-    assert ask(place).entries == index.entries
-    assert ask(place).notices == later.notices
+    assert send_request(place).entries == index.entries
+    assert send_request(place).notices == later.notices
     assert len(read) == len(ENTRIES) + 1
 
 
@@ -165,24 +165,24 @@ def test_offline_the_requested_models_are_available(
     place: Place, small_leaves: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.put(files_of(index_of(ENTRIES)))
-    ask(place).of_model("org/model-0")
+    send_request(place).of_model("org/model-0")
     monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
-    assert ask(place).of_model("org/model-0") == (ENTRIES[0],)
+    assert send_request(place).of_model("org/model-0") == (ENTRIES[0],)
     if not place.remote.url.startswith("file:"):
         with pytest.raises(RemoteError, match="was not seen before"):
-            ask(place).of_model("org/model-1")
+            send_request(place).of_model("org/model-1")
 
 
 def test_a_damaged_file_of_the_cache_is_fetched_again(
     place: Place, small_leaves: None, home: Path
 ) -> None:
     place.put(files_of(index_of(ENTRIES)))
-    ask(place).of_model("org/model-0")
+    send_request(place).of_model("org/model-0")
     (kept,) = home.glob("remotes/*.files/*")
     whole = kept.read_bytes()
     for damaged in (b"", whole[:-1], whole + b"x"):
         kept.write_bytes(damaged)
-        assert ask(place).of_model("org/model-0") == (ENTRIES[0],)
+        assert send_request(place).of_model("org/model-0") == (ENTRIES[0],)
         assert kept.read_bytes() == whole
 
 
@@ -192,9 +192,9 @@ def test_a_notice_stays_known_where_its_file_has_changed_and_was_not_read(
     notice = Notice("known_bad", "wrong")
     index = index_of(ENTRIES).with_notice(ENTRIES[0].path, notice)
     place.put(files_of(index))
-    ask(place).of_model("org/model-0")
+    send_request(place).of_model("org/model-0")
     place.put(files_of(index.with_entry(entry_of(0, 1))))
-    ask(place).of_model("org/model-1")  # with the new root
+    send_request(place).of_model("org/model-1")  # with the new root
     known = index_cache.last_notices(place.remote.url, "org/model-0")
     assert known == {ENTRIES[0].path: notice}
     assert index_cache.last_notices(place.remote.url, "org/model-3") == {}

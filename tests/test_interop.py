@@ -135,13 +135,13 @@ WEATHER: Any = {
         "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
     },
 }
-ASKED = [{"role": "user", "content": "What is the weather in Istanbul?"}]
+REQUESTED = [{"role": "user", "content": "What is the weather in Istanbul?"}]
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_scripted_model_calls_by_itself(urls: SimpleNamespace) -> None:
     with connect(urls.scripted) as client:
-        requested: Any = {"model": MODEL, "messages": ASKED, "tools": [WEATHER]}
+        requested: Any = {"model": MODEL, "messages": REQUESTED, "tools": [WEATHER]}
         answer = client.chat.completions.create(**requested)
         streamed = [*client.chat.completions.create(**requested, stream=True)]
         requested["messages"] = [{"role": "user", "content": "What is 13 * 24?"}]
@@ -162,10 +162,10 @@ def test_a_scripted_output_has_the_format_of_its_template(
     template = ChatTemplate(source, {"bos_token": "<|begin|>", "eos_token": "<|eos|>"})
     tokenizer: Any = alone.tokenizer
     session: Any = SimpleNamespace(tokenizer=tokenizer, chat_template=template)
-    body = ChatRequest.model_validate({"model": MODEL, "messages": ASKED, "tools": [WEATHER]})
+    body = ChatRequest.model_validate({"model": MODEL, "messages": REQUESTED, "tools": [WEATHER]})
     options = chat_options(body)
     known = ChatFormat.of(template.source(options))
-    prompt = template.render(ASKED, options)
+    prompt = template.render(REQUESTED, options)
     tokens = tokenizer.encode(prompt, special_tokens=False)
     output: Any = scripted.scripted(session, body, known, tokens, options)
     generated: list[int] = []

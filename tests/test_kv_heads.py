@@ -41,14 +41,14 @@ ROUNDING = 3e-6
 KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
 
 
-def asked_of(config: Any) -> int:
+def requested_of(config: Any) -> int:
     """Return the most heads that there can be; any number where there can be no other."""
     return max(kv_heads.counts(config), default=4)
 
 
 def refusal(name: str, config: Any) -> str:
     recipe = parity.all_cases()[name].recipe
-    return " ".join(kv_heads.problems(name, config, recipe, asked_of(config)))
+    return " ".join(kv_heads.problems(name, config, recipe, requested_of(config)))
 
 
 def repeat(model: Any, wide: Any) -> dict[str, Array]:
@@ -68,7 +68,7 @@ def repeat(model: Any, wide: Any) -> dict[str, Array]:
 @pytest.mark.sampled(4)
 def test_a_decoder_has_the_same_output_or_a_reason(name: str) -> None:
     case = parity.all_cases()[name]
-    config, heads = case.config, asked_of(case.config)
+    config, heads = case.config, requested_of(case.config)
     refused = refusal(name, config)
     if refused:
         assert refused.endswith("Leave it out.")
@@ -103,12 +103,12 @@ class Repeated(Subject):
     """A subject with the most key/value heads that it can have."""
 
     def graph(self, variant: Variant = PLAIN, *, everything: bool = False) -> ir.Model:
-        heads = ("kv_heads", asked_of(self.config))
+        heads = ("kv_heads", requested_of(self.config))
         return super().graph((*variant, heads), everything=everything)
 
     @property
     def bindings(self) -> Any:  # type: ignore[override]
-        wide = kv_heads.widened(self.config, asked_of(self.config))
+        wide = kv_heads.widened(self.config, requested_of(self.config))
         model, more = (
             loader.build_meta(config, self.recipe.task) for config in (self.config, wide)
         )
@@ -151,7 +151,7 @@ def test_a_graph_answers_the_same(name: str, how: str) -> None:
         for value in wide.graph().graph.inputs
         if value.name.startswith(("past_key.", "past_value."))
     }
-    assert heads == {asked_of(wide.config)}
+    assert heads == {requested_of(wide.config)}
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ LIMIT = 60_000_000  # bytes
 EVERYTHING = {"reference", "rounded", "noise", "simulated", "swapped", "loss", "divergence"}
 
 
-def ask(folder: Path, numerics: Numerics) -> dict[str, Any]:
+def send_request(folder: Path, numerics: Numerics) -> dict[str, Any]:
     """Return a request as the ladder writes it: four sequences, two stages, a fault of each kind."""
     drawn = np.random.default_rng(0)
     stops = {2: 23, 3: 12}
@@ -177,7 +177,7 @@ def measured(request: Mapping[str, Any], folder: Path, **environment: str) -> tu
 def test_a_model_larger_than_memory_is_computed_in_a_part_of_it(
     large: Path, tmp_path: Path
 ) -> None:
-    request = ask(large, int8_of(large))
+    request = send_request(large, int8_of(large))
     whole, most = measured(request, tmp_path / "whole")
     layered, least = measured(request, tmp_path / "layered", **{MEMORY_ENV: str(LIMIT)})
     size = 4 * sum(one.numel() for one in AutoModelForCausalLM.from_pretrained(large).parameters())
@@ -200,7 +200,7 @@ def test_each_tensor_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool
 ) -> None:
     folder = checkpoint(tmp_path / "made", "llama", tie_word_embeddings=tied)
-    request, reads, read = ask(folder, int8_of(folder)), Counter[str](), Files.__getitem__
+    request, reads, read = send_request(folder, int8_of(folder)), Counter[str](), Files.__getitem__
 
     def count(files: Files, name: str) -> torch.Tensor:
         reads[name] += 1
@@ -247,7 +247,7 @@ KINDS = {
 @pytest.mark.sampled(3)
 def test_answers_are_those_of_the_whole_model(tmp_path: Path, kind: str) -> None:
     located = KINDS[kind](tmp_path)
-    request = ask(Path(located["checkpoint"]), int8_of(**located)) | located
+    request = send_request(Path(located["checkpoint"]), int8_of(**located)) | located
     (whole, is_whole), (layered, is_layered) = run(request, None), run(request, 1)
     assert (is_whole, is_layered) == (False, True)
     compare(whole.arrays, layered.arrays)

@@ -54,7 +54,7 @@ MODULES = {*map(module_name, CORE_SOURCES)}
 
 
 def only_checked(test: ast.expr) -> bool:
-    """Tell whether a condition is `TYPE_CHECKING`, or that of `typing`."""
+    """Return whether a condition is `TYPE_CHECKING`, or that of `typing`."""
     return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
 
 
@@ -307,7 +307,7 @@ def holds_text(node: ast.expr) -> bool:
     )
 
 
-def asks_for_a_model_type(node: ast.AST) -> bool:
+def compares_a_model_type(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
         return any(
@@ -324,12 +324,12 @@ def asks_for_a_model_type(node: ast.AST) -> bool:
 
 
 def test_core_never_compares_a_model_type() -> None:
-    wrong = nodes_of(CORE_SOURCES, asks_for_a_model_type)
+    wrong = nodes_of(CORE_SOURCES, compares_a_model_type)
     assert not wrong, "What core must know about a model is a field of its recipe."
 
 
 @pytest.mark.parametrize(
-    ("source", "asks"),
+    ("source", "compares"),
     [
         ("config.model_type == 'llama'", True),
         ("config['model_type'] in ('llama', 'mistral')", True),
@@ -340,8 +340,8 @@ def test_core_never_compares_a_model_type() -> None:
         ("'model_type' in config", False),
     ],
 )
-def test_the_rule_itself(source: str, asks: bool) -> None:
-    assert any(asks_for_a_model_type(node) for node in ast.walk(ast.parse(source))) is asks
+def test_the_rule_itself(source: str, compares: bool) -> None:
+    assert any(compares_a_model_type(node) for node in ast.walk(ast.parse(source))) is compares
 
 
 def test_core_never_names_a_recipe() -> None:

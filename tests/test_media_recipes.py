@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe of what reads pictures or sounds: its two programs in PyTorch, run as a package's, against Hugging Face.
+"""Every recipe with images or audio: its two programs in PyTorch, run as a package's, against Hugging Face.
 
 `test_images` compares graphs of representatives; where this fails, a recipe or a seam is wrong, not the trace.
 """
@@ -74,7 +74,7 @@ from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
 
-CHUNK, CTX_LEN, PICTURES = 8, 128, 2
+CHUNK, CTX_LEN, IMAGES = 8, 128, 2
 #: Relative error of logits that is no reason to measure the noise.
 _USUAL = 5e-5
 #: Every tiny model, for each task of those that read pictures and sounds.
@@ -128,7 +128,7 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
         }
-        sizes = {"ctx_len": ctx_len, "max_num_images": PICTURES}
+        sizes = {"ctx_len": ctx_len, "max_num_images": IMAGES}
         self._memory = {
             state.name: np.zeros(
                 [2, *(sizes.get(str(size), size) for size in state.axes[1:])], np.float32
@@ -172,7 +172,7 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     """Open what a package of the case would have, with PyTorch in place of a runtime."""
     assert case.recipe.media is not None
     task, model = find(case.recipe.task), subject.transformed
-    most = pictures_of(case)
+    most = image_count_of(case)
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     chunk = ctx_len // 16
     shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
@@ -223,13 +223,13 @@ def test_a_text_may_have_as_many_tokens_as_there_are_heads() -> None:
     assert not made.module()(*given).any()
 
 
-def pictures_of(case: parity.Case) -> int | None:
-    """Return how many pictures there may be, where a package has room for so many."""
-    return PICTURES if next(iter(case.recipe.shapes.values())).max_num_images else None
+def image_count_of(case: parity.Case) -> int | None:
+    """Return how many images there may be, where a package has room for so many."""
+    return IMAGES if next(iter(case.recipe.shapes.values())).max_num_images else None
 
 
 def shown_to(session: MediaTextSession) -> list[Any]:
-    """Prepare three pictures, wide, high and square where the model tells them apart; or sounds of three lengths.
+    """Prepare three images, wide, high and square where the model tells them apart; or recordings of three lengths.
 
     Of a model that reads both in one prompt, two of each: a picture is first, and a sound.
     """
@@ -250,7 +250,7 @@ def shown_to(session: MediaTextSession) -> list[Any]:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_media_and_text_agree_with_hugging_face(name: str) -> None:
-    """Two rows, of two pictures or sounds and one, in chunks that cut them, and one token at a time."""
+    """Two rows, of two images or recordings and one, in chunks that cut them, and one token at a time."""
     case = MEDIA[name]
     subject = parity.Subject(case.config, for_task(recipe_for(case.config), case.recipe.task))
     session = session_of(case, subject)
@@ -334,7 +334,7 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
 
 
 def test_a_text_that_is_no_token_is_a_placeholder_of_an_image(tmp_path: Path) -> None:
-    """As processors replace it, before they make tokens; and tokens around a picture are not for users to write."""
+    """As processors replace it, before they make tokens; and tokens around an image are not for users to write."""
     case = parity.all_cases()["ovis2-base"]
     subject = parity.Subject(case.config, recipe_for(case.config))
     session = session_of(case, subject)
@@ -356,7 +356,7 @@ def test_a_text_that_is_no_token_is_a_placeholder_of_an_image(tmp_path: Path) ->
 
 
 def test_tiles_of_a_processor_are_taken_apart() -> None:
-    """Where tokens are written out, each tile is a picture of its own."""
+    """Where tokens are written out, each tile is an image of its own."""
     shapes, mask = np.array([[2, 2], [2, 4]]), np.ones((2, 8), np.int64)
     given = {"pixel_values": np.zeros((2, 8, 3)), "spatial_shapes": shapes}
     found = images_of({**given, "pixel_attention_mask": mask})
@@ -384,7 +384,7 @@ def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
 
 
 def test_tiles_of_another_size_belong_to_their_images() -> None:
-    """As processors return them; what one of several pictures is answers as it does alone."""
+    """As processors return them; what one of several images is answers as it does alone."""
     case = parity.all_cases()["deepseek_ocr2-base"]
     made = image_processor(case.tiny.image_processor)
     random = np.random.default_rng(0)
@@ -414,7 +414,7 @@ def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
 
 def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> MediaTextSession:
     """Build a package of the case, and open it."""
-    most = pictures_of(case)
+    most = image_count_of(case)
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     sizes = {"prefill_seq_len": ctx_len // 16, "ctx_len": ctx_len}
     requested = Request(**sizes, batch_size=2, max_num_images=most)
@@ -551,7 +551,7 @@ def test_frames_of_an_lfm3_video_are_convolved_one_by_one() -> None:
 
 
 def other(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the negative of a picture or a sound."""
+    """Return the negative of an image or a recording."""
     floats = {name: -array for name, array in shown.items() if array.dtype.kind == "f"}
     return {**shown, **floats}
 
@@ -661,7 +661,7 @@ def test_narrow_images_are_processed_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56)])
 def test_images_are_processed_bit_for_bit(name: str, size: tuple[int, int]) -> None:
-    """As transformers' PIL backend does, where QEfficient stretches a picture first, to one size."""
+    """As transformers' PIL backend does, where QEfficient stretches an image first, to one size."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
     reference = kind(**SETTINGS[name])(Image.fromarray(pixels), return_tensors="np")
@@ -694,7 +694,7 @@ BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_images_are_shrunk_to_the_size_of_a_program(name: str) -> None:
-    """By settings that transformers' own processor has, which makes the same of a picture."""
+    """By settings that transformers' own processor has, which makes the same of an image."""
     most, settings = BOUNDED[name]
     pixels = np.random.default_rng(0).integers(0, 256, (97, 60, 3), np.uint8)
     given = {
@@ -724,7 +724,7 @@ def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
 
 
 def mentioned(layout: Layout, image: Encoded) -> str:
-    """Write a picture as text, with `P` for each placeholder."""
+    """Write an image as text, with `P` for each placeholder."""
     parts = layout.write(image.grid, image.rows)
     around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
     return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)

@@ -72,7 +72,7 @@ TOKENS = {
 PARAMETERS = 8_021_025_280
 
 
-def picture(height: int, width: int) -> Image.Image:
+def image_of(height: int, width: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
 
 
@@ -89,7 +89,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 def test_logits_are_those_of_the_published_code(forms: dict[bool, Path], olmo: bool) -> None:
     model = load_model({"checkpoint": str(forms[olmo])}, IMAGE_TEXT_TO_TEXT, None)
     processor = MolmoProcessor.from_pretrained(forms[olmo])
-    given = processor.process("What?", [picture(60, 90)])
+    given = processor.process("What?", [image_of(60, 90)])
     arrays = {
         name: torch.from_numpy(np.ascontiguousarray(one))
         for name, one in Molmo().arranged(given_arrays(given)).items()
@@ -108,7 +108,7 @@ def test_the_published_config_makes_a_model_of_the_published_size(tmp_path: Path
     config = read_config(tmp_path / "config.json")
     assert (config["image_patch_id"], config["text_config"]["eos_token_id"]) == (152066, 151643)
     processor = read_image_processor({"config.json": tmp_path / "config.json"})
-    assert processor([picture(354, 536)])["pixel_values"].shape == (5, 576, 588)
+    assert processor([image_of(354, 536)])["pixel_values"].shape == (5, 576, 588)
 
 
 def given_arrays(given: dict[str, Any]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_the_described_processor_is_the_published_one(
     forms: dict[bool, Path], size: tuple[int, int]
 ) -> None:
     processor = MolmoProcessor(AutoTokenizer.from_pretrained(forms[False]))
-    made = processor.process("What?", [picture(*size)])
+    made = processor.process("What?", [image_of(*size)])
     places, shares = (made[name].numpy() for name in ("image_input_idx", "image_masks"))
     digests = (zlib.crc32(one.astype("<i4").tobytes()) for one in (places, (shares * 196).round()))
     assert (len(made["images"]), len(made["input_ids"]), *digests) == DIGESTS[size]
@@ -132,9 +132,9 @@ def test_the_described_processor_is_the_published_one(
 def test_images_are_those_of_the_described_processor(
     forms: dict[bool, Path], size: tuple[int, int]
 ) -> None:
-    reference = MolmoProcessor.from_pretrained(forms[False]).process("", [picture(*size)])
+    reference = MolmoProcessor.from_pretrained(forms[False]).process("", [image_of(*size)])
     right = Molmo().arranged(given_arrays(reference))
-    made = load_image_processor(forms[False])([picture(*size)])
+    made = load_image_processor(forms[False])([image_of(*size)])
     np.testing.assert_allclose(made.pop("pixel_values"), right["pixel_values"], atol=3e-6)
     assert made.pop("image_num_crops") == len(right["pixel_values"])
     assert right.keys() == {"pixel_values", *made}
@@ -147,12 +147,12 @@ def test_crops_that_cut_squares_are_refused(settings: dict[str, Any]) -> None:
     given = {"size": 24, "patch_size": 4, "overlap_margins": [2, 0], **settings}
     processor = image_processor({"image_processor_type": "MolmoImageProcessor", **given})
     with pytest.raises(CheckpointError, match=r"Expected .*Correct the processor's JSON"):
-        processor([picture(9, 9)])
+        processor([image_of(9, 9)])
 
 
 def test_an_image_that_would_vanish_is_refused(forms: dict[bool, Path]) -> None:
     with pytest.raises(MediaError, match="too narrow"):
-        load_image_processor(forms[False])([picture(1, 900)])
+        load_image_processor(forms[False])([image_of(1, 900)])
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def session() -> Any:
 def test_chats_are_prompts_of_the_published_processor(session: Any) -> None:
     """An image comes before all text, and a space before "User:"."""
     reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
-    for images in ([picture(30, 70)], []):
+    for images in ([image_of(30, 70)], []):
         made = session.request("What?", images=images, chat=True)
         assert [*made.prompt] == reference.process("What?", images or None)["input_ids"].tolist()
-    shown = session.request("<|image|> User: What? Assistant:", images=[picture(30, 70)])
-    assert shown.prompt == session.request("What?", images=[picture(30, 70)], chat=True).prompt
+    shown = session.request("<|image|> User: What? Assistant:", images=[image_of(30, 70)])
+    assert shown.prompt == session.request("What?", images=[image_of(30, 70)], chat=True).prompt
 
 
 def test_tokens_of_an_image_are_counted_before_it_is_read(session: Any) -> None:
-    made = session.request("<|image|>", images=[picture(30, 70)])
+    made = session.request("<|image|>", images=[image_of(30, 70)])
     assert session.tokens_of([(70, 30)]) == [
         len(made.prompt) - 1
     ]  # without what begins every prompt
@@ -208,7 +208,7 @@ def session_tokenizer(session: Any) -> Any:
 
 
 def test_the_published_processor_s_output_gives_the_same_answer(session: Any) -> None:
-    image = picture(30, 70)
+    image = image_of(30, 70)
     reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0)).process(
         "What?", [image]
     )
@@ -224,7 +224,7 @@ def test_the_published_processor_s_output_gives_the_same_answer(session: Any) ->
 def test_images_at_the_same_tokens_are_refused(session: Any) -> None:
     """As the published processor returns several."""
     reference = MolmoProcessor(session_tokenizer(session), 16, 4, 3, (2, 0))
-    one = given_arrays(reference.process("What?", [picture(30, 70)]))
+    one = given_arrays(reference.process("What?", [image_of(30, 70)]))
     both = {name: np.concatenate([array, array], 1) for name, array in one.items()}
     with pytest.raises(MediaError, match="Call it with one image"):
         session.reader.look(both)
@@ -232,4 +232,4 @@ def test_images_at_the_same_tokens_are_refused(session: Any) -> None:
 
 def test_tokens_of_images_are_not_for_users_to_write(session: Any) -> None:
     with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around images"):
-        session.request("<|image|> a <im_col>", images=[picture(9, 9)])
+        session.request("<|image|> a <im_col>", images=[image_of(9, 9)])

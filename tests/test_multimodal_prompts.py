@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts with pictures are written as transformers' own processors write them, to the last token."""
+"""Prompts with images are written as transformers' own processors write them, to the last token."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
@@ -61,7 +61,7 @@ def test_it_is_bit_identical_to_gfloat(element: str) -> None:
 
 @each_element
 @given(values=arrays)
-@settings(max_examples=asked(50), deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 def test_what_was_rounded_stays(element: str, values: Any) -> None:
     once = microscaling.round_trip(values, element)
 
@@ -70,7 +70,7 @@ def test_what_was_rounded_stays(element: str, values: Any) -> None:
 
 @each_element
 @given(values=arrays)
-@settings(max_examples=asked(50), deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 def test_signs_do_not_matter(element: str, values: Any) -> None:
     assert np.array_equal(
         -microscaling.round_trip(values, element), microscaling.round_trip(-values, element)
@@ -79,7 +79,7 @@ def test_signs_do_not_matter(element: str, values: Any) -> None:
 
 @each_element
 @given(values=arrays)
-@settings(max_examples=asked(50), deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
     elements, scales = microscaling.quantize(values, element)
     wide = np.repeat(scales.astype(np.float32), microscaling.BLOCK, axis=-1)[
@@ -93,7 +93,7 @@ def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
 
 @each_element
 @given(values=arrays)
-@settings(max_examples=asked(50), deadline=None)
+@settings(max_examples=example_count(50), deadline=None)
 def test_the_largest_has_the_largest_exponent(element: str, values: Any) -> None:
     elements, scales = microscaling.quantize(values, element)
     kind = microscaling.ELEMENTS[element]

@@ -22,7 +22,7 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from test_videos import film
+from test_videos import video_of
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from qeff_zoo import pipeline
@@ -84,11 +84,11 @@ class Prepared:
 
     def __init__(self) -> None:
         self.session: Any = None
-        self.asked: dict[str, Any] = {}
+        self.options: dict[str, Any] = {}
 
-    def __call__(self, videos: Any, **asked: Any) -> dict[str, Any]:
+    def __call__(self, videos: Any, **options: Any) -> dict[str, Any]:
         made = [self.session.prepare_video(one) for one in videos]
-        self.asked = asked
+        self.options = options
         names = {"pixel_values_videos": "pixel_values", "video_grid_thw": "image_grid_thw"}
         return {
             name: torch.from_numpy(np.concatenate([one[mine] for one in made]))
@@ -192,9 +192,9 @@ def test_the_model_that_writes_answers_as_generate(
 Case = tuple[str, list[Any], list[Any]]
 #: Text, pictures and videos: one whose time goes beyond its rows and columns, one behind a picture, two.
 CASES: list[Case] = [
-    (f"{BEGIN}{VIDEO}{END} w4 w5", [], [film(13, 1, 384, 384)]),
-    (f"{BEGIN}<|IMAGE|>{END} w9 {BEGIN}{VIDEO}{END} w4", film(1, 2, 300, 300), [film(3, 3, 256, 512)]),
-    (f"w3 {BEGIN}{VIDEO}{END} w9 {BEGIN}{VIDEO}{END} w4", [], [film(5, 4, 300, 400), film(2, 5, 384, 384)]),
+    (f"{BEGIN}{VIDEO}{END} w4 w5", [], [video_of(13, 1, 384, 384)]),
+    (f"{BEGIN}<|IMAGE|>{END} w9 {BEGIN}{VIDEO}{END} w4", video_of(1, 2, 300, 300), [video_of(3, 3, 256, 512)]),
+    (f"w3 {BEGIN}{VIDEO}{END} w9 {BEGIN}{VIDEO}{END} w4", [], [video_of(5, 4, 300, 400), video_of(2, 5, 384, 384)]),
 ]  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def test_answers_about_videos_are_those_of_generate(
         given = processor(
             text=text, images=photos or None, videos=video_inputs, return_tensors="pt"
         )
-        size = processor.video_processor.asked["size"]
+        size = processor.video_processor.options["size"]
         assert size == KINDS[type(processor).__name__].fixed["size"]
         requested = session.request(text, images=photos, videos=video_inputs, generation_len=2)
         assert list(requested.prompt) == [
@@ -284,7 +284,7 @@ def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:
 
 @pytest.mark.parametrize("name", ["input_features", "pixel_values_videos"])
 def test_audio_and_videos_beside_images_are_refused(name: str) -> None:
-    """As transformers' processor prepares those of one prompt, or the sound of a video."""
+    """As transformers' processor prepares those of one prompt, or the recording of a video."""
     given: Any = {"input_ids": [[1, 203, 2]], name: np.zeros((1, 8, 20))}
     session: Any = None
     with pytest.raises(GenerationError, match=f"inputs have {name}; expected text and images"):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves
@@ -34,7 +34,7 @@ from qeff_zoo.graph.semantic.rotary import name_of
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 OURS = torch.ops.qeff_zoo
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
-some = settings(max_examples=asked(60), deadline=None)
+some = settings(max_examples=example_count(60), deadline=None)
 
 
 @cache

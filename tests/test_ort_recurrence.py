@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.passes import common as onnx_passes
@@ -25,7 +25,7 @@ from qeff_zoo.targets.ort import convolution as convolution_pass
 from qeff_zoo.targets.ort import recurrence as recurrence_pass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-some = settings(max_examples=asked(40), deadline=None)
+some = settings(max_examples=example_count(40), deadline=None)
 
 RECURRENCE = """
     g (float[b, h, k, v] past, int64[b, s] position_ids, float[b, s, h, d] log_decay,

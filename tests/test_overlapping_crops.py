@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as crops that overlap, rows of which are made of several, and videos: Molmo 2.
+"""Images as crops that overlap, rows of which are made of several, and videos: Molmo 2.
 
 The tokens of all pictures of a prompt, and those of all frames, see one another.
 
@@ -22,7 +22,7 @@ import transformers
 from PIL import Image
 from test_media_recipes import session_of
 from test_video_times import clip
-from test_videos import film
+from test_videos import video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import image_processing_backends as backends
@@ -199,14 +199,14 @@ def session() -> ImageTextToTextSession:
     return found
 
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+IMAGE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
 
 
 def test_all_image_tokens_attend_to_each_other_in_one_call(
     session: ImageTextToTextSession,
 ) -> None:
     """As transformers' processor tells them: rows, and what stands among and around them."""
-    made = session.request("w1 <|image|> w2 w3 <|image|> w4", images=[PICTURE, PICTURE[:, :20]])
+    made = session.request("w1 <|image|> w2 w3 <|image|> w4", images=[IMAGE, IMAGE[:, :20]])
     tokens, spans = [*made.prompt], made.spans
     assert spans is not None
     of_whole, of_canvas = [258, 257, 257, 257, 257, 261], [259, *[257, 257, 260] * 2, 261]
@@ -224,9 +224,9 @@ def test_all_image_tokens_attend_to_each_other_in_one_call(
 def test_states_of_images_are_not_shared(session: ImageTextToTextSession) -> None:
     """Those of the first hold what the second is, and what stands between; what comes before them does not."""
     texts = ("w1 <|image|> w2 <|image|> w4", "w1 <|image|> w3 <|image|> w4")
-    shown = [PICTURE, PICTURE]
+    shown = [IMAGE, IMAGE]
     made = [session.request(text, images=shown).spans for text in texts]
-    made.append(session.request(texts[0], images=[PICTURE, PICTURE[:, :20]]).spans)
+    made.append(session.request(texts[0], images=[IMAGE, IMAGE[:, :20]]).spans)
     assert None not in made
     spans: list[Any] = made
     assert len({one.name(1, 6) for one in spans}) == 3
@@ -237,12 +237,12 @@ def test_states_of_images_are_not_shared(session: ImageTextToTextSession) -> Non
 def test_prompts_begin_as_transformers_begins_them(session: ImageTextToTextSession) -> None:
     assert session.encode("w1 w2") == session.encode("<s>w1 w2") == [5, 1, 2]
     assert session.encode([1, 2]) == [1, 2]
-    assert [*session.request("w1", chat=True, images=[PICTURE]).prompt[:2]] == [5, 258]
+    assert [*session.request("w1", chat=True, images=[IMAGE]).prompt[:2]] == [5, 258]
 
 
 def test_tokens_around_images_are_refused_in_prompts(session: ImageTextToTextSession) -> None:
     with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around images"):
-        session.request("<|image|> w2 <im_col>", images=[PICTURE])
+        session.request("<|image|> w2 <im_col>", images=[IMAGE])
 
 
 def test_without_processor_settings_an_image_is_noise(
@@ -291,7 +291,7 @@ def test_answers_about_videos_are_those_of_generate(
     session: ImageTextToTextSession, text: str, count: int, size: tuple[int, int], tmp_path: Any
 ) -> None:
     """Ids, pixels and which tokens see one another, too."""
-    frames = film(count, count, *size)
+    frames = video_of(count, count, *size)
     given, path = by_transformers(session, text, frames), clip(tmp_path, frames, 500)
     requested = session.request(text, videos=[path], generation_len=6)
     assert list(requested.prompt) == given["input_ids"][0].tolist()
@@ -314,13 +314,13 @@ def test_answers_about_videos_are_those_of_generate(
 
 def test_a_video_has_frames_of_its_own_and_is_alone(session: ImageTextToTextSession) -> None:
     """One frame is a video, too; without times its frames are as far apart as they are taken at most."""
-    (one,) = session.generate("<|video|>", videos=[film(1, 1)], generation_len=2)
+    (one,) = session.generate("<|video|>", videos=[video_of(1, 1)], generation_len=2)
     assert one.prompt_tokens == len(["<s>", "0.0", "<frame_start>", *range(4), "<frame_end>"])
-    assert session.prepare_video(film(3, 1))["timestamps"].tolist() == [0, 0.5, 1]
+    assert session.prepare_video(video_of(3, 1))["timestamps"].tolist() == [0, 0.5, 1]
     for text, shown in (("<|image|> <|video|>", 1), ("<|video|> <|video|>", 0)):
-        video_inputs = [film(1, 1)] * text.count("video")
+        video_inputs = [video_of(1, 1)] * text.count("video")
         with pytest.raises(GenerationError, match=r"expected one video alone"):
-            session.request(text, images=[PICTURE] * shown, videos=video_inputs)
+            session.request(text, images=[IMAGE] * shown, videos=video_inputs)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_package_can_be_moved(package: Package, tmp_path: Path, monkeypatch: Any
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         ("graph", "model.onnx"),
         ("weights", "model.onnx.data"),
@@ -72,8 +72,8 @@ def test_package_can_be_moved(package: Package, tmp_path: Path, monkeypatch: Any
         ("license", "LICENSE"),
     ],
 )
-def test_files_are_found_by_path_and_role(package: Package, asked: str, found: str) -> None:
-    assert package.file(asked) == package.path / found
+def test_files_are_found_by_path_and_role(package: Package, requested: str, found: str) -> None:
+    assert package.file(requested) == package.path / found
 
 
 def test_ambiguous_and_unknown_files_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.tape import Tape
@@ -84,7 +84,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
 # --- what is stored ------------------------------------------------------------------------------
 
 
-@settings(max_examples=asked(60), deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 150),
@@ -119,7 +119,7 @@ def test_its_format_is_recorded() -> None:
 # --- products ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=asked(40), deadline=None)
+@settings(max_examples=example_count(40), deadline=None)
 @given(
     lead=st.lists(st.integers(1, 4), min_size=1, max_size=2),
     rows=st.integers(1, 70),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint, three tasks: Phi-4 multimodal reads tiles of padded pictures, or sounds, with an adapter for each.
+"""One checkpoint, three tasks: Phi-4 multimodal reads tiles of padded images, or recordings, with an adapter for each.
 
 Where a prompt has both, the adapter is that for pictures, and sounds are projected otherwise.
 """
@@ -18,7 +18,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from PIL import Image
-from test_audio_text import RATE, recorded, sound
+from test_audio_text import RATE, recorded, recording
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from torch.nn import functional as F  # noqa: N812
@@ -55,8 +55,8 @@ def resized(image: torch.Tensor, size: Any, mode: str = "bilinear", antialias: b
     return F.interpolate(image[None], **settings)[0]  # type: ignore[arg-type]
 
 
-def theirs(pixels: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Prepare a picture by transformers' own code; torchvision is not installed, and three calls are spelled out."""
+def reference_output(pixels: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Prepare an image by transformers' own code; torchvision is not installed, and three calls are spelled out."""
     functional: Any = ModuleType("torchvision.transforms.v2.functional")
     functional.resize = resized
     functional.pad = lambda image, sides, fill: F.pad(
@@ -99,9 +99,9 @@ def theirs(pixels: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatc
 def test_images_are_processed_as_by_transformers(
     size: tuple[int, int], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit, but for the whole picture, whose interpolation in float32 depends on the processor that computes."""
+    """Bit for bit, but for the whole image, whose interpolation in float32 depends on the processor that computes."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    right = theirs(pixels, settings, monkeypatch)
+    right = reference_output(pixels, settings, monkeypatch)
     kind = "Phi4MultimodalImageProcessorFast"
     made = image_processor({"image_processor_type": kind, **settings})([pixels])
     for name, array in made.items():
@@ -217,7 +217,7 @@ def test_a_vision_package_equals_generate(
     package = tiny.package("image-text-to-text", "vision-lora")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "picture.png")
-    shown = dict(theirs(pixels, LARGE, monkeypatch))
+    shown = dict(reference_output(pixels, LARGE, monkeypatch))
     count = {"num_img_tokens": shown.pop("num_img_tokens")}
     token = SimpleNamespace(image_token="w200 ")
     text = Phi4MultimodalProcessor.replace_image_token(token, count, 0) + "w3 w4"
@@ -242,7 +242,7 @@ def test_an_audio_package_equals_generate(
         pipeline.build(str(tiny.folder), Request(task="audio-text-to-text"), store=tiny.store)
     package = tiny.package("audio-text-to-text", "speech-lora")
     for number, seconds in enumerate((1.3, 42.0)):
-        given = sound(number, seconds)
+        given = recording(number, seconds)
         recorded(tmp_path / "speech.wav", given)
         audio = (given * 32767).astype("<i2").astype(np.float32) / 32768
         shown = Phi4MultimodalFeatureExtractor()(audio, sampling_rate=RATE, return_tensors="pt")
@@ -257,15 +257,15 @@ def test_an_audio_package_equals_generate(
 def test_a_vision_and_audio_package_equals_generate(
     tiny: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In both orders; a sound that a prompt without pictures has is another one, and is refused."""
+    """In both orders; a recording that a prompt without images has is another one, and is refused."""
     with pytest.raises(PlanError, match=r"Give --adapter .*/vision-lora:"):
         tiny.package("any-to-any", "speech-lora")
     session: Any = qeff_zoo.load(tiny.package("any-to-any", "vision-lora"))
     pixels, given = (
         np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8),
-        sound(1, 1.3),
+        recording(1, 1.3),
     )
-    shown = dict(theirs(pixels, LARGE, monkeypatch))
+    shown = dict(reference_output(pixels, LARGE, monkeypatch))
     count = {"num_img_tokens": shown.pop("num_img_tokens")}
     audio_input = Phi4MultimodalFeatureExtractor()(given, sampling_rate=RATE, return_tensors="pt")
     words = SimpleNamespace(image_token="w200 ", audio_token="w201 ")
@@ -291,7 +291,7 @@ def test_a_vision_and_audio_package_equals_generate(
 
 @pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 50_001])
 def test_audio_features_equal_transformers(samples: int) -> None:
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     extractor = Phi4MultimodalFeatureExtractor()
     made = find(extractor.to_dict()).compute(given)
     right = extractor(given, sampling_rate=RATE)["audio_input_features"][0].numpy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of every kind become the pixels that Hugging Face sees; what is none is refused, and says so."""
+"""Images of every kind become the pixels that Hugging Face sees; what is none is refused, and says so."""
 
 import io
 import struct
@@ -25,11 +25,11 @@ from qeff_zoo.media.images import ImageLimits, read_image
 
 #: Of an odd size, and with an edge that turning moves.
 COLOURS = np.random.default_rng(0).integers(0, 256, (13, 7, 3), np.uint8)
-PICTURE = Image.fromarray(COLOURS)
+IMAGE = Image.fromarray(COLOURS)
 
 
 def with_alpha() -> Image.Image:
-    image = PICTURE.convert("RGBA")
+    image = IMAGE.convert("RGBA")
     image.putalpha(Image.fromarray(np.arange(91, dtype=np.uint8).reshape(13, 7) * 2))
     return image
 
@@ -43,32 +43,32 @@ def written(image: Image.Image, form: str = "PNG", **more: Any) -> bytes:
 def turned(how: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = how
-    return written(PICTURE, "JPEG", exif=exif)
+    return written(IMAGE, "JPEG", exif=exif)
 
 
 def moving(form: str) -> bytes:
     """Write an animation of two frames."""
-    return written(PICTURE, form, save_all=True, append_images=[ImageOps.invert(PICTURE)])
+    return written(IMAGE, form, save_all=True, append_images=[ImageOps.invert(IMAGE)])
 
 
 KINDS: dict[str, Callable[[], bytes]] = {
-    "colours": lambda: written(PICTURE),
-    "grey": lambda: written(PICTURE.convert("L")),
-    "black and white": lambda: written(PICTURE.convert("1")),
-    "a palette": lambda: written(PICTURE.convert("P", palette=Image.Palette.ADAPTIVE)),
+    "colours": lambda: written(IMAGE),
+    "grey": lambda: written(IMAGE.convert("L")),
+    "black and white": lambda: written(IMAGE.convert("1")),
+    "a palette": lambda: written(IMAGE.convert("P", palette=Image.Palette.ADAPTIVE)),
     "a palette with a clear colour": lambda: written(
-        PICTURE.convert("P", palette=Image.Palette.ADAPTIVE), transparency=3
+        IMAGE.convert("P", palette=Image.Palette.ADAPTIVE), transparency=3
     ),
     "alpha": lambda: written(with_alpha()),
     "grey and alpha": lambda: written(with_alpha().convert("LA")),
-    "a clear colour": lambda: written(PICTURE, transparency=tuple(map(int, COLOURS[2, 3]))),
-    "CMYK": lambda: written(PICTURE.convert("CMYK"), "JPEG"),
-    "YCbCr": lambda: written(PICTURE, "JPEG"),
+    "a clear colour": lambda: written(IMAGE, transparency=tuple(map(int, COLOURS[2, 3]))),
+    "CMYK": lambda: written(IMAGE.convert("CMYK"), "JPEG"),
+    "YCbCr": lambda: written(IMAGE, "JPEG"),
     "a moving GIF": lambda: moving("GIF"),
     "a moving WebP": lambda: moving("WEBP"),
     "a moving PNG": lambda: moving("PNG"),
-    "TIFF": lambda: written(PICTURE, "TIFF"),
-    "BMP": lambda: written(PICTURE, "BMP"),
+    "TIFF": lambda: written(IMAGE, "TIFF"),
+    "BMP": lambda: written(IMAGE, "BMP"),
     **{f"turned, {how}": lambda how=how: turned(how) for how in range(1, 9)},  # type: ignore[misc]
 }
 
@@ -113,25 +113,25 @@ def chunk(kind: bytes, content: bytes) -> bytes:
     )
 
 
-def png(width: int, height: int, *, said: bytes = b"") -> bytes:
+def png(width: int, height: int, *, described: bytes = b"") -> bytes:
     """Write a PNG of black and white that says how large it is, and is empty."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
     rows = zlib.compress(bytes(1000))
-    return b"\x89PNG\r\n\x1a\n" + header + said + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + header + described + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-WHOLE = written(PICTURE.resize((64, 64)), "JPEG")
+WHOLE = written(IMAGE.resize((64, 64)), "JPEG")
 WRONG: dict[str, tuple[Any, str]] = {
     "nothing": (b"", "is empty. Expected one of PNG"),
     "a text": (b"hello", "is no image. Expected one of PNG"),
     "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no image"),
-    "a header alone": (written(PICTURE)[:20], "its header is damaged"),
+    "a header alone": (written(IMAGE)[:20], "its header is damaged"),
     "a truncated JPEG": (WHOLE[: len(WHOLE) // 2], "cut short"),
-    "a truncated PNG": (written(PICTURE)[:150], "cut short"),
+    "a truncated PNG": (written(IMAGE)[:150], "cut short"),
     "100 megapixels": (png(10_000, 10_000), r"100,000,000 pixels. Expected at most 80,000,000"),
     "a decompression bomb": (png(60_000, 60_000), "more pixels than Pillow opens"),
     "a bomb of words": (
-        png(8, 8, said=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100_000_000)))),
+        png(8, 8, described=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100_000_000)))),
         "Decompressed data too large",
     ),
     "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white are undefined"),
@@ -162,7 +162,7 @@ def test_one_pixel_is_an_image() -> None:
     found = read_image(written(Image.new("RGB", (1, 1), (1, 2, 3))))
     assert found.tolist() == [[[1, 2, 3]]]
     with pytest.raises(MediaError, match="Expected at most 90"):
-        read_image(PICTURE, ImageLimits(pixels=90))
+        read_image(IMAGE, ImageLimits(pixels=90))
 
 
 SIDES = st.integers(1, 40)

@@ -424,26 +424,26 @@ def test_longrope_takes_one_set_of_factors(opened: Open) -> None:
     assert "--rope-factors is for longrope" in problem
 
 
-SEEN = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
+CONTEXT_LENGTHS = ("comp_ctx_lengths_prefill", "comp_ctx_lengths_decode")
 
 
 def test_compute_contexts_end_with_the_whole_context(opened: Open) -> None:
     """Both kinds of calls have a list as soon as one is given; naming `ctx_len` says nothing new."""
     checkpoint, sizes = opened(), {"ctx_len": 1024, "prefill_seq_len": 32}
     without = resolve(checkpoint, Request(**sizes), WEIGHTS)
-    assert not any(name in str(without.spec) for name in ("comp_ctx", *SEEN))
+    assert not any(name in str(without.spec) for name in ("comp_ctx", *CONTEXT_LENGTHS))
     requested = [
-        {SEEN[1]: (256, 512)},
-        {SEEN[1]: (256, 512, 1024)},
-        {SEEN[0]: (), SEEN[1]: [256, 512]},
-        {SEEN[0]: (1024,), SEEN[1]: (256, 512)},
+        {CONTEXT_LENGTHS[1]: (256, 512)},
+        {CONTEXT_LENGTHS[1]: (256, 512, 1024)},
+        {CONTEXT_LENGTHS[0]: (), CONTEXT_LENGTHS[1]: [256, 512]},
+        {CONTEXT_LENGTHS[0]: (1024,), CONTEXT_LENGTHS[1]: (256, 512)},
     ]
     every = [resolve(checkpoint, Request(**sizes, **lists), WEIGHTS) for lists in requested]
     assert len({plan.build_key for plan in every} | {without.build_key}) == 2
-    assert {tuple(chosen(plan)[f"shape.{SEEN[1]}"]) for plan in every} == {
+    assert {tuple(chosen(plan)[f"shape.{CONTEXT_LENGTHS[1]}"]) for plan in every} == {
         ((256, 512, 1024), "user")
     }
-    assert [chosen(plan)[f"shape.{SEEN[0]}"] for plan in every[:1]] == [
+    assert [chosen(plan)[f"shape.{CONTEXT_LENGTHS[0]}"] for plan in every[:1]] == [
         ((1024,), "derived: fits ctx_len")
     ]
     assert every[0].programs[0].variant == {"comp_ctx_lengths": True}
@@ -465,10 +465,10 @@ def test_compute_contexts_of_a_recipe_that_do_not_fit_are_dropped(
     monkeypatch.setattr(plans, "recipe_of", lambda checkpoint: given_)
     request = Request(ctx_len=600, prefill_seq_len=100)
     fields = chosen(resolve(opened(), request, WEIGHTS))
-    assert fields[f"shape.{SEEN[0]}"] == ((600,), "recipe:latency")
-    assert fields[f"shape.{SEEN[1]}"] == ((16, 512, 600), "recipe:latency")
-    off = resolve(opened(), replace(request, **dict.fromkeys(SEEN, ())), WEIGHTS)
-    assert not any(name.endswith(SEEN) for name in chosen(off))
+    assert fields[f"shape.{CONTEXT_LENGTHS[0]}"] == ((600,), "recipe:latency")
+    assert fields[f"shape.{CONTEXT_LENGTHS[1]}"] == ((16, 512, 600), "recipe:latency")
+    off = resolve(opened(), replace(request, **dict.fromkeys(CONTEXT_LENGTHS, ())), WEIGHTS)
+    assert not any(name.endswith(CONTEXT_LENGTHS) for name in chosen(off))
 
 
 # --- conflicts -----------------------------------------------------------------------------------

@@ -105,13 +105,13 @@ class Opened:
     """A published type, made small: its facts, transformers' processor and model, and a session."""
 
     facts: Mapping[str, Any]
-    theirs: Any
+    processor: Any
     subject: parity.Subject
     session: Any
 
     @property
     def marker(self) -> str:
-        return str(self.facts.get("marker") or self.theirs.image_token)
+        return str(self.facts.get("marker") or self.processor.image_token)
 
     def shown(self, prompt: str) -> list[Image.Image]:
         return [image(size) for size in SIZES[: prompt.count(self.marker)]]
@@ -121,7 +121,7 @@ class Opened:
         if self.facts.get("unmarked"):  # its processor puts the image first
             prompt = prompt.removeprefix(self.marker)
         options = self.facts.get("options", {})
-        return self.theirs(text=prompt, images=given, return_tensors="pt", **options)
+        return self.processor(text=prompt, images=given, return_tensors="pt", **options)
 
 
 def tiny_of(name: str) -> Tiny:
@@ -202,8 +202,8 @@ def test_padding_of_a_batch_is_no_image(name: str) -> None:
     prompts = one.facts["prompts"]
     shown = [one.shown(prompt) for prompt in prompts]
     flat = shown if one.facts.get("nested") else [image for part in shown for image in part]
-    one.theirs.tokenizer.pad_token = next(iter(one.facts["tokens"]))
-    right = one.theirs(text=prompts, images=flat, padding=True, return_tensors="pt")
+    one.processor.tokenizer.pad_token = next(iter(one.facts["tokens"]))
+    right = one.processor(text=prompts, images=flat, padding=True, return_tensors="pt")
     each = zip(prompts, shown, strict=True)
     made = [one.session.request(text, images=part, generation_len=1) for text, part in each]
     compare_features(one, made, right)
@@ -237,7 +237,7 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
     shown = image(SIZES[0])
     parts = [{"type": "image", "image": shown}, {"type": "text", "text": "What is it?"}]
     messages = [{"role": "user", "content": parts}]
-    right = one.theirs.apply_chat_template(
+    right = one.processor.apply_chat_template(
         messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
     )
     made = one.session.request("What is it?", chat=True, images=[shown], generation_len=1)
@@ -247,7 +247,7 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
 @pytest.mark.xdist_group("llava")
 def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tokenizer that adds one, as the template does not."""
-    session, reference = opened("llava").session, opened("llava").theirs
+    session, reference = opened("llava").session, opened("llava").processor
     monkeypatch.setattr(session, "document_cache", object())
     parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
     messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
@@ -325,7 +325,7 @@ SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"
 
 
 def test_every_type_has_published_facts_with_a_source_or_a_reason() -> None:
-    """A new recipe that reads images or sounds brings facts, or its name stands above."""
+    """A new recipe that reads images or recordings brings facts, or its name stands above."""
     facts = [published.read(name) for name in (*published.names(), *published.names("audio"))]
     assert all(len(one["source"]) > 40 for one in facts)
     known = {one["config"]["model_type"] for one in facts}

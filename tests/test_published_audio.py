@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every published config and feature extractor of sounds: features, labels, prompts and logits are transformers'.
+"""Every published config and feature extractor of recordings: features, labels, prompts and logits are transformers'.
 
 A file in `tests/published/audio/` is tested once it is there. Programs run in PyTorch, as in `test_published`.
 """
@@ -45,7 +45,7 @@ def subject(name: str) -> parity.Subject:
 
 
 def session_of(name: str) -> Any:
-    """Open what a package of a model that reads sounds among text would have."""
+    """Open what a package of a model that reads recordings among text would have."""
     of = subject(name)
     published.write(FACTS[name], of.folder / "checkpoint")
     processors.write(of.folder / "checkpoint", of.folder / "checkpoint")
@@ -97,15 +97,15 @@ def test_prompts_and_audio_equal_the_published_processor(name: str) -> None:
 
 
 def labelled(of: parity.Subject) -> tuple[float, float]:
-    """Return how far labels of two sounds are from transformers', and its own rounding."""
-    recordings = frames.sounds_for(of)
+    """Return how far labels of two recordings are from transformers', and its own rounding."""
+    recordings = frames.recordings_for(of)
     wanted, feeds = frames.alone(of.hf, recordings), frames.padded(recordings, 77)
     return frames.distance(of, "torch", feeds, wanted), frames.noise_of(of, recordings)
 
 
 def written(of: parity.Subject) -> tuple[float, float]:
-    """Return how far logits of answers to two sounds are from transformers', and its own rounding."""
-    recordings = seq2seq.sounds_for(of)
+    """Return how far logits of answers to two recordings are from transformers', and its own rounding."""
+    recordings = seq2seq.recordings_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
     wanted, wide = (seq2seq.expected_of(one, recordings, tokens) for one in (of.hf, of.hf64))
     got = seq2seq.steps_of(of.transformed, recordings, tokens)
@@ -133,7 +133,7 @@ def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
 
 
 def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
-    """Windows of less than a second, beyond which transformers cuts a sound."""
+    """Windows of less than a second, beyond which transformers cuts a recording."""
     folder = saved("audio/whisper", tmp_path)
     named = folder / "preprocessor_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))

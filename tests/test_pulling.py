@@ -339,7 +339,7 @@ def test_a_variant_that_shares_weights_transfers_little(
 
 
 def can_link(folder: Path) -> bool:
-    """Tell whether this file system shares files by links, and not by clones of which one sees nothing."""
+    """Return whether this file system shares files by links, and not by clones of which one sees nothing."""
     (folder / "one").write_bytes(b"1")
     share(folder / "one", folder / "two")
     return (folder / "one").samefile(folder / "two")

@@ -20,7 +20,7 @@ import pytest
 import warm
 from fixtures_builds import Models
 from fixtures_prepared import Prepare, Script
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
@@ -676,7 +676,7 @@ def test_hostile_notes_of_what_was_prepared(compiled: Path) -> None:
     every = [path for path in places(content) if path]
     values: tuple[Any, ...] = (None, -1, "", "../x", "/etc/passwd", [], {}, [[]], "qpc", "a" * 999)
 
-    @settings(max_examples=asked(150), deadline=None)
+    @settings(max_examples=example_count(150), deadline=None)
     @given(draw.sampled_from(every), draw.sampled_from(values))
     def try_one(path: tuple[Any, ...], value: Any) -> None:
         changed = json.loads(json.dumps(content))

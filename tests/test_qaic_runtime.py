@@ -444,7 +444,7 @@ def test_the_first_free_cards_are_taken_and_given_back(rt: Any, tmp_path: Path) 
     del opened
     gc.collect()
     assert {*rt.used.values()} == {0}
-    assert rt.said == []
+    assert rt.messages == []
 
 
 def test_a_closed_program_is_refused(tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ def test_a_qpc_for_other_cards_is_refused(rt: Any, tmp_path: Path) -> None:
     refused = r"Cannot load .* card 0, 1: .*QS_INVAL.* for 2 of .* Platform SDK here is absent"
     with pytest.raises(GenerationError, match=refused):
         open_program(package, "decoder")
-    assert rt.said == ["compiled for 1 devices"]
+    assert rt.messages == ["compiled for 1 devices"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_qaic_runtime import rt
@@ -158,7 +158,7 @@ class Rows:
                 row.answer.append(drawn)
 
 
-@settings(deadline=None, max_examples=asked(25))
+@settings(deadline=None, max_examples=example_count(25))
 @given(seed=st.integers(0, 10_000), slots=st.booleans())
 def test_a_graph_draws_as_the_host_does_whatever_runs_beside(seed: int, slots: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ def test_a_graph_draws_as_the_host_does_whatever_runs_beside(seed: int, slots: b
             rows.call(sorted(map(int, some)), 1)
 
 
-@settings(deadline=None, max_examples=asked(30))
+@settings(deadline=None, max_examples=example_count(30))
 @given(
     seed=st.integers(0, 1000),
     temperature=st.sampled_from([0.2, 1.0, 1.7]),

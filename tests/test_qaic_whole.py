@@ -367,7 +367,7 @@ def same_first_calls(
 def test_one_vision_program_has_the_names_of_qefficient(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And whether a call of its sizes depends on pictures is known when it is compiled: one of one token does not."""
+    """And whether a call of its sizes depends on images is known when it is compiled: one of one token does not."""
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)  # where `compile` leaves its folder
     recipe = find_recipe("llava")

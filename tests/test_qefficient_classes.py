@@ -28,7 +28,7 @@ LLAMA, VLM = (str(ROOT / "examples" / name) for name in ("tiny-llama", "tiny-vlm
 Causal = qefficient.QEFFAutoModelForCausalLM
 Vision = qefficient.QEFFAutoModelForImageTextToText
 #: Turns the arguments of `compile` into the request of a build.
-Asks = Callable[..., Request]
+Requests = Callable[..., Request]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def asks(monkeypatch: pytest.MonkeyPatch) -> Asks:
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
     """Give a function that returns the request that a model prepares for a card, planned and not built."""
 
     def prepare(self: Any, request: Request, _: object) -> Path:
@@ -138,7 +138,7 @@ def internvl(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def theirs(folder: str, layers: int) -> Any:
+def reference_output(folder: str, layers: int) -> Any:
     """Return the configuration that a class of the authors has of a checkpoint, with fewer layers."""
     content = json.loads(Path(folder, "config.json").read_text())
     config = own_form_configs.parsed(content)
@@ -153,13 +153,13 @@ def test_a_configuration_has_the_names_of_its_file(internvl: str) -> None:
     assert (config.model_type, config.vision_config.patch_size) == ("internvl_chat", 7)
     assert (config.force_image_size, config.downsample_ratio) == (28, 0.5)
     layers = config.llm_config.num_hidden_layers
-    for requested in ({"config": theirs(internvl, 2)}, {"num_hidden_layers": 2}):
+    for requested in ({"config": reference_output(internvl, 2)}, {"num_hidden_layers": 2}):
         cut = Vision.from_pretrained(internvl, **requested)
         assert cut.model_name == "InternVL2_5-1B-2-layers"
         assert open_checkpoint(cut._source.model).text_config["num_hidden_layers"] == 2
-    assert Vision.from_pretrained(internvl, config=theirs(internvl, layers)).model_name == (
-        "InternVL2_5-1B"
-    )
+    assert Vision.from_pretrained(
+        internvl, config=reference_output(internvl, layers)
+    ).model_name == ("InternVL2_5-1B")
     config.llm_config.hidden_size = 5
     with pytest.raises(PlanError, match=r"`compile`: llm_config\.hidden_size of the model's"):
         model.compile()
@@ -252,11 +252,11 @@ def test_a_model_has_its_configuration_and_no_module() -> None:
 # --- arguments of compile ------------------------------------------------------------------------
 
 
-def test_aliases_replace_defaults(asks: Asks) -> None:
+def test_aliases_replace_defaults(requests: Requests) -> None:
     model = Causal.from_pretrained(LLAMA)
-    assert asks(model, mdp_ts_num_devices=2, mdp_strategy="onnx").num_devices == 2
-    assert asks(model, aic_num_cores=14, num_devices=0).num_cores == 14
-    assert asks(model, num_devices=0).num_devices is None
+    assert requests(model, mdp_ts_num_devices=2, mdp_strategy="onnx").num_devices == 2
+    assert requests(model, aic_num_cores=14, num_devices=0).num_cores == 14
+    assert requests(model, num_devices=0).num_devices is None
     with pytest.raises(PlanError, match="num_devices is said to be 3 as well"):
         model.compile(num_devices=3, mdp_ts_num_devices=2)
 
@@ -272,11 +272,11 @@ def test_aliases_replace_defaults(asks: Asks) -> None:
 )
 @pytest.mark.parametrize("early", [False, True], ids=["compile", "from_pretrained"])
 def test_blocked_attention(
-    config: dict[str, Any], options: tuple[Any, ...], early: bool, asks: Asks
+    config: dict[str, Any], options: tuple[Any, ...], early: bool, requests: Requests
 ) -> None:
     config = {"enable_blocking": True, **config}
     model = Causal.from_pretrained(LLAMA, **({"qaic_config": config} if early else {}))
-    request = asks(model, **({} if early else {"qaic_config": config}))
+    request = requests(model, **({} if early else {"qaic_config": config}))
     names = ("blocking_mode", "num_kv_blocks", "num_q_blocks", "head_block_size")
     assert tuple(getattr(request, name) for name in names) == options
     assert request.compiler_flag is None
@@ -321,15 +321,15 @@ def test_kv_heads_are_replicated_for_devices(
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["compile", "from_pretrained"])
-def test_replicated_kv_heads_are_an_option_of_the_build(early: bool, asks: Asks) -> None:
+def test_replicated_kv_heads_are_an_option_of_the_build(early: bool, requests: Requests) -> None:
     config = {"replicate_kv_heads": True}
     model = Causal.from_pretrained(LLAMA, **({"qaic_config": config} if early else {}))
     given = {} if early else {"qaic_config": config}
-    assert asks(model, num_devices=6, **given).kv_heads == 6
-    assert asks(model, **given).kv_heads is None
+    assert requests(model, num_devices=6, **given).kv_heads == 6
+    assert requests(model, **given).kv_heads is None
 
 
-def test_blocked_attention_is_refused_by_name(asks: Asks) -> None:
+def test_blocked_attention_is_refused_by_name(requests: Requests) -> None:
     model = Causal.from_pretrained(LLAMA)
     for config, problem in (
         ({"blocking_mode": "kv"}, "enable_blocking is not True"),
@@ -340,7 +340,7 @@ def test_blocked_attention_is_refused_by_name(asks: Asks) -> None:
             model.compile(qaic_config=config)
     config = {"enable_blocking": True, "blocking_mode": "kv", "num_kv_blocks": 2, "skip_kv": True}
     with pytest.warns(UserWarning, match="skip_kv=True is left out"):
-        assert asks(model, qaic_config=config).num_kv_blocks == 2
+        assert requests(model, qaic_config=config).num_kv_blocks == 2
 
 
 def test_none_is_no_value() -> None:
@@ -384,18 +384,18 @@ def test_sizes_of_images_are_checked(arguments: tuple[Any, ...], problem: str) -
         image_sizes.read(*arguments)
 
 
-def test_arguments_of_images(asks: Asks) -> None:
+def test_arguments_of_images(requests: Requests) -> None:
     with pytest.warns(UserWarning, match="which are not given"):
         assert not image_sizes.read(None, None, 1, {"min_pixels": 3136})
     model = Vision.from_pretrained(VLM, token=None, attn_implementation="eager")
     sizes = {"vision_size": 4096, "max_num_tiles": 17, "num_patches": 10, "max_num_images": 2}
-    request = asks(model, **sizes, skip_vision=True, img_size=336, num_frames=1)
+    request = requests(model, **sizes, skip_vision=True, img_size=336, num_frames=1)
     assert request.compiler_flag is None
     assert (request.max_num_images, request.single_program) == (None, None)
     with pytest.raises(PlanError, match="num_frames is 3, and target 'qaic' reads no videos"):
-        asks(model, height=[28], width=[28], num_frames=[3])
+        requests(model, height=[28], width=[28], num_frames=[3])
     single = Vision.from_pretrained(VLM, kv_offload=False)
-    assert asks(single).single_program is True
+    assert requests(single).single_program is True
     with pytest.warns(UserWarning, match="kv_offload=False is left out: a package for target"):
         single._request("ort", {"single_program": True, "num_frames": 3})
 
@@ -410,7 +410,7 @@ def test_the_class_of_text_models_finds_that_of_images() -> None:
 # --- other attributes and files ------------------------------------------------------------------
 
 
-def test_nodes_in_float32(asks: Asks, tmp_path: Path) -> None:
+def test_nodes_in_float32(requests: Requests, tmp_path: Path) -> None:
     file = tmp_path / "npi.yaml"
     names = [
         "/model/layers.0/Add_1_output_0",
@@ -420,11 +420,11 @@ def test_nodes_in_float32(asks: Asks, tmp_path: Path) -> None:
     file.write_text("".join(["FP32NodeInstanceNames:\n", *(f" - {name}\n" for name in names)]))
     model = Causal.from_pretrained(LLAMA)
     with pytest.warns(UserWarning, match="onnx::Shape stay in float16"):
-        request = asks(model, node_precision_info=str(file))
+        request = requests(model, node_precision_info=str(file))
     assert request.node_precision_info == ("Add", "CustomRMSNorm")
     file.write_text("FP16NodeInstanceNames: ['logits']")
     for value in (str(file), True, None, False):
-        assert asks(model, node_precision_info=value).node_precision_info is None
+        assert requests(model, node_precision_info=value).node_precision_info is None
     with pytest.raises(PlanError, match="Cannot read node_precision_info"):
         model.compile(node_precision_info="absent.yaml")
 

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.xdist_group("qefficient-modules")
 
 
 @pytest.fixture(scope="module")
-def theirs(models: Models) -> Any:
+def reference_output(models: Models) -> Any:
     return AutoModelForCausalLM.from_pretrained(models.llama, dtype=torch.float32).eval()
 
 
@@ -60,10 +60,10 @@ def batched(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package
     return models.build(models.llama, tmp_path_factory.mktemp("store"), **sizes)
 
 
-def logits(theirs: Any, *tokens: Any) -> Any:
+def logits(reference_output: Any, *tokens: Any) -> Any:
     """Return transformers' logits after each token of a text."""
     with torch.no_grad():
-        return theirs(torch.tensor([tokens])).logits[0].numpy()
+        return reference_output(torch.tensor([tokens])).logits[0].numpy()
 
 
 def chunks(tokens: Any = IDS[0, :LENGTH], **more: Any) -> Iterator[dict[str, Any]]:
@@ -77,13 +77,15 @@ def chunks(tokens: Any = IDS[0, :LENGTH], **more: Any) -> Iterator[dict[str, Any
 
 
 def test_calls_return_transformers_logits_and_states_move_to_another_program(
-    package: Package, theirs: Any
+    package: Package, reference_output: Any
 ) -> None:
     prefill, decode = (QAICInferenceSession(package.path) for _ in range(2))
     for call in chunks():
         found = prefill.run(call)
     prompt = IDS[0, :LENGTH].tolist()
-    np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
+    np.testing.assert_allclose(
+        found["logits"][0, 0], logits(reference_output, *prompt)[-1], atol=1e-4
+    )
     moved = {name.removesuffix("_RetainedState"): one for name, one in found.items()}
     del moved["logits"]
     for name, array in [*moved.items()]:  # as compile(kv_cache_prefix="VLLM") calls them
@@ -99,12 +101,14 @@ def test_calls_return_transformers_logits_and_states_move_to_another_program(
             one for one in decode.input_names + decode.output_names if one.startswith("past_")
         )
         moved = {}  # they stay in the program
-        np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
+        np.testing.assert_allclose(
+            found["logits"][0, 0], logits(reference_output, *prompt)[-1], atol=1e-4
+        )
     assert [*found] == ["logits"]
 
 
 def test_rows_go_to_batch_slots_and_several_tokens_are_verified(
-    batched: Package, theirs: Any
+    batched: Package, reference_output: Any
 ) -> None:
     session = QAICInferenceSession(str(batched.path))
     states = [one for one in session.input_names + session.output_names if one.startswith("past_")]
@@ -113,7 +117,9 @@ def test_rows_go_to_batch_slots_and_several_tokens_are_verified(
     for slot, text in texts.items():
         for call in chunks(text, batch_index=np.array([[slot]])):
             found = session.run(call)
-        np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *text)[-1], atol=1e-4)
+        np.testing.assert_allclose(
+            found["logits"][0, 0], logits(reference_output, *text)[-1], atol=1e-4
+        )
     drafts, padding = {0: [11, 12, 13], 2: [21, 22, 23]}, [0, 0, 0]
     inputs = {
         "input_ids": np.array([drafts.get(slot, padding) for slot in range(3)]),
@@ -128,7 +134,7 @@ def test_rows_go_to_batch_slots_and_several_tokens_are_verified(
     }
     found = session.run(inputs)
     for slot, text in texts.items():
-        expected = logits(theirs, *text, *drafts[slot])[-3:]
+        expected = logits(reference_output, *text, *drafts[slot])[-3:]
         np.testing.assert_allclose(found["logits"][slot], expected, atol=1e-4)
     assert not found["logits"][1].any()
     last = {
@@ -236,14 +242,14 @@ def test_image_tokens_are_marked_in_the_context() -> None:
     assert found["of_context.mm_token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0]]
 
 
-def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
+def test_the_guides_loop_runs(package: Package, reference_output: Any) -> None:
     section = GUIDE.partition("## Your own loop")[2].partition("\n## ")[0]
     loop, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names: dict[str, Any] = {"qpc_path": str(package.path)}
     exec(loop, names)
     tokens = [11, 12, 13, 14]
     for _ in range(8):
-        tokens.append(int(logits(theirs, *tokens)[-1].argmax()))
+        tokens.append(int(logits(reference_output, *tokens)[-1].argmax()))
     assert (names["tokens"].item(), names["positions"].item()) == (tokens[-1], 11)
 
 

@@ -262,7 +262,7 @@ def test_tiny_is_awkward(name: str) -> None:
 
 
 def runs_with(case: Case, **changes: Any) -> bool:
-    """Tell whether Hugging Face's model runs with a changed config, or text config, which keeps the change."""
+    """Return whether Hugging Face's model runs with a changed config, or text config, which keeps the change."""
     config = {**case.config, **changes}
     if text := case.config.get("text_config"):
         config = {**case.config, "text_config": {**text, **changes}}
@@ -433,13 +433,13 @@ def test_kernels_of_production_are_taken(decoder: Subject) -> None:
 
 
 def has_a_seam(decoder: Subject) -> bool:
-    """Tell whether transformers lets a model's attention be replaced; older code computes its own."""
+    """Return whether transformers lets a model's attention be replaced; older code computes its own."""
     code = inspect.getsource(inspect.getmodule(type(decoder.hf)))  # type: ignore[arg-type]
     return "ALL_ATTENTION_FUNCTIONS" in code
 
 
 def rotates_heads(decoder: Subject) -> bool:
-    """Tell whether the kernel would rotate heads: some layer that it computes has a rotary embedding, and no more."""
+    """Return whether the kernel would rotate heads: some layer that it computes has a rotary embedding, and no more."""
     config = decoder.hf.config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     scaled = rope.get("rope_type") == "longrope"  # and by how much is not a matter of one position
@@ -450,7 +450,7 @@ def rotates_heads(decoder: Subject) -> bool:
 
 
 def changed_behind(decoder: Subject) -> bool:
-    """Tell whether what attends is normalized or scaled last, behind the rotary embedding."""
+    """Return whether what attends is normalized or scaled last, behind the rotary embedding."""
 
     def made_by(value: ir.Value | None) -> str:
         node = value.producer() if value else None

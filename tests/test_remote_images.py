@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of the web: fetched where that is asked for, within limits, and by servers from public hosts alone."""
+"""Images of the web: fetched where that is asked for, within limits, and by servers from public hosts alone."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from qeff_zoo.media import fetching
 from qeff_zoo.media.fetching import fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 
-PICTURE = b"a picture" * 100
+IMAGE = b"a picture" * 100
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         slow = self.path == "/slow"
-        for byte in PICTURE:
+        for byte in IMAGE:
             self.wfile.write(bytes([byte]))
             sleep(0.05 if slow else 0)
         return None
@@ -66,8 +66,8 @@ def server() -> Iterator[tuple[str, list[str]]]:
 
 def test_an_image_is_fetched_through_a_few_redirects(server: tuple[str, list[str]]) -> None:
     url, _ = server
-    assert fetch_media(f"{url}/photo.png") == PICTURE
-    assert fetch_media(f"{url}/to/{url}/to//photo.png") == PICTURE
+    assert fetch_media(f"{url}/photo.png") == IMAGE
+    assert fetch_media(f"{url}/to/{url}/to//photo.png") == IMAGE
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_host_is_resolved_once_and_requested_at_that_address(
     requested = resolve(monkeypatch, "127.0.0.1")
     monkeypatch.setattr(fetching, "_is_public", lambda address: address == "127.0.0.1")
     name = f"pictures.example:{port}"
-    assert fetch_media(f"http://{name}/photo.png", hosts=[name]) == PICTURE
+    assert fetch_media(f"http://{name}/photo.png", hosts=[name]) == IMAGE
     assert requested == ["pictures.example"]
     assert hosts[-1] == name
 

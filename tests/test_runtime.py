@@ -363,7 +363,7 @@ def _parts(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def _asking(arguments: Any, content: str | None = "") -> list[dict[str, Any]]:
+def _requesting(arguments: Any, content: str | None = "") -> list[dict[str, Any]]:
     """Return a conversation with one call and its result."""
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     requested = {"role": "assistant", "content": content, "tool_calls": [call]}
@@ -396,11 +396,11 @@ def test_forms_of_messages_are_rendered_as_in_transformers(models: Models, name:
         form: Any = json.dumps(arguments, ensure_ascii=False) if name == "json texts" else arguments
         for sent in (arguments, json.dumps(arguments)):
             for content in (None, ""):
-                assert chat.render(_asking(sent, content)) == expected(_asking(form))
+                assert chat.render(_requesting(sent, content)) == expected(_requesting(form))
         with pytest.raises(
             GenerationError, match=r"arguments of a call of 'f' are '\{'; expected a"
         ):
-            chat.render(_asking("{"))
+            chat.render(_requesting("{"))
     if name == "variables":
         shown: dict[str, Any] = {
             "documents": [{"title": "t", "text": "x"}],

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 import tiny_checkpoint as tiny
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
@@ -214,13 +214,13 @@ def accepted(content: bytes) -> bool:
     return True
 
 
-@settings(max_examples=asked(60), deadline=None)
+@settings(max_examples=example_count(60), deadline=None)
 @given(length=st.integers(0, len(SAMPLE) - 1))
 def test_every_truncation_is_refused(length: int) -> None:
     assert not accepted(SAMPLE[:length])
 
 
-@settings(max_examples=asked(250), deadline=None)
+@settings(max_examples=example_count(250), deadline=None)
 @given(st.dictionaries(st.integers(0, HEADER_END - 1), st.integers(0, 255), max_size=3))
 def test_changed_header_bytes_are_harmless_or_refused(changes: dict[int, int]) -> None:
     content = bytearray(SAMPLE)

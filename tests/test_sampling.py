@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers.generation import logits_process as theirs
+from transformers.generation import logits_process as reference_output
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest, published_sampling
@@ -22,14 +22,14 @@ def processed(logits: np.ndarray, asked: Sampling, tokens: list[int]) -> Any:
     """Return what transformers makes of logits, as probabilities."""
     steps: list[Any] = []
     if asked.repetition_penalty != 1:
-        steps.append(theirs.RepetitionPenaltyLogitsProcessor(asked.repetition_penalty))
-    steps.append(theirs.TemperatureLogitsWarper(asked.temperature))
+        steps.append(reference_output.RepetitionPenaltyLogitsProcessor(asked.repetition_penalty))
+    steps.append(reference_output.TemperatureLogitsWarper(asked.temperature))
     if asked.top_k:
-        steps.append(theirs.TopKLogitsWarper(asked.top_k))
+        steps.append(reference_output.TopKLogitsWarper(asked.top_k))
     if asked.top_p < 1:
-        steps.append(theirs.TopPLogitsWarper(asked.top_p))
+        steps.append(reference_output.TopPLogitsWarper(asked.top_p))
     if asked.min_p:
-        steps.append(theirs.MinPLogitsWarper(asked.min_p))
+        steps.append(reference_output.MinPLogitsWarper(asked.min_p))
     scores = torch.from_numpy(logits.copy())[None]
     for step in steps:
         scores = step(torch.tensor([tokens], dtype=torch.long), scores)
@@ -233,8 +233,10 @@ def test_bias_words_and_least_length_are_those_of_transformers(
     ids = torch.tensor([[*prompt, *written]])
     steps: list[Any] = []
     if bias:
-        steps.append(theirs.SequenceBiasLogitsProcessor([[[t], v] for t, v in bias.items()]))
-    steps.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), least, ends))
+        steps.append(
+            reference_output.SequenceBiasLogitsProcessor([[[t], v] for t, v in bias.items()])
+        )
+    steps.append(reference_output.MinNewTokensLengthLogitsProcessor(len(prompt), least, ends))
     for step in steps:
         scores = step(ids, scores)
     expected = scores[0].numpy()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_decoder import VOCAB, ToyDecoder, greedy_answer
@@ -69,12 +69,12 @@ def alone(client: Client, length: int) -> list[int]:
     return answer.token_ids
 
 
-def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
+def serve(scheduler: Scheduler, requested: Sequence[Client]) -> list[Answer]:
     """Let clients come and go, and check that each step gives every request that decodes one token."""
-    answers = [Answer(client.request, None) for client in asked]
+    answers = [Answer(client.request, None) for client in requested]
     step, busy = 0, True
     while busy or step <= 20:
-        for client, answer in zip(asked, answers, strict=True):
+        for client, answer in zip(requested, answers, strict=True):
             if client.joins == step:
                 scheduler.submit(answer)
             if client.leaves is not None and max(client.leaves, client.joins) == step:
@@ -91,9 +91,9 @@ def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
     return answers
 
 
-@settings(deadline=None, max_examples=asked(150))
+@settings(deadline=None, max_examples=example_count(150))
 @given(
-    asked=st.lists(clients(), max_size=12),
+    requested=st.lists(clients(), max_size=12),
     rows=st.integers(1, 5),
     length=st.sampled_from([1, 3, 8, 16, 40]),
     blocks=st.sampled_from([0, 1, 3, 1000]),
@@ -101,13 +101,13 @@ def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
     split=st.sampled_from([0, 8]),
 )
 def test_every_request_gets_what_it_gets_alone(
-    asked: list[Client], rows: int, length: int, blocks: int, answers: bool, split: int
+    requested: list[Client], rows: int, length: int, blocks: int, answers: bool, split: int
 ) -> None:
     decoder = ToyDecoder(rows, CTX_LEN, length, split)
     prefixes = PrefixCache(decoder, blocks * 2 * BLOCK_BYTES, answers=answers)
     scheduler = Scheduler(decoder, prefixes)
     for round_ in range(2):  # the second finds what the first has left behind
-        for client, answer in zip(asked, serve(scheduler, asked), strict=True):
+        for client, answer in zip(requested, serve(scheduler, requested), strict=True):
             expected = alone(client, length)
             if client.seed is None:
                 assert expected == greedy_answer(client.prompt, client.request.limit, EOS)
@@ -177,7 +177,7 @@ def test_prompts_run_whole_and_together_if_many_wait() -> None:
     assert decoder.calls == [([3, 4], 12), ([0, 1, 2, 3, 4], 1)]
 
 
-@settings(deadline=None, max_examples=asked(100))
+@settings(deadline=None, max_examples=example_count(100))
 @given(
     groups=st.lists(st.lists(clients(), min_size=1, max_size=6), min_size=1, max_size=6),
     rows=st.integers(1, 5),

@@ -64,7 +64,7 @@ class Toy:
         return Member(name=self.name, nbytes=self.nbytes, load=self.load)
 
 
-async def ask(
+async def send_request(
     fleet: Fleet,
     name: Any,
     body: bytes | None = None,
@@ -110,7 +110,7 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_lists_of_the_ollama_api_load_no_model() -> None:
     async def names(fleet: Fleet, path: str) -> list[str]:
-        status, body = await ask(fleet, "", b"", path)
+        status, body = await send_request(fleet, "", b"", path)
         assert status == 200
         return [one["name"] for one in json.loads(body)["models"]]
 
@@ -118,10 +118,10 @@ def test_the_lists_of_the_ollama_api_load_no_model() -> None:
         toys = [Toy(name, 40) for name in ("one", "two")]
         fleet = Fleet([toy.member for toy in toys])
         assert await names(fleet, "/api/tags") == ["one", "two"]
-        assert (await ask(fleet, "two", path="/api/show"))[0] == 200
-        assert (await ask(fleet, "three", path="/api/show"))[0] == 404
+        assert (await send_request(fleet, "two", path="/api/show"))[0] == 200
+        assert (await send_request(fleet, "three", path="/api/show"))[0] == 404
         assert await names(fleet, "/api/ps") == []
-        await ask(fleet, "one")
+        await send_request(fleet, "one")
         assert await names(fleet, "/api/ps") == ["one"]
         assert [toy.loads for toy in toys] == [1, 0]
 
@@ -132,17 +132,17 @@ def test_the_least_recently_used_model_makes_room() -> None:
     async def run() -> None:
         one, two, three = toys = [Toy(name, 40) for name in ("one", "two", "three")]
         fleet = Fleet([toy.member for toy in toys], budget=100)
-        assert await ask(fleet, "one") == (200, b"one")
-        assert await ask(fleet, "two") == (200, b"two")
-        assert await ask(fleet, "one") == (200, b"one")
-        assert await ask(fleet, "three") == (200, b"three")
+        assert await send_request(fleet, "one") == (200, b"one")
+        assert await send_request(fleet, "two") == (200, b"two")
+        assert await send_request(fleet, "one") == (200, b"one")
+        assert await send_request(fleet, "three") == (200, b"three")
         assert (one.is_loaded, two.is_loaded, three.is_loaded) == (True, False, True)
         assert [toy.loads for toy in toys] == [1, 1, 1]
         one.gate.clear()
         three.gate.clear()
-        running = [asyncio.create_task(ask(fleet, name)) for name in ("one", "three")]
+        running = [asyncio.create_task(send_request(fleet, name)) for name in ("one", "three")]
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(ask(fleet, "two"))  # both others have requests
+        waiting = asyncio.create_task(send_request(fleet, "two"))  # both others have requests
         await asyncio.sleep(0.05)
         assert not waiting.done()
         three.gate.set()
@@ -160,11 +160,11 @@ def test_requests_of_one_model_load_it_once_and_an_idle_model_is_unloaded() -> N
     async def run() -> None:
         toy = Toy("one", 40)
         fleet = Fleet([toy.member], idle_seconds=0.1)
-        found = await asyncio.gather(*(ask(fleet, "one") for _ in range(8)))
+        found = await asyncio.gather(*(send_request(fleet, "one") for _ in range(8)))
         assert ({*found}, toy.loads) == ({(200, b"one")}, 1)
         await asyncio.sleep(0.4)
         assert not toy.is_loaded
-        assert await ask(fleet, "one") == (200, b"one")
+        assert await send_request(fleet, "one") == (200, b"one")
         assert toy.loads == 2
 
     asyncio.run(run())
@@ -174,15 +174,18 @@ def test_a_request_without_a_known_model_is_refused() -> None:
     async def run() -> None:
         fleet = Fleet([Toy("one", 40).member])
         for name, status in (("two", 404), (None, 400), (["one"], 400), ("", 400)):
-            found, body = await ask(fleet, name)
+            found, body = await send_request(fleet, name)
             assert (found, json.loads(body)["error"]["param"]) == (status, "model")
         for content in (b"", b"[1]", b"\xff", b"{" * 100_000):
-            assert (await ask(fleet, "", content))[0] == 400
+            assert (await send_request(fleet, "", content))[0] == 400
         form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
-        assert await ask(fleet, "", form, kind=b"multipart/form-data; boundary=x") == (200, b"one")
-        assert await ask(fleet, "", b"", "/openapi.json", b"model=one") == (200, b"one")
-        assert (await ask(fleet, "", b"", "/openapi.json", b"model=two"))[0] == 404
-        status, body = await ask(fleet, "two", path="/api/chat")
+        assert await send_request(fleet, "", form, kind=b"multipart/form-data; boundary=x") == (
+            200,
+            b"one",
+        )
+        assert await send_request(fleet, "", b"", "/openapi.json", b"model=one") == (200, b"one")
+        assert (await send_request(fleet, "", b"", "/openapi.json", b"model=two"))[0] == 404
+        status, body = await send_request(fleet, "two", path="/api/chat")
         assert (status, "no model 'two'" in json.loads(body)["error"]) == (404, True)
 
     asyncio.run(run())
@@ -206,22 +209,22 @@ def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone(
         fleet = Fleet([member, good.member], budget=40)
         for kind in ("ZooError", "OSError"):
             for _ in range(3):  # of which the first tries to load it
-                found = await asyncio.gather(*(ask(fleet, "broken") for _ in range(3)))
+                found = await asyncio.gather(*(send_request(fleet, "broken") for _ in range(3)))
                 for status, body in found:
                     error = json.loads(body)["error"]
                     assert (status, error["code"]) == (500, "model_not_loaded")
                     assert f"'broken' cannot be loaded: {kind}," in error["message"]
                     assert "/home" not in error["message"]
-                assert await ask(fleet, "good") == (200, b"good")
+                assert await send_request(fleet, "good") == (200, b"good")
             assert good.loads == ("ZooError", "OSError").index(kind) + 1
-            status, body = await ask(fleet, "broken", path="/api/chat")
+            status, body = await send_request(fleet, "broken", path="/api/chat")
             assert (status, [*json.loads(body)]) == (500, ["error"])
-            listed = json.loads((await ask(fleet, "", b"", "/v1/models"))[1])["data"]
+            listed = json.loads((await send_request(fleet, "", b"", "/v1/models"))[1])["data"]
             assert listed[0]["status"] == {"value": "unloaded", "failed": True}
             member.failed_until = 0.0
         assert "/home/me/a" in caplog.text
-        assert await ask(fleet, "broken") == (200, b"broken")
-        listed = json.loads((await ask(fleet, "", b"", "/v1/models"))[1])["data"]
+        assert await send_request(fleet, "broken") == (200, b"broken")
+        listed = json.loads((await send_request(fleet, "", b"", "/v1/models"))[1])["data"]
         assert listed[0]["status"] == {"value": "loaded"}
 
     asyncio.run(run())
@@ -240,10 +243,10 @@ def test_a_cancelled_request_waits_for_the_thread_that_loads_its_model() -> None
 
         member = Member(name="one", nbytes=40, load=load)
         fleet = Fleet([member], budget=40, idle_seconds=0.1)
-        first = asyncio.create_task(ask(fleet, "one"))
+        first = asyncio.create_task(send_request(fleet, "one"))
         await asyncio.to_thread(begun.wait, TIMEOUT)
         first.cancel()
-        second = asyncio.create_task(ask(fleet, "one"))
+        second = asyncio.create_task(send_request(fleet, "one"))
         await asyncio.sleep(0.05)
         assert (member.busy, first.done(), second.done()) == (True, False, False)
         gate.set()
@@ -254,7 +257,7 @@ def test_a_cancelled_request_waits_for_the_thread_that_loads_its_model() -> None
         await asyncio.sleep(0.4)
         assert not toy.is_loaded
         fleet.close()
-        assert (await ask(fleet, "one"))[0] == 503
+        assert (await send_request(fleet, "one"))[0] == 503
 
     asyncio.run(run())
 

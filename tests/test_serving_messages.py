@@ -43,7 +43,7 @@ def calling(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[anthrop
         yield client
 
 
-def ask(client: anthropic.Anthropic, messages: Any = QUESTION, **choices: Any) -> Any:
+def request(client: anthropic.Anthropic, messages: Any = QUESTION, **choices: Any) -> Any:
     body = {"max_tokens": 16, "extra_body": {"temperature": 0}, **choices}
     return client.messages.create(model=MODEL, messages=messages, **body)
 
@@ -55,7 +55,7 @@ def test_a_message_is_the_answer_of_a_chat(claude: anthropic.Anthropic, url: str
         brief = chat(client, messages=both)
     blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
     for messages in (QUESTION, blocks):
-        found = ask(claude, messages)
+        found = request(claude, messages)
         (block,) = found.content
         assert (found.role, block.type) == ("assistant", "text")
         assert block.text == expected.choices[0].message.content
@@ -66,17 +66,17 @@ def test_a_message_is_the_answer_of_a_chat(claude: anthropic.Anthropic, url: str
     assert found.stop_reason == ("max_tokens" if cut else "end_turn")
     for system in ("Be brief.", [{"type": "text", "text": "Be brief."}]):
         first: Any = {"role": "system", "content": system}
-        for found in (ask(claude, system=system), ask(claude, [first, *QUESTION])):
+        for found in (request(claude, system=system), request(claude, [first, *QUESTION])):
             assert found.content[0].text == brief.choices[0].message.content
     stop = block.text[2:5]
-    short = ask(claude, stop_sequences=["never there", stop])
+    short = request(claude, stop_sequences=["never there", stop])
     assert (short.stop_reason, short.stop_sequence) == ("stop_sequence", stop)
     assert short.content[0].text == block.text[: block.text.index(stop)]
-    assert ask(claude, max_tokens=10**6).usage.output_tokens <= 128  # the rest of the context
+    assert request(claude, max_tokens=10**6).usage.output_tokens <= 128  # the rest of the context
 
 
 def test_a_stream_is_the_message(claude: anthropic.Anthropic) -> None:
-    expected = ask(claude)
+    expected = request(claude)
     with claude.messages.stream(
         model=MODEL, messages=QUESTION, max_tokens=16, extra_body={"temperature": 0}
     ) as stream:
@@ -86,7 +86,7 @@ def test_a_stream_is_the_message(claude: anthropic.Anthropic) -> None:
     assert (found.stop_reason, found.usage.output_tokens) == (
         expected.stop_reason, expected.usage.output_tokens,
     )  # fmt: skip
-    kinds = [event.type for event in ask(claude, stream=True)]
+    kinds = [event.type for event in request(claude, stream=True)]
     assert kinds[:1] == ["message_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
@@ -95,7 +95,7 @@ def test_functions_are_called_and_answered(calling: anthropic.Anthropic) -> None
     hi = [{"role": "user", "content": "Hi"}]
     choice = {"type": "any", "disable_parallel_tool_use": True}
     options = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 60}
-    found = ask(calling, hi, **options)
+    found = request(calling, hi, **options)
     (call,) = found.content
     assert (found.stop_reason, call.type, call.name) == ("tool_use", "tool_use", "get_weather")
     assert call.input["city"] in ("Rome", "Oslo")
@@ -110,14 +110,16 @@ def test_functions_are_called_and_answered(calling: anthropic.Anthropic) -> None
         "content": [{"type": "text", "text": "12"}],
     }
     turn = [*hi, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    answer = ask(calling, turn, tools=[TOOL])
+    answer = request(calling, turn, tools=[TOOL])
     assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > 0
-    named = ask(calling, hi, **{**options, "tool_choice": {"type": "tool", "name": "get_weather"}})
+    named = request(
+        calling, hi, **{**options, "tool_choice": {"type": "tool", "name": "get_weather"}}
+    )
     assert named.content[0].name == "get_weather"
     with pytest.raises(anthropic.BadRequestError):
-        ask(calling, hi, tools=[TOOL], tool_choice={"type": "tool", "name": "other"})
+        request(calling, hi, tools=[TOOL], tool_choice={"type": "tool", "name": "other"})
     count = calling.messages.count_tokens(model=MODEL, messages=hi, tools=[TOOL]).input_tokens
-    used = ask(calling, hi, tools=[TOOL]).usage
+    used = request(calling, hi, tools=[TOOL]).usage
     assert count == used.input_tokens + used.cache_read_input_tokens
 
 
@@ -152,7 +154,7 @@ def test_an_output_has_the_form_of_its_schema(claude: anthropic.Anthropic) -> No
     form: Any = {
         "format": {"type": "json_schema", "schema": {**SCHEMA, "additionalProperties": False}}
     }
-    found = ask(claude, output_config=form, max_tokens=40)
+    found = request(claude, output_config=form, max_tokens=40)
     assert json.loads(found.content[0].text)["city"] in ("Rome", "Oslo")
 
 
@@ -161,7 +163,7 @@ def test_errors_are_those_of_the_api(calling: anthropic.Anthropic, url: str) -> 
         connected(calling.base_url.host and str(calling.base_url), "wrong") as stranger,
         pytest.raises(anthropic.AuthenticationError),
     ):
-        ask(stranger)
+        request(stranger)
     with pytest.raises(anthropic.NotFoundError):
         calling.messages.create(model="other", messages=QUESTION, max_tokens=1)
     for changes, param in (

@@ -66,7 +66,7 @@ def opened(page: "Page", url: str) -> None:
     page.wait_for_selector("#model option", state="attached")
 
 
-def ask(page: "Page", text: str, ended: str = "The answer is complete.") -> str:
+def send_request(page: "Page", text: str, ended: str = "The answer is complete.") -> str:
     """Send a message; give the text of the answer when it has ended."""
     from playwright.sync_api import expect
 
@@ -103,8 +103,8 @@ def test_a_chat_with_a_key_streams_and_stops(
         expected = whole.choices[0].message.content
         turns = [system, *QUESTION, {"role": "assistant", "content": expected}]
         second = chat(client, messages=[*turns, {"role": "user", "content": "And?"}])
-    assert ask(page, QUESTION[0]["content"]) == expected.strip()
-    assert ask(page, "And?") == second.choices[0].message.content.strip()
+    assert send_request(page, QUESTION[0]["content"]) == expected.strip()
+    assert send_request(page, "And?") == second.choices[0].message.content.strip()
     note = page.locator("article.assistant .actions").first.inner_text()
     assert f"{whole.usage.completion_tokens} tokens" in note
     assert ("cut" in note) == (whole.choices[0].finish_reason == "length")
@@ -143,7 +143,7 @@ def test_text_of_models_is_never_html(engine: Engine, tab: Tab) -> None:
         )
         opened(page, url)
         assert page.locator("#model").inner_text() == HOSTILE
-        ask(page, HOSTILE)
+        send_request(page, HOSTILE)
     assert page.locator("article.user .text").inner_text() == HOSTILE
     assert page.locator("article.assistant h2").inner_text() == HOSTILE
     shown = page.locator("article.assistant").inner_text()
@@ -181,7 +181,7 @@ def test_an_image_is_sent(seeing: Package, tab: Tab, tmp_path: Path) -> None:
         page.wait_for_selector("text=takes no such file: a.txt")
         page.set_input_files("#file", tmp_path / "red.png")
         with page.expect_request("**/v1/chat/completions") as sent:
-            answer = ask(page, "Which colour?")
+            answer = send_request(page, "Which colour?")
         body = sent.value.post_data_json
         with connect(url) as client:
             assert (
@@ -232,7 +232,7 @@ def test_the_page_is_accessible_at_every_width_and_color(
         opened(page, url)
         page.evaluate("sessionStorage.settings = JSON.stringify({max_tokens: 4})")
         opened(page, url)
-        ask(page, "a" * 60)
+        send_request(page, "a" * 60)
         for width, colors in ((360, "dark"), (1280, "light")):
             page.set_viewport_size({"width": width, "height": 700})
             page.emulate_media(color_scheme=colors)  # type: ignore[arg-type]
@@ -250,11 +250,11 @@ def test_what_an_encoder_does(encoder_package: Package, tab: Tab) -> None:
     session: Any = qeff_zoo.load(encoder_package, threads=1)
     with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
         opened(tab.page, url)
-        answer = ask(tab.page, "a cat\na cat\ntwo dogs sat")
+        answer = send_request(tab.page, "a cat\na cat\ntwo dogs sat")
         first, second = answer.splitlines()
         assert first == "1.0000 a cat"
         assert second.endswith(" two dogs sat")
-        refused = ask(tab.page, "alone", "Write a query, and below it one text a line.")
+        refused = send_request(tab.page, "alone", "Write a query, and below it one text a line.")
     assert refused == ""
 
 

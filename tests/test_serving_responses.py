@@ -22,7 +22,7 @@ from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
 
-ASKED = QUESTION[0]["content"]
+REQUESTED = QUESTION[0]["content"]
 TOOL: Any = {
     "type": "function",
     "name": "get_weather",
@@ -31,7 +31,7 @@ TOOL: Any = {
 }
 
 
-def respond(client: openai.OpenAI, given: Any = ASKED, **choices: Any) -> Any:
+def respond(client: openai.OpenAI, given: Any = REQUESTED, **choices: Any) -> Any:
     choices = {"max_output_tokens": 16, "temperature": 0, **choices}
     return client.responses.create(model=MODEL, input=given, **choices)
 
@@ -48,7 +48,7 @@ def calling(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[openai.
 
 def test_a_response_is_the_chat_of_its_input(client: openai.OpenAI) -> None:
     expected = chat(client)
-    for given in (ASKED, QUESTION, [{"type": "message", **QUESTION[0]}]):
+    for given in (REQUESTED, QUESTION, [{"type": "message", **QUESTION[0]}]):
         found = respond(client, given)
         assert found.output_text == expected.choices[0].message.content
         assert found.usage.input_tokens == expected.usage.prompt_tokens
@@ -60,7 +60,7 @@ def test_a_response_is_the_chat_of_its_input(client: openai.OpenAI) -> None:
     )
     (message,) = found.output
     assert (message.type, message.role, message.status) == ("message", "assistant", found.status)
-    parts = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": REQUESTED}]}]
     settings = respond(client, parts, instructions="Be brief.")
     both = [{"role": "system", "content": "Be brief."}, *QUESTION]
     assert settings.output_text == chat(client, messages=both).choices[0].message.content
@@ -82,7 +82,7 @@ def test_a_stream_has_the_events_of_its_response(client: openai.OpenAI) -> None:
     assert "".join(deltas) == expected.output_text == events[-1].response.output_text
     assert events[-1].response.usage == expected.usage
     with client.responses.stream(
-        model=MODEL, input=ASKED, max_output_tokens=16, temperature=0
+        model=MODEL, input=REQUESTED, max_output_tokens=16, temperature=0
     ) as stream:
         text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
         assert stream.get_final_response().output_text == text == expected.output_text

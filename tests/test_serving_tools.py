@@ -64,7 +64,7 @@ def thinking(templated: Any, engine: Engine) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def ask(client: openai.OpenAI, text: str | None = None, **choices: Any) -> Any:
+def request(client: openai.OpenAI, text: str | None = None, **choices: Any) -> Any:
     """Ask for a chat, whose output is a text if it is given."""
     forced = {"extra_body": {"structured_outputs": {"choice": [text]}}} if text else {}
     body = {"messages": HELLO, "max_tokens": 60, "temperature": 0, **forced, **choices}
@@ -96,8 +96,8 @@ def test_a_call_is_guaranteed(templated: Any, engine: Engine, choice: Any) -> No
     templated(TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", ""))
     options = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
     with running(engine) as url, connect(url) as client:
-        whole = ask(client, **options).choices[0]
-        text, _, calls, reasons = grown(ask(client, stream=True, **options))
+        whole = request(client, **options).choices[0]
+        text, _, calls, reasons = grown(request(client, stream=True, **options))
     (call,) = whole.message.tool_calls
     assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
     assert (reasons, text) == (["tool_calls"], "")
@@ -116,7 +116,7 @@ def test_a_named_function_is_called_once(
     templated(TEMPLATES["hermes"].replace("<tools>{{ tools | tojson }}</tools>", ""))
     more = {alone.tokenizer.token_id("<"): 100}  # begins a further call, if one may follow
     with running(engine) as url, connect(url) as client:
-        answer = ask(client, tools=TOOLS, tool_choice=NAMED, logit_bias=more).choices[0]
+        answer = request(client, tools=TOOLS, tool_choice=NAMED, logit_bias=more).choices[0]
     assert len(answer.message.tool_calls) == 1
     assert answer.finish_reason == "tool_calls"
 
@@ -127,24 +127,24 @@ def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> 
     off = {"chat_template_kwargs": {"enable_thinking": False}}
     body = {"extra_body": {"structured_outputs": {"choice": [f"<think>{expected_message}"]}, **off}}
     options = {"tools": TOOLS, "max_tokens": 104, **body}
-    whole = ask(thinking, **options).choices[0]
+    whole = request(thinking, **options).choices[0]
     message = whole.message
     assert (message.content, message.reasoning_content, message.reasoning) == ("I see.", "hm", "hm")
     called = [(one.function.name, one.function.arguments) for one in message.tool_calls]
     assert called == [("get_weather", '{"city": "Rome"}'), ("now", "{}")]
     assert whole.finish_reason == "tool_calls"
-    text, reasoning, calls, reasons = grown(ask(thinking, stream=True, **options))
+    text, reasoning, calls, reasons = grown(request(thinking, stream=True, **options))
     assert (text, reasoning, reasons) == ("I see.", "hm", ["tool_calls"])
     assert [one[1:] for one in calls] == [
         [one.function.name, one.function.arguments] for one in message.tool_calls
     ]
-    first = ask(thinking, **options, parallel_tool_calls=False).choices[0].message.tool_calls
+    first = request(thinking, **options, parallel_tool_calls=False).choices[0].message.tool_calls
     assert len(first) == 1
-    assert ask(thinking, **options).usage.completion_tokens_details.reasoning_tokens > 0
+    assert request(thinking, **options).usage.completion_tokens_details.reasoning_tokens > 0
     hidden = {**body["extra_body"], "include_reasoning": False}
-    silent = ask(thinking, **{**options, "extra_body": hidden}).choices[0].message
+    silent = request(thinking, **{**options, "extra_body": hidden}).choices[0].message
     assert (silent.content, getattr(silent, "reasoning_content", None)) == ("I see.", None)
-    without = ask(thinking, **{**options, "tool_choice": "none"}).choices[0]
+    without = request(thinking, **{**options, "tool_choice": "none"}).choices[0]
     assert (without.finish_reason, without.message.tool_calls) == ("stop", None)
     assert WEATHER in without.message.content
 
@@ -153,12 +153,12 @@ def test_an_answer_has_its_form_after_the_thinking(thinking: openai.OpenAI) -> N
     """The prompt begins the thinking, unless an effort of none turns it off; then no thinking is possible."""
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "required": ["a"],
             "properties": {"a": {"type": "boolean"}}, "additionalProperties": False}}}  # fmt: skip
-    thought = ask(thinking, response_format=form, max_tokens=20)
+    thought = request(thinking, response_format=form, max_tokens=20)
     assert thought.choices[0].message.content in ("", None)
     assert thought.choices[0].message.reasoning_content
-    at_once = ask(thinking, response_format=form, reasoning_effort="none").choices[0].message
+    at_once = request(thinking, response_format=form, reasoning_effort="none").choices[0].message
     assert set(json.loads(at_once.content)) == {"a"}
-    either = ask(thinking, response_format=form, reasoning_effort="none", tools=TOOLS)
+    either = request(thinking, response_format=form, reasoning_effort="none", tools=TOOLS)
     (either,) = either.choices
     assert bool(either.message.tool_calls) != bool(either.message.content)
 
@@ -170,7 +170,7 @@ def test_thinking_ends_at_its_budget(thinking: openai.OpenAI, stream: bool) -> N
     for tokens in (0, 3):
         body = {"thinking_token_budget": tokens}
         options = {"response_format": form, "max_tokens": 30, "extra_body": body, "stream": stream}
-        found = ask(thinking, **options)
+        found = request(thinking, **options)
         if stream:
             text, reasoning, _, _ = grown(found)
         else:
@@ -178,7 +178,9 @@ def test_thinking_ends_at_its_budget(thinking: openai.OpenAI, stream: bool) -> N
             text, reasoning = message.content, getattr(message, "reasoning_content", "")
         assert text == '"yes"'
         assert bool(reasoning) == bool(tokens)
-    free = ask(thinking, max_tokens=20, extra_body={"thinking_token_budget": 2}).choices[0].message
+    free = (
+        request(thinking, max_tokens=20, extra_body={"thinking_token_budget": 2}).choices[0].message
+    )
     assert free.reasoning_content
     assert free.content
 
@@ -201,10 +203,10 @@ def test_a_history_of_calls_is_rendered_as_the_template_wants_it(
         {"role": "tool", "content": "1"},
     ]
     with running(engine) as url, connect(url) as client:
-        requested = ask(client, messages=messages, tools=TOOLS, max_tokens=1)
+        requested = request(client, messages=messages, tools=TOOLS, max_tokens=1)
         begun = [*QUESTION, {"role": "assistant", "content": "A"}]
         body = {"continue_final_message": True, "add_generation_prompt": False}
-        continued = ask(client, messages=begun, max_tokens=4, extra_body=body)
+        continued = request(client, messages=begun, max_tokens=4, extra_body=body)
     tokens = session.encode_chat(plain, ChatOptions(tools=TOOLS))
     assert requested.usage.prompt_tokens == len(tokens)
     tokens = session.encode_chat(begun, ChatOptions(continue_final_message=True))
@@ -258,7 +260,7 @@ def test_a_schema_that_cannot_be_compiled_is_refused(
 ) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     with pytest.raises(openai.BadRequestError, match=message) as refused:
-        ask(thinking, tools=tools, tool_choice="required")
+        request(thinking, tools=tools, tool_choice="required")
     assert (refused.value.param, refused.value.code) == ("tools", "invalid_schema")
 
 

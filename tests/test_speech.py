@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speech recognition by labels of frames: logits and text are Hugging Face's, whatever a sound is padded with."""
+"""Speech recognition by labels of frames: logits and text are Hugging Face's, whatever a recording is padded with."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def subject(name: str) -> Subject:
     return Subject(tiny_models.config_of(recipe, tiny), recipe)
 
 
-def sounds_for(of: Subject) -> list[Array]:
+def recordings_for(of: Subject) -> list[Array]:
     """Draw a long and a short input: samples, or frames of features."""
     random = np.random.default_rng(0)
     if of.hf.main_input_name == "input_values":
@@ -78,7 +78,7 @@ def padded(recordings: list[Array], more: int, filling: float = 0.0) -> dict[str
 
 
 def alone(model: Any, recordings: list[Array]) -> list[Array]:
-    """Ask Hugging Face about each sound by itself, without padding and without a mask."""
+    """Ask Hugging Face about each recording by itself, without padding and without a mask."""
     dtype = model.dtype
     with torch.no_grad():
         return [
@@ -90,7 +90,7 @@ def alone(model: Any, recordings: list[Array]) -> list[Array]:
         ]
 
 
-def ask(of: Subject, how: str, feeds: Mapping[str, Array]) -> tuple[Array, Array]:
+def send_request(of: Subject, how: str, feeds: Mapping[str, Array]) -> tuple[Array, Array]:
     if how == "torch":
         with torch.no_grad():
             given = {name: torch.from_numpy(value) for name, value in feeds.items()}
@@ -103,7 +103,7 @@ def ask(of: Subject, how: str, feeds: Mapping[str, Array]) -> tuple[Array, Array
 
 
 def distance(of: Subject, how: str, feeds: Mapping[str, Array], wanted: list[Array]) -> float:
-    logits, lengths = ask(of, how, feeds)
+    logits, lengths = send_request(of, how, feeds)
     assert lengths.tolist() == [len(one) for one in wanted]
     pairs = zip(logits, wanted, strict=True)
     return max(float(np.abs(row[: len(one)] - one).max()) for row, one in pairs)
@@ -117,9 +117,9 @@ def noise_of(of: Subject, recordings: list[Array]) -> float:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_logits_are_hugging_faces_whatever_stands_behind_the_end(name: str) -> None:
-    """QEfficient pads with zeros and has no mask, so that most labels of a short sound are others."""
+    """QEfficient pads with zeros and has no mask, so that most labels of a short recording are others."""
     of = subject(name)
-    recordings = sounds_for(of)
+    recordings = recordings_for(of)
     wanted, noise = alone(of.hf, recordings), noise_of(of, recordings)
     traced = name in TRACED or parity.EVERY
     for how in ("torch", "portable", "fp32") if traced else ("torch",):
@@ -129,9 +129,9 @@ def test_logits_are_hugging_faces_whatever_stands_behind_the_end(name: str) -> N
 
 
 def test_zeros_without_a_mask_give_other_labels() -> None:
-    """What is avoided matters: the same sound, padded and unmasked, is another to the model."""
+    """What is avoided matters: the same recording, padded and unmasked, is another to the model."""
     of = subject("wav2vec2-base")
-    (_, short), (_, wanted) = sounds_for(of), alone(of.hf, sounds_for(of))
+    (_, short), (_, wanted) = recordings_for(of), alone(of.hf, recordings_for(of))
     (got,) = alone(of.hf, [np.pad(short, (0, 20_000))])
     changed = got[: len(wanted)].argmax(-1) != wanted.argmax(-1)
     assert changed.mean() > 0.2
@@ -201,7 +201,7 @@ def test_dropped_fact_of_a_speech_model_shows(fact: str) -> None:
 
     name, change = FACTS[fact]
     of = subject(name)
-    recordings = sounds_for(of)
+    recordings = recordings_for(of)
     other = copy.deepcopy(of.hf)
     with torch.no_grad():
         change(other)
@@ -274,7 +274,7 @@ def session(package: Any) -> CtcSession:
 
 
 @pytest.fixture(scope="module")
-def theirs(checkpoint: Path) -> Any:
+def reference_output(checkpoint: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return transformers.pipeline(
@@ -301,10 +301,10 @@ def of_pipeline(answer: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 @pytest.mark.parametrize("samples", [900, 4000, 4001, 15_999])
 @pytest.mark.sampled(2)
 def test_text_and_times_of_words_are_the_pipelines(
-    samples: int, session: CtcSession, theirs: Any
+    samples: int, session: CtcSession, reference_output: Any
 ) -> None:
     recording = voice(samples, RATE, samples)
-    wanted = theirs(recording.copy(), return_timestamps="word")
+    wanted = reference_output(recording.copy(), return_timestamps="word")
     (found,) = session.transcribe(recording)
     assert found.text == wanted["text"]
     assert as_pipeline(found) == of_pipeline(wanted)
@@ -312,13 +312,13 @@ def test_text_and_times_of_words_are_the_pipelines(
 
 
 def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
-    session: CtcSession, theirs: Any
+    session: CtcSession, reference_output: Any
 ) -> None:
     """QEfficient cuts what is longer than its graph, and says nothing."""
     recording = voice(50_000, RATE, 7)
     width = 16_000 // session.step
     overlap = (width // 6) * session.step / RATE
-    wanted = theirs(
+    wanted = reference_output(
         recording.copy(),
         return_timestamps="word",
         chunk_length_s=width * session.step / RATE,
@@ -331,7 +331,11 @@ def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
 
 
 def test_cards_label_frames_as_hugging_face_does(
-    package: Any, checkpoint: Path, theirs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Any,
+    checkpoint: Path,
+    reference_output: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QEFF_HOME", str(package.path.parents[3]))
     request = Request(target="qaic", seq_lens=(4000, 16_000), batch_size=2)
@@ -341,7 +345,7 @@ def test_cards_label_frames_as_hugging_face_does(
     assert isinstance(on_cards, CtcSession)
     recordings = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
     for recording, found in zip(recordings, on_cards.transcribe(recordings), strict=True):
-        wanted = theirs(recording.copy(), return_timestamps="word")
+        wanted = reference_output(recording.copy(), return_timestamps="word")
         assert (found.text, as_pipeline(found)) == (wanted["text"], of_pipeline(wanted))
 
 

@@ -133,13 +133,13 @@ def session(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def theirs(checkpoint: Path) -> Any:
+def reference_output(checkpoint: Path) -> Any:
     return transformers.WhisperForConditionalGeneration.from_pretrained(
         checkpoint, attn_implementation="eager"
     ).eval()
 
 
-def heard(checkpoint: Path, recording: Array) -> torch.Tensor:
+def audio_encoded(checkpoint: Path, recording: Array) -> torch.Tensor:
     extract = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
     made = extract(
         recording,
@@ -165,7 +165,7 @@ def assert_same(found: Transcription, answer: Mapping[str, Any]) -> None:
 
 
 SHORT, LONG = 14_000, 70_000
-ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+REQUESTED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "language told": (SHORT, {"language": "de"}, {"language": "de"}),
     "language detected": (SHORT, {"task": "transcribe"}, {"task": "transcribe"}),
     "translated": (
@@ -197,19 +197,19 @@ ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("asked", REQUESTED)
 @pytest.mark.sampled(3)
 def test_text_and_times_are_those_of_generate(
-    asked: str, session: SpeechSeq2SeqSession, theirs: Any, checkpoint: Path
+    asked: str, session: SpeechSeq2SeqSession, reference_output: Any, checkpoint: Path
 ) -> None:
     """QEfficient begins without a language and a task, and suppresses nothing."""
-    length, ours, given = ASKED[asked]
+    length, ours, given = REQUESTED[asked]
     recording = voice(length, RATE, length)
     if asked == "prompted":
         given = {**given, "prompt_ids": torch.tensor([PREVIOUS, 5, 6, 9])}
     with torch.no_grad():
-        wanted = copy.deepcopy(theirs).generate(
-            heard(checkpoint, recording), return_segments=True, do_sample=False, **given
+        wanted = copy.deepcopy(reference_output).generate(
+            audio_encoded(checkpoint, recording), return_segments=True, do_sample=False, **given
         )
     (found,) = session.transcribe(recording, **ours)
     assert_same(found, wanted)
@@ -276,7 +276,7 @@ def test_cards_write_what_generate_does(
     model = object.__new__(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq)
     monkeypatch.setattr(type(model), "_opened", lambda *_: on_cards)
     (wanted,) = session.transcribe(recordings[0], generation_len=12)
-    given = {"input_features": heard(checkpoint, recordings[0])}
+    given = {"input_features": audio_encoded(checkpoint, recordings[0])}
     assert model.generate(given, generation_len=12).generated_texts == [wanted.text]
     path = tmp_path / "speech.wav"
     soundfile.write(path, recordings[0], RATE, subtype="FLOAT")
@@ -299,7 +299,7 @@ def test_cards_write_what_generate_does(
 def test_times_of_tokens_are_those_of_generate(
     length: int,
     session: SpeechSeq2SeqSession,
-    theirs: Any,
+    reference_output: Any,
     checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -325,7 +325,7 @@ def test_times_of_tokens_are_those_of_generate(
         return_tensors="pt",
     )
     with torch.no_grad():
-        answer = copy.deepcopy(theirs).generate(
+        answer = copy.deepcopy(reference_output).generate(
             **made,
             language="en",
             max_new_tokens=12,
@@ -391,10 +391,10 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def judged(theirs: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, ...]]:
+def judged(reference_output: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, ...]]:
     """Note of each attempt of `generate` its temperature, and what it is judged by."""
     noted: list[tuple[float, ...]] = []
-    judge = type(theirs)._need_fallback
+    judge = type(reference_output)._need_fallback
 
     def note(self: Any, tokens: Any, outputs: Any, *given: Any) -> Any:
         *_, detectors, _, _, temperature = given
@@ -403,7 +403,7 @@ def judged(theirs: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, ..
         noted.append((temperature, float(mean), float(silence[0])))
         return judge(self, tokens, outputs, *given)
 
-    monkeypatch.setattr(type(theirs), "_need_fallback", note)
+    monkeypatch.setattr(type(reference_output), "_need_fallback", note)
     return noted
 
 
@@ -420,7 +420,7 @@ JUDGED: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
     how: str,
     session: SpeechSeq2SeqSession,
-    theirs: Any,
+    reference_output: Any,
     checkpoint: Path,
     judged: list[tuple[float, ...]],
     monkeypatch: pytest.MonkeyPatch,
@@ -440,8 +440,8 @@ def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
         recording, language="en", generation_len=12, temperature=TEMPERATURES, **limits, **ours
     )
     with torch.no_grad():
-        wanted = copy.deepcopy(theirs).generate(
-            heard(checkpoint, recording),
+        wanted = copy.deepcopy(reference_output).generate(
+            audio_encoded(checkpoint, recording),
             return_segments=True,
             return_timestamps=True,
             language="en",
@@ -481,8 +481,8 @@ def subject(name: str) -> Subject:
     return Subject(tiny_models.config_of(recipe, tiny), recipe)
 
 
-def sounds_for(of: Subject) -> list[torch.Tensor]:
-    """Draw two sounds as the model takes them, of which the second is shorter where it may be."""
+def recordings_for(of: Subject) -> list[torch.Tensor]:
+    """Draw two recordings as the model takes them, of which the second is shorter where it may be."""
     random = torch.Generator().manual_seed(1)
     source = tracing._source(of.transformed)
     (whole, _), *mask = source.values()
@@ -491,7 +491,7 @@ def sounds_for(of: Subject) -> list[torch.Tensor]:
 
 
 def expected_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor) -> Array:
-    """Ask Hugging Face about each sound by itself, without padding and without a mask."""
+    """Ask Hugging Face about each recording by itself, without padding and without a mask."""
     found = []
     with torch.no_grad():
         for recording, row in zip(recordings, tokens, strict=True):
@@ -502,7 +502,7 @@ def expected_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor
 
 
 def steps_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor) -> Array:
-    """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
+    """Encode recordings once; decode tokens of each row in chunks of three, the last of them padded; then singly."""
     states = tracing.probe(model)
     step, rows, found = tracing.Step(model, states), len(tokens), []
     source = [torch.nn.utils.rnn.pad_sequence(recordings, batch_first=True, padding_value=9.0)]
@@ -540,7 +540,7 @@ ENDS = [2, 4, 5, 6]
 @pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of = subject(name)
-    recordings = sounds_for(of)
+    recordings = recordings_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
     wanted = expected_of(of.hf, recordings, tokens)
     noise = np.abs(wanted - expected_of(of.hf64, recordings, tokens)).max()
@@ -570,7 +570,7 @@ def _unrotated(model: Any) -> None:
     model.get_encoder().rotary_emb.inv_freq.zero_()
 
 
-def _unplaced_sound(model: Any) -> None:
+def _unplaced_audio(model: Any) -> None:
     model.get_encoder().embed_positions.weights.zero_()
 
 
@@ -580,7 +580,7 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "scale of cross-attention": ("whisper-base", _unscaled),
     "moonshine: what was heard": ("moonshine-padded", _unheard),
     "moonshine: positions of sound": ("moonshine-base", _unrotated),
-    "speech_to_text: positions of sound": ("speech_to_text-base", _unplaced_sound),
+    "speech_to_text: positions of sound": ("speech_to_text-base", _unplaced_audio),
 }
 
 
@@ -591,7 +591,7 @@ def test_dropped_fact_shows(fact: str) -> None:
     other = copy.deepcopy(of.hf)
     with torch.no_grad():
         change(other)
-    recordings = sounds_for(of)
+    recordings = recordings_for(of)
     tokens = torch.randint(3, 200, (2, 7), generator=torch.Generator().manual_seed(2))
     wanted = expected_of(of.hf, recordings, tokens)
     noise = np.abs(wanted - expected_of(of.hf64, recordings, tokens)).max()
@@ -817,8 +817,8 @@ def test_languages_are_those_of_whisper() -> None:
 # --- sounds of any length --------------------------------------------------------------------------
 
 
-def hears(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) -> Any:
-    """Open a package of a tiny model that reads sounds of any length; give it with Hugging Face's model."""
+def audio_model(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) -> Any:
+    """Open a package of a tiny model that reads recordings of any length; give it with Hugging Face's model."""
     model_type, _, variant = name.partition("-")
     recipe = find_recipe(model_type)
     (tiny,) = (one for one in recipe.tiny if one.name == variant)
@@ -843,20 +843,20 @@ def hears(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) ->
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Give a package of a model that reads sounds of at most two seconds as they are, and Hugging Face's model."""
+    """Give a package of a model that reads recordings of at most two seconds as they are, and Hugging Face's model."""
     folder, store = (
         tmp_path_factory.mktemp("speech") / "moonshine",
         tmp_path_factory.mktemp("store"),
     )
     extract = transformers.Wav2Vec2FeatureExtractor(do_normalize=False)
-    return hears(folder, "moonshine-base", extract, store, 16_000, 32_000)
+    return audio_model(folder, "moonshine-base", extract, store, 16_000, 32_000)
 
 
 @pytest.mark.full
 def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     """Two of different lengths run together; each has the text that it has alone."""
     extract = transformers.Speech2TextFeatureExtractor(feature_size=16, num_mel_bins=16)
-    session, reference = hears(
+    session, reference = audio_model(
         tmp_path / "speech", "speech_to_text-unscaled", extract, tmp_path / "store", 100, 200
     )
     recordings = [voice(length, RATE, length) for length in (31_999, 9000)]
@@ -979,7 +979,7 @@ def test_qefficients_class_takes_what_a_processor_returns(
 ) -> None:
     recording, choices = voice(SHORT, RATE, SHORT), TranscriptionOptions(language="en")
     (wanted,) = session.transcribe(recording, choices=choices)
-    info = model.generate({"input_features": heard(checkpoint, recording)}, choices=choices)
+    info = model.generate({"input_features": audio_encoded(checkpoint, recording)}, choices=choices)
     assert info.generated_texts == [wanted.text]
     assert info.generated_ids == [[token for one in wanted.segments for token in one.tokens]]
     assert info.perf_metrics.total_time > info.perf_metrics.prefill_time > 0
@@ -1028,7 +1028,7 @@ def test_a_short_recording_is_transcribed_between_windows_of_a_long_one(
     """And each says what it does alone."""
     file = BytesIO()
     soundfile.write(file, voice(12 * RATE, RATE, 4), RATE, format="FLAC")
-    alone = ask(client, wave).text
+    alone = send_request(client, wave).text
     ends = list[int]()
     end = Recording.end
 
@@ -1038,10 +1038,10 @@ def test_a_short_recording_is_transcribed_between_windows_of_a_long_one(
 
     monkeypatch.setattr(Recording, "end", note)
     with ThreadPoolExecutor() as clients:
-        long = clients.submit(ask, client, file.getvalue())
+        long = clients.submit(send_request, client, file.getvalue())
         while not ends:
             time.sleep(0.001)
-        assert ask(client, wave).text == alone
+        assert send_request(client, wave).text == alone
         assert not long.done()
         long.result()
     longest = max(ends)
@@ -1049,7 +1049,7 @@ def test_a_short_recording_is_transcribed_between_windows_of_a_long_one(
     assert ends[first:].count(longest) > 4  # most of the long one came later
 
 
-def ask(client: openai.OpenAI, wave: bytes, **choices: Any) -> Any:
+def send_request(client: openai.OpenAI, wave: bytes, **choices: Any) -> Any:
     return client.audio.transcriptions.create(
         model=MODEL, file=("speech.wav", wave), **{"language": "en", **choices}
     )
@@ -1063,9 +1063,13 @@ def test_every_form_of_a_transcription(
     drawn = {**TEMPERATURE_FALLBACK, "seed": 0}  # as OpenAI does where no temperature is given
     (wanted,) = session.transcribe(wave, language="en", **drawn)
     assert wanted.text != greedy.text
-    assert ask(client, wave).text == ask(client, wave, temperature=0).text == wanted.text
-    assert ask(client, wave, response_format="text").strip() == wanted.text
-    whole = ask(client, wave, response_format="verbose_json")
+    assert (
+        send_request(client, wave).text
+        == send_request(client, wave, temperature=0).text
+        == wanted.text
+    )
+    assert send_request(client, wave, response_format="text").strip() == wanted.text
+    whole = send_request(client, wave, response_format="verbose_json")
     assert (whole.language, whole.duration) == ("english", 1.125)
     assert [(one.start, one.end, one.text) for one in whole.segments] == [
         (one.start, one.end, one.text) for one in wanted.segments
@@ -1073,7 +1077,7 @@ def test_every_form_of_a_transcription(
     judged = ("avg_logprob", "compression_ratio", "no_speech_prob", "temperature")
     for one, same in zip(whole.segments, wanted.segments, strict=True):
         assert [getattr(one, name) for name in judged] == [getattr(same, name) for name in judged]
-    both = ask(
+    both = send_request(
         client, wave, response_format="verbose_json", timestamp_granularities=["word", "segment"]
     )
     (timed,) = session.transcribe(wave, language="en", word_timestamps=True, **drawn)
@@ -1082,12 +1086,12 @@ def test_every_form_of_a_transcription(
     ]
     assert len(both.segments) == len(timed.segments)
     first = wanted.segments[0]
-    srt = ask(client, wave, response_format="srt")
+    srt = send_request(client, wave, response_format="srt")
     assert srt.startswith(f"1\n00:00:00,{round(first.start * 1000):03} --> 00:00:")
     assert srt.count(" --> ") == len(wanted.segments)
-    vtt = ask(client, wave, response_format="vtt")
+    vtt = send_request(client, wave, response_format="vtt")
     assert vtt.startswith("WEBVTT\n\n00:00:00.")
-    events = list(ask(client, wave, stream=True))
+    events = list(send_request(client, wave, stream=True))
     deltas = [one.delta for one in events if one.type == "transcript.text.delta"]
     assert " ".join("".join(deltas).split()) == " ".join(
         " ".join(one.text for one in wanted.segments).split()
@@ -1099,7 +1103,7 @@ def test_every_form_of_a_transcription(
     (english,) = session.transcribe(wave, task="translate", timestamps=True, **drawn)
     assert (translated.text, translated.language) == (english.text, "english")
     with pytest.raises(openai.BadRequestError, match="is for translations"):
-        ask(client, wave, extra_body={"target_language": "en"})
+        send_request(client, wave, extra_body={"target_language": "en"})
     with pytest.raises(openai.BadRequestError, match="into which alone"):
         client.audio.translations.create(
             model=MODEL, file=("a.wav", wave), extra_body={"to_language": "de"}
@@ -1107,8 +1111,8 @@ def test_every_form_of_a_transcription(
     few = {"seed": 3, "max_completion_tokens": 4}
     (cut,) = session.transcribe(wave, language="en", temperature=1.0, seed=3, generation_len=4)
     assert cut.text != wanted.text
-    assert ask(client, wave, temperature=1.0, extra_body=few).text == cut.text
-    again = ask(client, wave, extra_body=few).text
+    assert send_request(client, wave, temperature=1.0, extra_body=few).text == cut.text
+    again = send_request(client, wave, extra_body=few).text
     (cut,) = session.transcribe(wave, language="en", **{**drawn, "seed": 3}, generation_len=4)
     assert again == cut.text
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step 3.7's parts of pictures, and how they are written, with transformers' own code for torchvision."""
+"""Step 3.7's parts of images, and how they are written, with transformers' own code for torchvision."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ SMALL = {"size": {"height": 56, "width": 56}, "patch_size": 28, "max_image_size"
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
-class Theirs(Step3p7ImageProcessor):  # type: ignore[misc]
+class Reference(Step3p7ImageProcessor):  # type: ignore[misc]
     """torchvision is not installed, and three calls of it are spelled out."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def test_parts_are_those_of_transformers(size: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     image = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
     settings = (True, 1 / 255, True, MEAN, STD, None, SimpleNamespace(height=56), 28, None, "pt")
-    right = Theirs()._preprocess([image], *settings)
+    right = Reference()._preprocess([image], *settings)
     made = image_processor({"image_processor_type": "Step3p7ImageProcessor", **SMALL})([pixels])
     for name in made.keys() - {"grids"}:
         np.testing.assert_array_equal(made[name], np.asarray(right[name]), err_msg=name)

@@ -14,7 +14,7 @@ import onnxruntime
 import peft_adapters
 import pytest
 from fixtures_builds import Models, kept
-from fuzzing import asked
+from fuzzing import example_count
 from gguf_files import write as write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -131,7 +131,9 @@ def written(value: ex.Expression, source: Source, format: Format) -> dict[str, A
         return load_file(Path(folder, "w"))
 
 
-@settings(max_examples=asked(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=example_count(150), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(st.data())
 def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))

@@ -33,7 +33,7 @@ from qeff_zoo.validation import text
 from qeff_zoo.validation.reference import text as reference_text
 
 _DRAWS = settings(
-    max_examples=fuzzing.asked(60),
+    max_examples=fuzzing.example_count(60),
     deadline=None,
     derandomize=True,
     database=None,
@@ -208,7 +208,7 @@ def test_a_template_that_transformers_does_not_render_is_named_before_the_trace(
     checkpoint = open_checkpoint(str(folder), need_weights=False)
     with pytest.warns(UserWarning, match=f"chat template of 'source' renders no chat: .*{output}"):
         companions.package(checkpoint, tmp_path, _TASK)
-    assert _asked(folder)["chats"] == []  # no check that nothing can fail
+    assert _requested(folder)["chats"] == []  # no check that nothing can fail
 
 
 @pytest.mark.parametrize("form", ["settings", "files"])
@@ -287,7 +287,7 @@ def test_special_tokens_are_read_as_text_by_a_setting(tmp_path: Path) -> None:
 # --- the check -------------------------------------------------------------------------------------
 
 
-def _asked(folder: Path) -> dict[str, Any]:
+def _requested(folder: Path) -> dict[str, Any]:
     requested = {"model_id": None, "parts": False, "writes": True}
     answer = reference_text.answer({"checkpoint": str(folder), "text": requested})
     assert answer
@@ -339,7 +339,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_each_check_notices_its_damage_and_names_what_differs(damage: str, tmp_path: Path) -> None:
     source = published.qwen2().write(tmp_path / "source")
-    answer = _asked(source)
+    answer = _requested(source)
     folder = shutil.copytree(source, tmp_path / "package")
     made_text.write(folder, "made")
     act, expected = DAMAGES[damage]
@@ -379,7 +379,7 @@ def test_a_template_that_refuses_is_right_where_transformers_refuses(tmp_path: P
         "{% if messages[0]['role'] != 'user' %}{{ raise_exception('no') }}{% endif %}{{ messages[0]['content'] }}"
     )
     folder = form.write(tmp_path / "source")
-    answer = _asked(folder)
+    answer = _requested(folder)
     assert [one["rendered"] is None for one in answer["chats"]] == [False, True, False, False]
     made_text.write(folder, "made")
     assert ChatTemplate.find(folder)

@@ -199,22 +199,24 @@ def session(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def theirs(checkpoint: Path) -> Any:
+def reference_output(checkpoint: Path) -> Any:
     return transformers.M2M100ForConditionalGeneration.from_pretrained(
         checkpoint, attn_implementation="eager"
     ).eval()
 
 
-def generated(theirs: Any, tokens: Sequence[int], **choices: Any) -> list[int]:
+def generated(reference_output: Any, tokens: Sequence[int], **choices: Any) -> list[int]:
     """Return what `generate` writes of a text, without the token that it begins with."""
     given = {"num_beams": 1, "do_sample": False, **choices}
     with torch.no_grad():
-        found: list[int] = theirs.generate(torch.tensor([tokens]), **given)[0, 1:].tolist()
+        found: list[int] = reference_output.generate(torch.tensor([tokens]), **given)[
+            0, 1:
+        ].tolist()
     return found
 
 
 TEXTS = ["w7 w9 w11", "w30", "w5 w6 w7 w8 w9 w10 w5 w6 w7 w8 w9 w10", "w40 w41 w40 w41 w42"]
-ASKED: Mapping[str, dict[str, Any]] = {
+REQUESTED: Mapping[str, dict[str, Any]] = {
     "as the checkpoint says": {},
     "another language": {"forced_bos_token_id": FRENCH},
     "no language": {"forced_bos_token_id": None},
@@ -226,18 +228,20 @@ ASKED: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("asked", REQUESTED)
 @pytest.mark.sampled(3)
 def test_tokens_are_those_of_generate(
-    asked: str, session: Text2TextSession, theirs: Any, tmp_path: Path, monkeypatch: Any
+    asked: str, session: Text2TextSession, reference_output: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Four texts share two rows, so that some join while others go on."""
-    settings = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
+    settings = (
+        json.loads((session.folder / "generation_config.json").read_text()) | REQUESTED[asked]
+    )
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     rules = LogitsProcessorSettings.read(tmp_path)
     monkeypatch.setattr(session, "rules", rules)
     monkeypatch.setattr(session, "eos_token_ids", rules.ends)
-    other = copy.deepcopy(theirs)
+    other = copy.deepcopy(reference_output)
     other.generation_config = transformers.GenerationConfig(**settings)
     found = session.generate(TEXTS)
     for text, one in zip(TEXTS, found, strict=True):
@@ -248,7 +252,11 @@ def test_tokens_are_those_of_generate(
 
 
 def test_cards_write_what_generate_does(
-    session: Text2TextSession, checkpoint: Path, theirs: Any, tmp_path: Path, monkeypatch: Any
+    session: Text2TextSession,
+    checkpoint: Path,
+    reference_output: Any,
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     """Four texts share two slots; each sees what was read of its own, whatever the rest of the row had."""
     monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[3]))
@@ -262,13 +270,15 @@ def test_cards_write_what_generate_does(
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
     assert isinstance(on_cards, Text2TextSession)
     for text, one in zip(TEXTS, on_cards.generate(TEXTS), strict=True):
-        assert one.token_ids == generated(theirs, session.encode(text)), text
+        assert one.token_ids == generated(reference_output, session.encode(text)), text
 
 
-def test_languages_are_given_by_code_or_name(session: Text2TextSession, theirs: Any) -> None:
+def test_languages_are_given_by_code_or_name(
+    session: Text2TextSession, reference_output: Any
+) -> None:
     settings = session.generate(TEXTS[:1], language="fra", source_language="fra_Latn")[0]
     tokens = [FRENCH, 7, 9, 11, EOS]
-    assert settings.token_ids == generated(theirs, tokens, forced_bos_token_id=FRENCH)
+    assert settings.token_ids == generated(reference_output, tokens, forced_bos_token_id=FRENCH)
     assert settings.token_ids != session.generate(TEXTS[:1])[0].token_ids
     m2m = Languages.read({"__fr__": 5, "__de__": 6})
     assert m2m.write_to([9], "French") == ([9], 5)

@@ -17,7 +17,7 @@ import tokenizers
 import torch
 import transformers
 from PIL import Image
-from test_audio_text import RATE, sound
+from test_audio_text import RATE, recording
 from test_media_recipes import session_of
 
 from qeff_zoo import pipeline, registry
@@ -133,10 +133,10 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
 def test_gemma_3n_answers_as_transformers_processor_and_generate(
     gemma: tuple[Any, Any, Any],
 ) -> None:
-    """Of pictures and sounds beside one another, whose line breaks are read together."""
+    """Of images and recordings beside one another, whose line breaks are read together."""
     session, process, model = gemma
     image = Image.fromarray(np.full((100, 130, 3), 77, np.uint8))
-    audio_input = [sound(number, 0.87) for number in range(2)]
+    audio_input = [recording(number, 0.87) for number in range(2)]
     settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     for text, count in {"w3 <audio><image> w4 <audio> w5": 1, "w3 <audio><audio> w4": 0}.items():
         shown = {"images": [image]} if count else {}
@@ -155,7 +155,9 @@ def test_audio_features_of_gemma_3n_are_independent_of_other_inputs(
 ) -> None:
     """Those that transformers makes of it alone, what fills them up included; one that is too long has none."""
     session, process, model = gemma
-    recordings = [sound(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))]
+    recordings = [
+        recording(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))
+    ]
     made = [session.prepare_audio(one) for one in recordings]
     for one, read in zip(recordings, session.look(made), strict=True):
         given = process(text="<audio>", audio=[one], return_tensors="pt")
@@ -178,7 +180,7 @@ def test_audio_features_of_gemma_3n_are_independent_of_other_inputs(
 def test_features_of_gemma_3n_are_those_of_transformers(samples: int, more: dict[str, Any]) -> None:
     """Bit for bit."""
     extractor = transformers.Gemma3nAudioFeatureExtractor(**more)
-    given = sound(samples, samples / RATE)
+    given = recording(samples, samples / RATE)
     reference = extractor([given], sampling_rate=RATE, return_tensors="np")["input_features"]
     ours = find(json.loads(extractor.to_json_string())).compute(given)
     np.testing.assert_array_equal(ours, reference[0])

@@ -82,7 +82,7 @@ def session(package: Package) -> ImageTextToTextSession:
 
 
 def held_out(vlm: ModuleType, seed: int = 1) -> list[tuple[Any, Image.Image]]:
-    """Draw a picture of every scene that was held out."""
+    """Draw an image of every scene that was held out."""
     chance = random.Random(f"test {seed}")
     return [(scene, vlm.draw(scene, chance)) for scene in vlm.scenes(held_out=True)]
 
@@ -165,7 +165,7 @@ def test_in_fewer_bits_it_answers_right_too(home: Path, vlm: ModuleType, weights
 def test_answers_are_those_of_transformers_generate(
     session: ImageTextToTextSession, vlm: ModuleType
 ) -> None:
-    """With transformers' own processor: none, one or two pictures, of any size."""
+    """With transformers' own processor: none, one or two images, of any size."""
     model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(CHECKPOINT, backend="pil")
     photos = [image for _, image in held_out(vlm, 2)]
@@ -212,7 +212,7 @@ def test_requests_with_different_images_run_together(
 def test_a_second_question_about_an_image_encodes_nothing(
     package: Package, vlm: ModuleType
 ) -> None:
-    """And what is kept of a prompt is not used for another picture, although the text is the same."""
+    """And what is kept of a prompt is not used for another image, although the text is the same."""
     session: Any = qeff_zoo.load(package, threads=1)
     (scene, image), (other_scene, other) = held_out(vlm, 4)[3:5]
     question = "What do you see in this picture, and of which colour is it? Describe the picture."
@@ -274,7 +274,9 @@ def test_bench_counts_images(package: Package, capsys: pytest.CaptureFixture[str
         bench_case.measure(package, one, 1)
         for one in (
             case,
-            bench.Case(**{**asdict(case), "batch_size": 2, "images": (str(next(pictures())),) * 2}),
+            bench.Case(
+                **{**asdict(case), "batch_size": 2, "images": (str(next(image_files())),) * 2}
+            ),
         )
     )
     assert (noise.image_tokens, named.image_tokens) == (36, 72)
@@ -292,7 +294,7 @@ def test_bench_counts_images(package: Package, capsys: pytest.CaptureFixture[str
     assert "encode s" in capsys.readouterr().out
 
 
-def pictures() -> Iterator[Path]:
+def image_files() -> Iterator[Path]:
     yield from sorted((CHECKPOINT / "images").iterdir())
 
 
@@ -301,16 +303,16 @@ def test_committed_images_are_of_held_out_scenes(
 ) -> None:
     """Their names are the answers."""
     kept = {one.answers["all"] for one in vlm.scenes(held_out=True)}
-    settings = [path.stem.replace("-", " ") for path in pictures()]
+    settings = [path.stem.replace("-", " ") for path in image_files()]
     assert {*settings} <= {one.replace(",", "") for one in kept}
     answers = session.generate(
-        ["What is this?"] * len(settings), images=[[path] for path in pictures()], chat=True
+        ["What is this?"] * len(settings), images=[[path] for path in image_files()], chat=True
     )
     assert [one.text.replace(",", "") for one in answers] == settings
 
 
 def test_the_reference_follows_a_run_that_ends_inside_an_image() -> None:
-    """Hugging Face's model takes all of a picture or none of it."""
+    """Hugging Face's model takes all of an image or none of it."""
     model = AutoModelForImageTextToText.from_pretrained(CHECKPOINT).eval()
     token, count = model.config.image_token_index, model.config.image_seq_length
     size = model.config.vision_config.image_size
@@ -355,7 +357,7 @@ def test_the_guides_two_packages_answer_as_one(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Built as the guide says; what one reads of a picture, the other tells."""
+    """Built as the guide says; what one reads of an image, the other tells."""
     monkeypatch.chdir(ROOT)
     _, _, section = GUIDE.partition("## Images and disaggregated prefill")
     shown = section.partition("```console\n")[2].partition("```")[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_hub import LocalHub
@@ -90,7 +90,7 @@ def fetch(script: Script, target: Path) -> tuple[int, int]:
     return transfer.received, sum(progress)
 
 
-@settings(max_examples=asked(200), deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 @given(
     cuts=st.lists(st.integers(0, len(CONTENT)), max_size=12),
     piece=st.integers(1, 3000),
@@ -254,7 +254,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=asked(100),
+    max_examples=example_count(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reader of text, or of pictures, of transformers has a recipe, or a true reason in docs/unsupported.json.
+"""Every reader of text, or of images, of transformers has a recipe, or a true reason in docs/unsupported.json.
 
 A reason is of a `kind`, which is checked on the configuration's class, or stands by itself with what proves it: an
 `error` that its drafted tiny model still raises, a word of transformers' `source`, or another type it is an `alias` of.
@@ -44,10 +44,10 @@ OTHERS = {
         if name not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     },
 }
-PICTURES, SEEING = DATA["images"], auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+IMAGES, SEEING = DATA["images"], auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 REASONS = [
     one
-    for of in (DECODERS, ENCODERS, PICTURES, *(DATA[name] for name in OTHERS))
+    for of in (DECODERS, ENCODERS, IMAGES, *(DATA[name] for name in OTHERS))
     for one in of.items()
 ]
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -67,7 +67,7 @@ def named(key: str) -> list[Any]:
     lists = (
         (DECODERS, class_of),
         (ENCODERS, encoder_of),
-        (PICTURES, seeing_of),
+        (IMAGES, seeing_of),
         *((DATA[name], other_class_of) for name in OTHERS),
     )
     return [
@@ -98,7 +98,7 @@ def encoder_of(model_type: str) -> Any:
 
 
 def other_class_of(model_type: str) -> Any:
-    """Return the class that writes of texts or sound, or labels it."""
+    """Return the class that writes of texts or recording, or labels it."""
     found = next(names[model_type] for names in OTHERS.values() if model_type in names)
     return getattr(transformers, found)
 
@@ -147,9 +147,9 @@ def test_every_other_type_has_a_recipe_or_a_reason(kind: str, task: str) -> None
 
 def test_vision_architectures_have_a_recipe_or_a_reason_but_not_both() -> None:
     covered = recipes("image-text-to-text") | recipes("image-to-text")
-    assert not set(SEEING) - covered - set(PICTURES), "neither recipe nor reason"
-    assert not covered & set(PICTURES), "both recipe and reason"
-    assert not set(PICTURES) - set(SEEING), (
+    assert not set(SEEING) - covered - set(IMAGES), "neither recipe nor reason"
+    assert not covered & set(IMAGES), "both recipe and reason"
+    assert not set(IMAGES) - set(SEEING), (
         "transformers has no class of it that reads pictures and text"
     )
 
@@ -191,7 +191,7 @@ def reads(kind: Any) -> set[str]:
 
 
 def has_more_inputs(_: str, kind: Any) -> bool:
-    """Something besides tokens goes in: boxes, images, markup, shapes, sound, or anything."""
+    """Something besides tokens goes in: boxes, images, markup, shapes, recording, or anything."""
     boxes = {"bbox", "pixel_values", "image", "visual_feats"}
     return bool(
         reads(kind) & {*boxes, "xpath_tags_seq", "input_shape_ids", "input_features", "inputs"}

@@ -80,7 +80,7 @@ STAGES = {
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
-ASK = Reference.run
+RUN = Reference.run
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,7 @@ def once() -> Iterator[None]:
     def remember(reference: Reference, request: Mapping[str, Any], *others: Any) -> Answers:
         question = json.dumps({**request, "greedy": None})
         if question not in answers:
-            answers[question] = ASK(reference, request, *others)
+            answers[question] = RUN(reference, request, *others)
         return answers[question]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -175,7 +175,7 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = validated("int4")
-    monkeypatch.setattr(Reference, "run", ASK)  # again
+    monkeypatch.setattr(Reference, "run", RUN)  # again
     monkeypatch.setenv(MEMORY_ENV, "300000")  # a KV cache, but no 180,000 parameters
     source = source_of(models, "int4")
     layered = validation.validate(built["int4"], source, level="tiny", threads=1)
@@ -423,7 +423,7 @@ def test_a_reference_that_does_not_run_is_an_error(
     built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_answers.sys, "executable", shutil.which("false"))
-    monkeypatch.setattr(Reference, "run", ASK)
+    monkeypatch.setattr(Reference, "run", RUN)
     with pytest.raises(ParityError, match=r"does not run: its process ended with 1.*--no-validate"):
         validation.validate(built["rows"], models.llama, threads=1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos whose frames are read as pictures, one by one: as the unpatched models answer.
+"""Videos whose frames are read as images, one by one: as the unpatched models answer.
 
 Those of InternVL and SmolVLM are steps in the prompt; of LLaVA-OneVision's, fewer rows stand there together.
 """
@@ -19,7 +19,7 @@ import torch
 import transformers
 from test_media_recipes import session_of
 from test_video_times import clip
-from test_videos import film
+from test_videos import video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
@@ -46,7 +46,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks.multimodal.video_steps import _in_words
 from qeff_zoo.validation import tiny_models
 
-PICTURE, LENGTH = 200, 6
+IMAGE, LENGTH = 200, 6
 SPECIAL = {"<IMG_CONTEXT>": 200, "<video>": 201, "<img>": 202, "</img>": 203}
 SETTINGS = {
     "video_processor_type": "InternVLVideoProcessor", "size": {"height": 28, "width": 28},
@@ -79,10 +79,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
 Case = tuple[str, list[Any], list[Any]]
 #: Text, pictures and videos; a line ends where the first frame begins.
 CASES: list[Case] = [
-    ("a\n<video>bcd", [], [film(3, 1, 28, 28)]),
-    ("a\n<video>bcd", [], [film(3, 2, 28, 28)]),
-    ("a<IMG_CONTEXT>b<video>what", film(1, 2, 28, 28), [film(1, 3, 28, 28)]),
-    ("<video><IMG_CONTEXT><video>b", film(1, 4, 28, 28), [film(2, 4, 28, 28), film(1, 5, 28, 28)]),
+    ("a\n<video>bcd", [], [video_of(3, 1, 28, 28)]),
+    ("a\n<video>bcd", [], [video_of(3, 2, 28, 28)]),
+    ("a<IMG_CONTEXT>b<video>what", video_of(1, 2, 28, 28), [video_of(1, 3, 28, 28)]),
+    ("<video><IMG_CONTEXT><video>b", video_of(1, 4, 28, 28), [video_of(2, 4, 28, 28), video_of(1, 5, 28, 28)]),
     ("abcdef", [], []),
 ]  # fmt: skip
 
@@ -137,16 +137,16 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
 
 def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None:
     session: Any = open_session(built[0], threads=1)
-    frames = session.prepare_video(film(3, 1))["pixel_values"]
+    frames = session.prepare_video(video_of(3, 1))["pixel_values"]
     one, other = (
         session.request("<video>", videos=[video], generation_len=2)
-        for video in ({"pixel_values_videos": frames[None]}, film(3, 1))
+        for video in ({"pixel_values_videos": frames[None]}, video_of(3, 1))
     )
     assert one.prompt == other.prompt
     digests = [[part.digest for part in made.spans.parts] for made in (one, other)]
     assert digests[0] == digests[1]
     with pytest.raises(GenerationError, match=r"160 tokens of a prompt.*--ctx-len"):
-        session.request("<video>", videos=[film(40, 1)], generation_len=2)
+        session.request("<video>", videos=[video_of(40, 1)], generation_len=2)
 
 
 #: What `InternVLVideoProcessor` of transformers 5.23 chooses, whose module needs torchvision: settings, frames, how
@@ -177,7 +177,7 @@ def test_frames_are_those_that_transformers_takes(
 def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
     settings = {**SETTINGS, "do_sample_frames": True, "num_frames": 3}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
-    process, shots = load_video_processor(tmp_path), film(8, 3, 40, 30)
+    process, shots = load_video_processor(tmp_path), video_of(8, 3, 40, 30)
     image = image_processor(
         {"image_processor_type": "GotOcr2ImageProcessor", "size": SETTINGS["size"]}
     )
@@ -187,7 +187,7 @@ def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
         right = np.concatenate([image([one])["pixel_values"] for one in chosen])
         np.testing.assert_allclose(found, right, atol=5e-7)
     with pytest.raises(MediaError, match=r"it has 2 frames\. Expected at least 3"):
-        process(film(2, 1))
+        process(video_of(2, 1))
     settings = {**SETTINGS, "do_sample_frames": True, "fps": 2}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     with pytest.raises(MediaError, match="no times"):
@@ -215,7 +215,7 @@ def test_frames_are_at_whole_steps_as_in_transformers(settings: dict[str, Any]) 
 
 
 def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
-    """Ids and answers, beside a picture, of a side that is no multiple of two."""
+    """Ids and answers, beside an image, of a side that is no multiple of two."""
     recipe = find_recipe("llava_onevision")
     config = json.loads(json.dumps(recipe.tiny[0].config))
     config["vision_config"] |= {"image_size": 35, "patch_size": 7}
@@ -232,7 +232,7 @@ def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
     }
     file.write_text(json.dumps(given_settings))
     session: Any = session_of(case, subject)
-    (image,), shots = film(1, 1, 35, 70), film(3, 2, 20, 30)
+    (image,), shots = video_of(1, 1, 35, 70), video_of(3, 2, 20, 30)
     requested = session.request([3, 200, 4, 201, 5], images=[image], videos=[shots])
     made, shown = session.prepare_video(shots), session.prepare(image)
     writer: Any = SimpleNamespace(num_image_tokens=25, video_token="v")
@@ -250,7 +250,7 @@ def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
         )  # fmt: skip
         assert answer.token_ids == right[0, len(ids) :].tolist()
     with pytest.raises(GenerationError, match=r"takes 9,001 tokens of a prompt.*--ctx-len"):
-        session.request([3, 201], videos=[film(1000, 1, 2, 2)])
+        session.request([3, 201], videos=[video_of(1000, 1, 2, 2)])
 
 
 # --- SmolVLM ---------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     small: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, model = small
-    (image,), shots, others = film(1, 1, 28, 28), film(2, 2, 28, 28), film(3, 3, 28, 28)
+    (image,), shots, others = video_of(1, 1, 28, 28), video_of(2, 2, 28, 28), video_of(3, 3, 28, 28)
     text = "a <video>what<image>b<video>w"
     shown = session.prepare(image)
     named = "<fake_token_around_image><global-img>", "<image>" * 4, "<fake_token_around_image>"
@@ -341,14 +341,14 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     )
     assert answer.token_ids == right
     # A chat, of an animation that is sampled, and the same from a server.
-    path = clip(tmp_path, film(9, 1, 40, 30), 250)
+    path = clip(tmp_path, video_of(9, 1, 40, 30), 250)
     parts = [{"type": "video"}, {"type": "text", "text": "what"}]
     chat = session.chat_template.render
     with pytest.raises(GenerationError, match="not of videos"):
         chat([{"role": "user", "content": parts}])
     template = ChatTemplate(processing_smolvlm.DEFAULT_CHAT_TEMPLATE, {})
     whole = template.render([{"role": "user", "content": parts}])
-    ids = written(session, whole, [film(9, 1, 40, 30)], fps=4)
+    ids = written(session, whole, [video_of(9, 1, 40, 30)], fps=4)
     requested = session.request("what", chat=True, videos=[path], generation_len=2)
     assert [*requested.prompt] == ids
     assert "three frames from a 0:00:02 [H" in session.tokenizer.spelled(ids)
@@ -375,7 +375,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
         session.request([3, 4], videos=[given])
 
 
-def test_numbers_are_written_as_people_say_them() -> None:
+def test_numbers_are_written_in_words() -> None:
     assert {one: _in_words(one) for one in WORDS} == WORDS
 
 
@@ -396,7 +396,7 @@ def test_frames_leave_out_the_ends_of_long_videos_as_in_transformers(
 def test_frames_have_the_size_of_a_tile(tmp_path: Path) -> None:
     settings = {"size": {"longest_edge": 30}, "max_image_size": {"longest_edge": 14}}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
-    shots = film(2, 3, 20, 40)
+    shots = video_of(2, 3, 20, 40)
     found = load_video_processor(tmp_path, "SmolVLMVideoProcessor")(shots)
     given_settings = {
         **KINDS["SmolVLMVideoProcessor"].settings,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos whose frames go through other operators than pictures, in a program of their own: as the unpatched model."""
+"""Videos whose frames go through other operators than images, in a program of their own: as the unpatched model."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import torch
 import transformers
 from test_media_recipes import session_of
 from test_video_times import clip
-from test_videos import film
+from test_videos import video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.llava_next_video.video_processing_llava_next_video import (
@@ -39,7 +39,7 @@ from qeff_zoo.tasks.multimodal import samples
 from qeff_zoo.tasks.multimodal.trial import ImageTrial
 from qeff_zoo.validation import tiny_models
 
-PICTURE, VIDEO, LENGTH = 200, 201, 6
+IMAGE, VIDEO, LENGTH = 200, 201, 6
 CHOICES = {
     "max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None, "pad_token_id": 0,
 }  # fmt: skip
@@ -71,7 +71,7 @@ def named(checkpoint: Path, model: str) -> None:
 def answers(
     session: Any, model: Any, rows: int, shown: Any
 ) -> Iterator[tuple[Any, Any, list[int]]]:
-    """Yield what a session was asked of pictures and videos, how it answers, and how the model does.
+    """Yield what a session was asked of images and videos, how it answers, and how the model does.
 
     Args:
         session: Of the package.
@@ -79,15 +79,15 @@ def answers(
         rows: Of a frame.
         shown: A picture, as the model takes it, and how many rows it takes.
     """
-    (image,), (given, count) = film(1, 1, 28, 28), shown
+    (image,), (given, count) = video_of(1, 1, 28, 28), shown
     for number, (prompt, clips) in enumerate((
-        ([3, VIDEO, 4], [film(3, 2, 30, 40)]),
-        ([3, VIDEO, 4], [film(3, 3, 30, 40)]),
-        ([3, VIDEO, 4, PICTURE, 5, VIDEO], [film(2, 4, 28, 28), film(2, 5, 40, 30)]),
+        ([3, VIDEO, 4], [video_of(3, 2, 30, 40)]),
+        ([3, VIDEO, 4], [video_of(3, 3, 30, 40)]),
+        ([3, VIDEO, 4, IMAGE, 5, VIDEO], [video_of(2, 4, 28, 28), video_of(2, 5, 40, 30)]),
     )):  # fmt: skip
-        photos = [image] if PICTURE in prompt else []
+        photos = [image] if IMAGE in prompt else []
         played = [session.prepare_video(one)["pixel_values_videos"] for one in clips]
-        run = {PICTURE: count, VIDEO: rows * len(clips[0])}
+        run = {IMAGE: count, VIDEO: rows * len(clips[0])}
         ids = [same for one in prompt for same in [one] * run.get(one, 1)]
         requested = session.request(prompt, images=photos, videos=clips, generation_len=2)
         assert [*requested.prompt] == ids
@@ -109,7 +109,7 @@ def test_another_tower_reads_frames(built: tuple[Package, Path]) -> None:
     assert [program.role for program in package.programs] == ["language", "vision", "frames"]
     session: Any = open_session(package, threads=1)
     model: Any = transformers.AutoModelForImageTextToText.from_pretrained(checkpoint).eval()
-    (image,) = film(1, 1, 28, 28)
+    (image,) = video_of(1, 1, 28, 28)
     pixels = torch.from_numpy(session.prepare(image)["pixel_values"])
     found = {}
     for number, answer, right in answers(session, model, 17, ({"pixel_values": pixels}, 16)):
@@ -117,7 +117,7 @@ def test_another_tower_reads_frames(built: tuple[Package, Path]) -> None:
         found[number] = right
     assert found[0] != found[1], "videos make no difference"
     with pytest.raises(GenerationError, match="160 tokens of a prompt"):
-        session.request([3, VIDEO], videos=[film(10, 1, 28, 28)], generation_len=2)
+        session.request([3, VIDEO], videos=[video_of(10, 1, 28, 28)], generation_len=2)
 
 
 def test_features_of_frames_are_pooled() -> None:
@@ -126,7 +126,7 @@ def test_features_of_frames_are_pooled() -> None:
     subject = parity.Subject(case.config, recipe)
     named(subject.folder / "checkpoint", "LlavaNextVideo")
     session: Any = session_of(case, subject)
-    (image,) = film(1, 1, 28, 28)
+    (image,) = video_of(1, 1, 28, 28)
     shown = {name: torch.from_numpy(one) for name, one in session.prepare(image).items()}
     rows = session.reader.look(session.prepare(image)).rows
     for _, answer, right in answers(session, subject.hf, 4, (shown, rows)):
@@ -149,13 +149,13 @@ def test_where_nothing_runs_it_a_package_goes_without(built: tuple[Package, Path
     session: Any = open_session(built[0], threads=1)
     session.reader._open_frames = None
     with pytest.raises(GenerationError, match=r"no vision program.*--target ort"):
-        session.request([3, VIDEO], videos=[film(2, 1)], generation_len=2)
+        session.request([3, VIDEO], videos=[video_of(2, 1)], generation_len=2)
 
 
 @pytest.mark.parametrize("shape", [(40, 30), (30, 41), (28, 28)])
-def test_frames_are_cut_as_pictures_are(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_frames_are_cropped_as_images(tmp_path: Path, shape: tuple[int, int]) -> None:
     named(tmp_path, "LlavaNextVideo")
-    shots = film(2, 3, *shape)
+    shots = video_of(2, 3, *shape)
     found = load_video_processor(tmp_path)(shots)["pixel_values_videos"]
     across = [resize_across(one, *shortest_edge(one, 28), 3) for one in shots]
     right = image_processor({**SIZES, "image_processor_type": "CLIPImageProcessor"})(across)
@@ -196,7 +196,7 @@ def pruning() -> tuple[Any, Any]:
     subject = parity.Subject(case.config, recipe)
     folder = subject.folder / "checkpoint"
     letters = [one for one in sorted(pre_tokenizers.ByteLevel.alphabet()) if ord(one) < 128]
-    special = {"<|image_pad|>": PICTURE, "<|video_pad|>": VIDEO}
+    special = {"<|image_pad|>": IMAGE, "<|video_pad|>": VIDEO}
     known = {one: at for at, one in enumerate([*letters, "Ġ", "Ċ", "ĠT"])}
     tokenizer = Tokenizer(models.BPE(known | special, [("Ġ", "T")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

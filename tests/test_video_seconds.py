@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos whose steps are pictures, with their times behind them (GLM-4.1V, 4.6V): as the unpatched model answers."""
+"""Videos whose steps are images, with their times behind them (GLM-4.1V, 4.6V): as the unpatched model answers."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from test_video_times import clip
-from test_videos import SIZES, film
+from test_videos import SIZES, video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
@@ -35,7 +35,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks.multimodal.video_steps import Stamps
 from qeff_zoo.validation import tiny_models
 
-PICTURE, LENGTH = 200, 6
+IMAGE, LENGTH = 200, 6
 SPECIAL = [f"<|{kind}|>" for kind in ("image", "begin_of_image", "end_of_image")]
 SPECIAL += [one.replace("image", "video") for one in SPECIAL]
 SETTINGS = {**SIZES, "size": {"shortest_edge": 64, "longest_edge": 4096}}
@@ -48,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     letters = "0123456789.abcdefghijklmnopqrstuvwxyz "  # 0 is padding to `generate`
     words = {one: place for place, one in enumerate(letters, 1)}
-    words |= {one: PICTURE + place for place, one in enumerate(SPECIAL)}
+    words |= {one: IMAGE + place for place, one in enumerate(SPECIAL)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.add_special_tokens(SPECIAL)
@@ -88,10 +88,10 @@ def processor_of(name: str) -> Any:
 
 def writer(process: Any) -> Any:
     """Return what a processor of transformers needs to write the steps of a video."""
-    known = {SPECIAL[at]: PICTURE + at for at in range(len(SPECIAL))}
+    known = {SPECIAL[at]: IMAGE + at for at in range(len(SPECIAL))}
     found = SimpleNamespace(
         image_token="<|image|>",
-        image_token_id=PICTURE,
+        image_token_id=IMAGE,
         video_start_id=known["<|begin_of_video|>"],
         video_end_id=known["<|end_of_video|>"],
         video_processor=SimpleNamespace(**SIZES),
@@ -156,7 +156,7 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], tmp_path: Pa
     expected, video_inputs = [], []
     for number, (text, count, seed) in enumerate(CASES):
         (tmp_path / str(number)).mkdir()
-        video_inputs.append([clip(tmp_path / str(number), film(count, seed), 1250)])
+        video_inputs.append([clip(tmp_path / str(number), video_of(count, seed), 1250)])
         given = written_by_transformers(session, text, count, video_inputs[-1][0])
         requested = session.request(text, videos=video_inputs[-1], generation_len=2)
         assert list(requested.prompt) == given["input_ids"][0].tolist()
@@ -174,7 +174,7 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], tmp_path: Pa
 def test_frames_without_times_are_all_taken(built: tuple[Package, Path]) -> None:
     """As transformers takes frames that were sampled before, which count as 24 a second."""
     session: Any = open_session(built[0], threads=1)
-    shots = film(4, 1)
+    shots = video_of(4, 1)
     given_settings = VideoMetadata(total_num_frames=4, fps=None, frames_indices=[*range(4)])
     grid = torch.from_numpy(session.prepare_video(shots)["image_grid_thw"])
     settings, process = (
@@ -221,9 +221,9 @@ def test_patches_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     as_they_are = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), False)
     settings = {**SETTINGS, **as_they_are, "video_processor_type": f"{name}VideoProcessor"}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
-    mine = load_video_processor(tmp_path)(clip(tmp_path, film(9, 3), 400))
+    mine = load_video_processor(tmp_path)(clip(tmp_path, video_of(9, 3), 400))
     reference = processor_of(name)(**settings, do_convert_rgb=False)(
-        [np.stack(film(9, 3))],
+        [np.stack(video_of(9, 3))],
         video_metadata=[{"fps": 2.5, "total_num_frames": 9, "duration": 3.6}],
         return_metadata=True,
         return_tensors="np",

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from test_videos import SIZES, film
+from test_videos import SIZES, video_of
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
@@ -38,7 +38,7 @@ from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 
-PICTURE, VIDEO, LENGTH = 200, 201, 6
+IMAGE, VIDEO, LENGTH = 200, 201, 6
 SPECIAL = {
     "<|image_pad|>": 200, "<|video_pad|>": 201, "<|vision_start|>": 202, "<|vision_end|>": 203,
 }  # fmt: skip
@@ -86,11 +86,11 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
 Case = tuple[str, list[Any], list[Any]]
 #: Text, pictures and videos: one that chunks cut, one of three frames behind a picture, two, text alone.
 CASES: list[Case] = [
-    ("a<|video_pad|>bcd", [], [film(5, 1)]),
-    ("a <|video_pad|>bcd", [], [film(5, 2)]),
-    ("a<|image_pad|>b<|video_pad|>what is", film(1, 2), [film(3, 3)]),
+    ("a<|video_pad|>bcd", [], [video_of(5, 1)]),
+    ("a <|video_pad|>bcd", [], [video_of(5, 2)]),
+    ("a<|image_pad|>b<|video_pad|>what is", video_of(1, 2), [video_of(3, 3)]),
     ("abcdef", [], []),
-    ("<|video_pad|>a<|video_pad|>b", [], [film(4, 4, 16, 16), film(2, 5)]),
+    ("<|video_pad|>a<|video_pad|>b", [], [video_of(4, 4, 16, 16), video_of(2, 5)]),
 ]
 
 
@@ -130,7 +130,7 @@ def processed(session: Any, case: Case, fps: float = 24) -> dict[str, Any]:
         }
         places[place] += Qwen3VLProcessor.replace_video_token(stand_in(session), settings, 0)
     ids = session.tokenizer.encode("".join(places))
-    types = {PICTURE: 1, VIDEO: 2}
+    types = {IMAGE: 1, VIDEO: 2}
     found["input_ids"] = torch.tensor([ids])
     found["mm_token_type_ids"] = torch.tensor([[types.get(token, 0) for token in ids]])
     for every, pixels, grids in (
@@ -154,7 +154,7 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
     for case in CASES:
         given = processed(session, case)
         requested = session.request(case[0], images=case[1], videos=case[2], generation_len=2)
-        same = [PICTURE if one == VIDEO else one for one in given["input_ids"][0].tolist()]
+        same = [IMAGE if one == VIDEO else one for one in given["input_ids"][0].tolist()]
         assert list(requested.prompt) == same
         made = model.generate(
             **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
@@ -198,13 +198,13 @@ def test_chats_and_servers_write_the_same_prompt(
 ) -> None:
     """With the times of an animation: five frames of half a second."""
     session: Any = open_session(built[0], threads=1)
-    path = clip(tmp_path, film(5, 1), 500)
+    path = clip(tmp_path, video_of(5, 1), 500)
     text = "<|vision_start|><|video_pad|><|vision_end|>what"
-    given = processed(session, (text, [], [film(5, 1)]), fps=2)
+    given = processed(session, (text, [], [video_of(5, 1)]), fps=2)
     requested = session.request("what", chat=True, videos=[path], generation_len=2)
     settings = session.tokenizer.decode(requested.prompt)
     assert list(requested.prompt) == [
-        PICTURE if one == VIDEO else one for one in given["input_ids"][0]
+        IMAGE if one == VIDEO else one for one in given["input_ids"][0]
     ]
     assert "<0.2 seconds>" in settings
     assert "<2.0 seconds>" in settings
@@ -253,14 +253,14 @@ def test_what_contradicts_itself_is_refused(built: tuple[Package, Path], tmp_pat
     session: Any = open_session(built[0], threads=1)
     bare = {"pixel_values_videos": np.zeros((24, 96)), "video_grid_thw": [[1, 4, 6]]}
     for given, error, words in (
-        (film(1, 1), MediaError, "it has 1 frames. Expected at least 2"),
+        (video_of(1, 1), MediaError, "it has 1 frames. Expected at least 2"),
         (bare, GenerationError, "1 steps.*0 times"),
-        (film(90, 1), GenerationError, "A prompt has at least"),
+        (video_of(90, 1), GenerationError, "A prompt has at least"),
     ):
         with pytest.raises(error, match=words):
             session.request("<|video_pad|>", videos=[given], generation_len=2)
     with pytest.raises(GenerationError, match=r"1 places for videos.*2 videos"):
-        session.request("<|video_pad|>", videos=[film(2, 1)] * 2, generation_len=2)
+        session.request("<|video_pad|>", videos=[video_of(2, 1)] * 2, generation_len=2)
     file = tmp_path / "video_preprocessor_config.json"
     file.write_text(json.dumps({**SETTINGS, "num_frames": 8}))
     with pytest.raises(CheckpointError, match=r"takes 8 frames.*Remove"):
@@ -272,7 +272,7 @@ def test_what_contradicts_itself_is_refused(built: tuple[Package, Path], tmp_pat
 
 def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None:
     session: Any = open_session(built[0], threads=1)
-    made = session.prepare_video(film(5, 1))
+    made = session.prepare_video(video_of(5, 1))
     given = {
         "pixel_values_videos": made["pixel_values"],
         "video_grid_thw": made["image_grid_thw"],
@@ -280,7 +280,7 @@ def test_what_a_processor_prepared_is_taken(built: tuple[Package, Path]) -> None
     }
     one, other = (
         session.request("<|video_pad|>", videos=[video], generation_len=2)
-        for video in (given, film(5, 1))
+        for video in (given, video_of(5, 1))
     )
     assert one.prompt == other.prompt
     assert [part.digest for part in one.spans.parts] == [part.digest for part in other.spans.parts]
@@ -292,9 +292,9 @@ def test_patches_are_those_of_transformers(tmp_path: Path) -> None:
     settings = {**SETTINGS, **as_they_are, "fps": 2}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     for frames, fps in ((2, 1.0), (5, 2.5), (9, 10.0), (30, 5.0)):
-        mine = load_video_processor(tmp_path)(clip(tmp_path, film(frames, 3), int(1000 / fps)))
+        mine = load_video_processor(tmp_path)(clip(tmp_path, video_of(frames, 3), int(1000 / fps)))
         reference = Qwen3VLVideoProcessor(**settings, do_convert_rgb=False)(
-            [np.stack(film(frames, 3))],
+            [np.stack(video_of(frames, 3))],
             video_metadata=[{"fps": fps, "total_num_frames": frames}],
             return_metadata=True,
             return_tensors="np",

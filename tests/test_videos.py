@@ -39,7 +39,7 @@ from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 
-PICTURE, VIDEO, LENGTH = 200, 201, 6
+IMAGE, VIDEO, LENGTH = 200, 201, 6
 SIZES = {"patch_size": 4, "merge_size": 2, "temporal_patch_size": 2}
 PROCESSOR = {**SIZES, "size": {"shortest_edge": 64, "longest_edge": 512}}
 
@@ -67,34 +67,34 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
     return done.package, checkpoint
 
 
-def film(count: int, seed: int, height: int = 16, width: int = 24) -> list[Any]:
+def video_of(count: int, seed: int, height: int = 16, width: int = 24) -> list[Any]:
     return [*np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)]
 
 
 #: Tokens, pictures and videos: one that chunks of eight cut, one of three frames behind a picture, two, text alone.
 CASES: list[tuple[list[int], list[Any], list[Any]]] = [
-    ([3, VIDEO, 10, 11, 12], [], [film(5, 1)]),
-    ([3, PICTURE, 4, VIDEO, *range(10, 18)], film(1, 2), [film(3, 3)]),
+    ([3, VIDEO, 10, 11, 12], [], [video_of(5, 1)]),
+    ([3, IMAGE, 4, VIDEO, *range(10, 18)], video_of(1, 2), [video_of(3, 3)]),
     ([3, 5, 6, 7, 8, 9], [], []),
-    ([VIDEO, 4, 5, VIDEO, 9], [], [film(4, 4, 16, 16), film(1, 5)]),
-    ([3, VIDEO, 10, 11, 12], [], [film(5, 6)]),
+    ([VIDEO, 4, 5, VIDEO, 9], [], [video_of(4, 4, 16, 16), video_of(1, 5)]),
+    ([3, VIDEO, 10, 11, 12], [], [video_of(5, 6)]),
 ]
 
 
 def processed(session: Any, case: tuple[list[int], list[Any], list[Any]]) -> dict[str, Any]:
     """Return what the model's own forward takes, as transformers' processor writes it."""
     tokens, images, videos = case
-    recorded = {PICTURE: [session.prepare(one) for one in images], VIDEO: []}
+    recorded = {IMAGE: [session.prepare(one) for one in images], VIDEO: []}
     recorded[VIDEO] = [session.prepare_video(one) for one in videos]
     left, ids = {token: iter(every) for token, every in recorded.items()}, list[int]()
     for token in tokens:
         grid = next(left[token])["image_grid_thw"] if token in left else None
         ids += [token] * (1 if grid is None else int(grid.prod()) // 4)
     found: dict[str, Any] = {"input_ids": torch.tensor([ids])}
-    types = {PICTURE: 1, VIDEO: 2}
+    types = {IMAGE: 1, VIDEO: 2}
     found["mm_token_type_ids"] = torch.tensor([[types.get(token, 0) for token in ids]])
     for token, pixels, grids in (
-        (PICTURE, "pixel_values", "image_grid_thw"),
+        (IMAGE, "pixel_values", "image_grid_thw"),
         (VIDEO, "pixel_values_videos", "video_grid_thw"),
     ):
         if every := recorded[token]:
@@ -167,7 +167,7 @@ def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int)
 @pytest.mark.parametrize("size", [(84, 112), (84, 224), (168, 112)])
 def test_frames_are_resized_nearly_as_by_torch(size: tuple[int, int]) -> None:
     """transformers resizes frames by torchvision, whose rounding is another; less than one number in fifty differs."""
-    (frame,) = film(1, 9, 120, 160)
+    (frame,) = video_of(1, 9, 120, 160)
     given = torch.from_numpy(frame).permute(2, 0, 1)[None]
     made = torch.nn.functional.interpolate(given, size, mode="bicubic", antialias=True)
     apart = np.abs(made[0].permute(1, 2, 0).numpy().astype(int) - resize_across(frame, *size, 3))
@@ -179,7 +179,7 @@ def test_the_command_plays_an_animation(
     built: tuple[Package, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the frames by themselves, but with its own times; a folder of frames is one, too."""
-    frames = [Image.fromarray(one) for one in film(4, 1)]
+    frames = [Image.fromarray(one) for one in video_of(4, 1)]
     frames[0].save(
         tmp_path / "clip.png", save_all=True, append_images=frames[1:], duration=500, loop=0
     )
@@ -213,28 +213,28 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
     for videos, prompt, error, words in (
         ([[]], [3, VIDEO], MediaError, "no frames"),
         ([tmp_path / "empty"], [3, VIDEO], MediaError, "no frames"),
-        ([film(1, 1) + film(1, 1, 20)], [3, VIDEO], MediaError, "of 2 sizes"),
+        ([video_of(1, 1) + video_of(1, 1, 20)], [3, VIDEO], MediaError, "of 2 sizes"),
         (["clip.mp4"], [3, VIDEO], MediaError, "ffmpeg -i clip.mp4"),
-        (film(1, 1), [3, VIDEO], MediaError, r"\(16, 24, 3\).*Expected \(frames, height"),
+        (video_of(1, 1), [3, VIDEO], MediaError, r"\(16, 24, 3\).*Expected \(frames, height"),
         ([5], [3, VIDEO], MediaError, "it is int. Expected a path"),
-        ([film(2, 1)] * 2, [3, VIDEO], GenerationError, r"1 places for videos.*2 videos"),
-        ([film(60, 1)], [3, VIDEO], GenerationError, r"180 tokens.*--ctx-len"),
+        ([video_of(2, 1)] * 2, [3, VIDEO], GenerationError, r"1 places for videos.*2 videos"),
+        ([video_of(60, 1)], [3, VIDEO], GenerationError, r"180 tokens.*--ctx-len"),
     ):
         with pytest.raises(error, match=words):
             session.request(prompt, videos=videos, generation_len=4)
     assert session.reader.read == 0
     if isinstance(session.media, QwenVideo):
-        made = {**session.prepare_video(film(6, 1)), "second_per_grid_ts": np.array([8.3])}
+        made = {**session.prepare_video(video_of(6, 1)), "second_per_grid_ts": np.array([8.3])}
         session.prepare_video = lambda _: made
         with pytest.raises(GenerationError, match=r"rotary position.*--ctx-len"):
-            session.request([3, VIDEO], videos=[film(6, 1)], generation_len=4)
+            session.request([3, VIDEO], videos=[video_of(6, 1)], generation_len=4)
     session.media = replace(session.media, video="")
     with pytest.raises(GenerationError, match="reads images alone"):
-        type(session).prepare_video(session, film(2, 1))
+        type(session).prepare_video(session, video_of(2, 1))
 
 
 def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    shots = film(12, 8)
+    shots = video_of(12, 8)
     for place, frame in enumerate(shots):
         Image.fromarray(frame).save(tmp_path / f"shot{place}.png")
     (tmp_path / ".DS_Store").write_bytes(b"no picture")
@@ -249,10 +249,10 @@ def test_frames_of_a_folder_are_in_the_order_of_their_numbers(tmp_path: Path) ->
 
 
 def test_numbers_are_those_of_an_image(tmp_path: Path) -> None:
-    """A frame shown twice is a picture, and an odd last frame is repeated; frames are taken at equal distances."""
+    """A frame shown twice is an image, and an odd last frame is repeated; frames are taken at equal distances."""
     settings = {**PROCESSOR, "do_sample_frames": True, "fps": 2, "min_frames": 2}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
-    shots = film(9, 7, 21, 33)
+    shots = video_of(9, 7, 21, 33)
     every = [Image.fromarray(one) for one in shots]
     every[0].save(tmp_path / "a.png", save_all=True, append_images=every[1:], duration=250)
     process = load_video_processor(tmp_path)
@@ -287,7 +287,7 @@ def encoded(content: bytes) -> str:
 
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
-    frames = [Image.fromarray(one) for one in film(4, 1)]
+    frames = [Image.fromarray(one) for one in video_of(4, 1)]
     frames[0].save(
         tmp_path / "clip.png", save_all=True, append_images=frames[1:], duration=500, loop=0
     )
@@ -295,7 +295,7 @@ def clip(tmp_path: Path) -> Path:
 
 
 def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
-    """As files, among pictures, and as frames, in the order of the message."""
+    """As files, among images, and as frames, in the order of the message."""
     session: Any = open_session(built[0], threads=1)
     expected = session.request("<video> w3 w4", videos=[clip])
     (request,) = chat_requests(
@@ -304,7 +304,7 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
     assert request.prompt == expected.prompt
     assert request.spans.parts[0].digest == expected.spans.parts[0].digest  # type: ignore[union-attr]
     frames = []
-    for one in film(3, 2):
+    for one in video_of(3, 2):
         Image.fromarray(one).save(file := BytesIO(), "png")
         frames.append(file.getvalue())
     body = chat(f"data:video/jpeg;base64,{','.join(map(encoded, frames))}")
@@ -371,7 +371,7 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
 
 
 def test_a_video_has_limits(clip: Path) -> None:
-    shots = film(4, 1)
+    shots = video_of(4, 1)
     for source in (clip, clip.read_bytes(), shots):
         with pytest.raises(MediaError, match=r"it has 4 frames\. Expected at most 3"):
             read_video(source, ImageLimits(frames=3))

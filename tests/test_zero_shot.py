@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures matched with texts: packages of two programs score labels as transformers does."""
+"""Images matched with texts: packages of two programs score labels as transformers does."""
 
 import base64
 import json
@@ -66,16 +66,16 @@ def session(built: tuple[Package, Path]) -> ZeroShotSession:
     return found
 
 
-def pictures() -> list[Any]:
+def images() -> list[Any]:
     sizes = [(61, 93), (40, 40), (120, 37)]
     return [sample_images.draw(number, *size) for number, size in enumerate(sizes)]
 
 
-def theirs(checkpoint: Path, texts: list[str]) -> Any:
+def reference_output(checkpoint: Path, texts: list[str]) -> Any:
     """Call transformers' model as its pipeline does: SigLIP's texts are as long as they can be, CLIP's are not."""
     model: Any = transformers.AutoModel.from_pretrained(checkpoint).eval()
     process = transformers.AutoImageProcessor.from_pretrained(checkpoint, backend="pil")
-    shown = process([Image.fromarray(one) for one in pictures()], return_tensors="pt")
+    shown = process([Image.fromarray(one) for one in images()], return_tensors="pt")
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     every = [tokenizer.encode(one).ids for one in texts]
     whole = model.config.model_type == "siglip"
@@ -103,19 +103,19 @@ def test_both_programs_were_compared_with_hugging_face(built: tuple[Package, Pat
 def test_labels_are_scored_as_by_transformers(
     built: tuple[Package, Path], session: ZeroShotSession
 ) -> None:
-    output = theirs(built[1], LABELS)
+    output = reference_output(built[1], LABELS)
     softly = getattr(output, "logits_per_image", None)
     assert softly is not None
     siglip = built[1].parent.name.startswith("siglip")
     expected = (softly.sigmoid() if siglip else softly.softmax(1)).numpy()
     for row, scores in zip(
-        expected, session.classify(pictures(), LABELS, template="{}"), strict=True
+        expected, session.classify(images(), LABELS, template="{}"), strict=True
     ):
         by_label = {one.label: one.score for one in scores}
         assert np.abs(row - [by_label[one] for one in LABELS]).max() < 2e-5
         assert [one.score for one in scores] == sorted(by_label.values(), reverse=True)
     assert np.abs(expected[0] - expected[1]).max() > 1e-4  # pictures matter
-    assert np.abs(session.embed(pictures()) - output.image_embeds.numpy()).max() < 2e-5
+    assert np.abs(session.embed(images()) - output.image_embeds.numpy()).max() < 2e-5
     assert np.abs(session.embed_texts(LABELS) - output.text_embeds.numpy()).max() < 2e-5
 
 
@@ -130,8 +130,8 @@ def test_cards_score_labels(
     )
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), store))
     assert isinstance(on_cards, ZeroShotSession)
-    expected = session.classify(pictures(), LABELS)
-    for row, scores in zip(expected, on_cards.classify(pictures(), LABELS), strict=True):
+    expected = session.classify(images(), LABELS)
+    for row, scores in zip(expected, on_cards.classify(images(), LABELS), strict=True):
         assert [one.label for one in scores] == [one.label for one in row]
         for wanted, one in zip(row, scores, strict=True):
             assert one.score == pytest.approx(wanted.score, abs=2e-3)
@@ -141,7 +141,7 @@ def test_run_scores_labels_and_embeds(
     built: tuple[Package, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.png"
-    Image.fromarray(pictures()[0]).save(path)
+    Image.fromarray(images()[0]).save(path)
     settings = ["run", str(built[0].path), "--image", str(path)]
     labels = [part for one in LABELS for part in ("--label", one)]
     assert cli.main([*settings, *labels, "--json"]) == 0
@@ -159,12 +159,12 @@ def session_width(built: tuple[Package, Path]) -> int:
     return int(open_session(built[0], threads=1)._program.outputs["output"].shape[1])  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_scored_says_why(
+def test_unscorable_inputs_are_refused_with_a_reason(
     built: tuple[Package, Path], session: ZeroShotSession
 ) -> None:
     for labels, template in (([], "{}"), (["w1"], "a photo")):
         with pytest.raises(GenerationError, match="at least one label"):
-            session.classify(pictures(), labels, template=template)
+            session.classify(images(), labels, template=template)
     with pytest.raises(GenerationError, match="expected 1 to 16"):
         session.embed_texts([[1] * 17])
     assert (
@@ -176,10 +176,10 @@ def test_what_cannot_be_scored_says_why(
         build(str(built[1]), Request(task=TASK, target="qnn-htp"))
 
 
-def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
-    """As vLLM takes them: a picture in `messages`, texts in `input`."""
+def test_a_server_embeds_images_and_texts(session: ZeroShotSession) -> None:
+    """As vLLM takes them: an image in `messages`, texts in `input`."""
     file = BytesIO()
-    Image.fromarray(pictures()[0]).save(file, "PNG")
+    Image.fromarray(images()[0]).save(file, "PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     shown = [{"type": "image_url", "image_url": {"url": url}}]
     with closing(ImageQueue(session, max_waiting=8)) as queue, running(queue) as served:
@@ -190,7 +190,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
         status, answer = request(messages=[{"role": "user", "content": shown}])
         assert status == 200
         (found,) = answer["data"]
-        assert found["embedding"] == pytest.approx(session.embed(pictures()[:1])[0].tolist())
+        assert found["embedding"] == pytest.approx(session.embed(images()[:1])[0].tolist())
         status, answer = request(input=LABELS)
         assert [len(one["embedding"]) for one in answer["data"]] == [len(found["embedding"])] * 3
         assert answer["usage"]["prompt_tokens"] == sum(len(one.ids) for one in session.read(LABELS))
@@ -212,7 +212,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
         assert "it is no image" in answer["error"]["message"]
 
 
-def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:
+def test_a_server_of_images_alone_refuses_texts(tmp_path: Path) -> None:
     recipe = tasks.for_task(registry.find_recipe("dinov2"), "image-feature-extraction")
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "checkpoint")
     done = build(str(checkpoint), Request(), validate=False, store=Store(tmp_path / "store"))

@@ -21,7 +21,7 @@ from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks.text_generation import task as text_generation
 
 VOCAB = 13
-_SEEN = "comp_ctx_lengths"
+_CONTEXT_LENGTHS = "comp_ctx_lengths"
 # B rows of a call, S columns, C positions; a state has a row for each slot, or for each row of a call.
 _TOY = """
 <ir_version: 9, opset_import: ["": 18]>
@@ -113,7 +113,7 @@ _BEGINNING = """wide = Shape (comp_ctx_lengths)
 def toy(path: Path, *, slots: bool, contexts: bool, logits: str = "logits") -> Path:
     """Write the toy's graph."""
     parts = {**(_SLOTS if slots else _PLAIN), "slice": _BEGINNING if contexts else _WHOLE}
-    parts["given"] += f", int64[{_SEEN}] {_SEEN}" if contexts else ""
+    parts["given"] += f", int64[{_CONTEXT_LENGTHS}] {_CONTEXT_LENGTHS}" if contexts else ""
     text = (
         _TOY.format(**parts)
         .replace("ROWS", "full_batch_size" if slots else "batch_size")

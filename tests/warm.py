@@ -65,7 +65,7 @@ class Warm:
 PYTHON = Warm()
 
 
-def _ask(where: str, arguments: list[str]) -> NoReturn:
+def _request(where: str, arguments: list[str]) -> NoReturn:
     """Have the server run a program, and end as it does."""
     settings = {
         "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
@@ -193,7 +193,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, executabl
 
 if __name__ == "__main__":
     if sys.argv[1] == "--ask":
-        _ask(sys.argv[2], sys.argv[3:])
+        _request(sys.argv[2], sys.argv[3:])
     for name in _IMPORTS:
         __import__(name)
     gc.freeze()  # no program looks through what was imported here

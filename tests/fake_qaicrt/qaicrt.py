@@ -30,7 +30,7 @@ DEVICES, CORES = 4, 16
 #: Cores in use, by card.
 used: dict[int, int] = {}
 #: What went wrong, for tests that fail.
-said: list[str] = []
+messages: list[str] = []
 #: By precision: the type of a binding.
 _KINDS = {
     "float32": 0,
@@ -56,7 +56,7 @@ class QLogLevel(enum.Enum):
 
 
 def _status(status: QStatus, why: str) -> QStatus:
-    said.append(why)
+    messages.append(why)
     return status
 
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from chat_templates import TEMPLATES
 from fixtures_serving import MODEL
-from fuzzing import CASES, asked, changed, changes
+from fuzzing import CASES, changed, changes, example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 
-FEW = settings(CASES, max_examples=asked(120))
+FEW = settings(CASES, max_examples=example_count(120))
 SECONDS = 5.0  # for one body, on a machine that does other things, too
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 URL = f"data:image/png;base64,{PNG}"

@@ -26,7 +26,7 @@ from qeff_zoo.media.videos import pixels_of, read_video
 SECONDS = 2.0  # for one case; it takes milliseconds
 BYTES = 1 << 27  # beyond what the process has before a case
 IMAGES = ImageLimits(pixels=1 << 20)
-SOUNDS = AudioLimits(seconds=600, values=1 << 24)
+AUDIO_LIMITS = AudioLimits(seconds=600, values=1 << 24)
 NUMBERS = np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8)
 
 
@@ -42,7 +42,7 @@ def animated(form: str, **options: Any) -> bytes:
 
 
 @cache
-def films() -> dict[str, bytes]:
+def video_files() -> dict[str, bytes]:
     return {
         "APNG": animated("PNG", duration=40),
         "WebP": animated("WEBP", duration=40),
@@ -81,11 +81,11 @@ def images() -> dict[str, bytes]:
     for packed in ("tiff_lzw", "jpeg", "tiff_deflate"):
         made[packed] = written(color, "TIFF", compression=packed)
     made["group4"] = written(color.convert("1"), "TIFF", compression="group4")
-    return {**made, **films()}
+    return {**made, **video_files()}
 
 
 @cache
-def sounds() -> dict[str, bytes]:
+def audio_files() -> dict[str, bytes]:
     import soundfile
 
     tones = np.sin(np.arange(1600) / 9)[:, None] / np.arange(2, 8)
@@ -109,8 +109,11 @@ def sounds() -> dict[str, bytes]:
 Reader = Callable[[bytes], Any]
 READERS: dict[str, tuple[Callable[[], dict[str, bytes]], tuple[Reader, ...]]] = {
     "images": (images, (lambda one: size_of(one, IMAGES), lambda one: read_image(one, IMAGES))),
-    "videos": (films, (lambda one: pixels_of(one, IMAGES), lambda one: read_video(one, IMAGES))),
-    "sounds": (sounds, (lambda one: read_audio(one, 16000, limits=SOUNDS),)),
+    "videos": (
+        video_files,
+        (lambda one: pixels_of(one, IMAGES), lambda one: read_video(one, IMAGES)),
+    ),
+    "sounds": (audio_files, (lambda one: read_audio(one, 16000, limits=AUDIO_LIMITS),)),
 }
 
 

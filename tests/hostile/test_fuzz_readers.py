@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures_builds import Models
-from fuzzing import CASES, asked, changed, changes
+from fuzzing import CASES, changed, changes, example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ from qeff_zoo.runtime.state_cache import StateFiles
 from qeff_zoo.runtime.text_generation import _eos_token_ids
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
-FEW = settings(CASES, max_examples=asked(12))
+FEW = settings(CASES, max_examples=example_count(12))
 SECONDS = 5.0  # for one case, on a machine that does other things too
 
 CONFIG = {

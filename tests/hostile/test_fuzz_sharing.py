@@ -126,7 +126,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def headers(content: bytes) -> list[int]:
-    """Tell where the members of a tar begin."""
+    """Return where the members of a tar begin."""
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         return [member.offset for member in tar]
 

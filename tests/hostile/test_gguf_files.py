@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from fuzzing import asked
+from fuzzing import example_count
 
 from qeff_zoo.checkpoint.formats import gguf_names
 from qeff_zoo.checkpoint.gguf_index import read_gguf, read_shards
@@ -167,7 +167,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 def test_mutated_files_give_tensors_or_a_zoo_error(tmp_path: Path) -> None:
     content = whole(tmp_path / "whole.gguf")
     path, chance = tmp_path / "model.gguf", random.Random(7)
-    read, refusals, cases = 0, [], asked(5000)
+    read, refusals, cases = 0, [], example_count(5000)
     begun = time.process_time()
     for _ in range(cases):
         path.write_bytes(mutated(content, chance))

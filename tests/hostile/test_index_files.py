@@ -72,16 +72,16 @@ def zoo(tmp_path: Path, home: Path, index: Index) -> Path:
     return tmp_path / "zoo"
 
 
-def ask(zoo: Path) -> Index:
+def request(zoo: Path) -> Index:
     snapshot = open_remote(zoo.as_uri()).snapshot()
     assert snapshot is not None
     return snapshot.index
 
 
 def test_an_index_in_several_files_is_read(zoo: Path, index: Index) -> None:
-    assert ask(zoo).of_model(VICTIM.model) == (VICTIM,)
-    assert ask(zoo).leaf_of(VICTIM.model).notices == index.notices
-    assert {entry.path for entry in ask(zoo).entries} == {e.path for e in (VICTIM, *OTHERS)}
+    assert request(zoo).of_model(VICTIM.model) == (VICTIM,)
+    assert request(zoo).leaf_of(VICTIM.model).notices == index.notices
+    assert {entry.path for entry in request(zoo).entries} == {e.path for e in (VICTIM, *OTHERS)}
     assert len([*(zoo / "index").iterdir()]) == 3
 
 
@@ -153,30 +153,30 @@ def test_another_file_than_the_root_names_is_refused(zoo: Path, index: Index, at
     harm, message = HOSTS[attack]
     harm(zoo, index)
     with pytest.raises(RemoteError, match=message):
-        ask(zoo).of_model(VICTIM.model)
+        request(zoo).of_model(VICTIM.model)
     with pytest.raises(RemoteError, match=message):
-        _ = ask(zoo).entries
+        _ = request(zoo).entries
     # What it has of others is as it was, and the file is read once it is right.
-    assert ask(zoo).of_model(OTHERS[0].model) == (OTHERS[0],)
+    assert request(zoo).of_model(OTHERS[0].model) == (OTHERS[0],)
     write(zoo, files_of(index))
-    assert ask(zoo).of_model(VICTIM.model) == (VICTIM,)
+    assert request(zoo).of_model(VICTIM.model) == (VICTIM,)
 
 
 def test_an_older_root_is_refused_with_and_without_its_files(zoo: Path, index: Index) -> None:
-    ask(zoo)
+    request(zoo)
     older = index_of(VICTIM, *OTHERS)
     for files in ({INDEX_NAME: files_of(older)[INDEX_NAME]}, files_of(older)):
         write(zoo, files)
         with pytest.raises(TrustError, match="rolled back"):
-            ask(zoo)
+            request(zoo)
 
 
 def test_another_root_of_the_same_serial_is_refused(zoo: Path, index: Index) -> None:
-    ask(zoo)  # the root alone, which has the digests of all
+    request(zoo)  # the root alone, which has the digests of all
     other = index_of(replace(VICTIM, manifest="f" * 64), *OTHERS)
     write(zoo, files_of(replace(other, serial=index.serial)))
     with pytest.raises(TrustError, match="another one of the same serial"):
-        ask(zoo)
+        request(zoo)
 
 
 def test_files_of_several_publications_are_not_mixed(zoo: Path, index: Index) -> None:
@@ -184,8 +184,8 @@ def test_files_of_several_publications_are_not_mixed(zoo: Path, index: Index) ->
     later = index.with_entry(replace(VICTIM, validated="device"))
     (zoo / INDEX_NAME).write_bytes(files_of(later)[INDEX_NAME])
     with pytest.raises(RemoteError, match="Cannot read 'index/"):
-        ask(zoo).of_model(VICTIM.model)
-    assert ask(zoo).of_model(OTHERS[0].model) == (OTHERS[0],)
+        request(zoo).of_model(VICTIM.model)
+    assert request(zoo).of_model(OTHERS[0].model) == (OTHERS[0],)
 
 
 # --- the signature -------------------------------------------------------------------------------
@@ -198,10 +198,10 @@ def test_the_signature_over_the_root_is_over_all_files(
     settings = {"mode": "require", "keys": [str(pair.public)]}
     monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(settings))
     with pytest.raises(TrustError, match="It is not signed"):
-        ask(zoo)
+        request(zoo)
     named = replace(index, remotes=(zoo.as_uri(),))
     write(zoo, files_of(named, index_signer(pair.private)))
-    assert ask(zoo).of_model(VICTIM.model) == (VICTIM,)
+    assert request(zoo).of_model(VICTIM.model) == (VICTIM,)
     # Other files need another root, which nobody signed.
     other = replace(index_of(replace(VICTIM, manifest="f" * 64), *OTHERS), remotes=named.remotes)
     files = files_of(replace(other, serial=9))
@@ -209,7 +209,7 @@ def test_the_signature_over_the_root_is_over_all_files(
     text = gzip.decompress(files[INDEX_NAME])
     write(zoo, {**files, INDEX_NAME: gzip.compress(text + b"\n" + signature)})
     with pytest.raises(TrustError, match=r"over something else than this index\.json"):
-        ask(zoo)
+        request(zoo)
 
 
 # --- the signer ----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def lying(folder: Path, content: dict[str, Any], packages: int, prefix: str, end
     reference = Reference(hashlib.sha256(data).hexdigest(), packages)
     root = encode(Index(9, Page({prefix: reference})))
     write(folder, {INDEX_NAME: root, file_path(prefix, reference): data})
-    return ask(folder)
+    return request(folder)
 
 
 LIES: dict[str, tuple[dict[str, Any], int, str, bytes, str]] = {

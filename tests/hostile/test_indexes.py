@@ -56,32 +56,32 @@ def put(zoo: Path, index: Index, key: Path | None = None) -> None:
     (zoo / INDEX_NAME).write_bytes(encode(*signing(index, key, zoo.as_uri())))
 
 
-def ask(zoo: Path, ending: str = "") -> Index:
+def send_request(zoo: Path, ending: str = "") -> Index:
     snapshot = open_remote(zoo.as_uri() + ending).snapshot()
     assert snapshot is not None
     return snapshot.index
 
 
 def test_another_index_of_the_same_serial_is_refused(zoo: Path) -> None:
-    known = ask(zoo)
+    known = send_request(zoo)
     (entry,) = known.entries
     put(zoo, replace(known, tree=Leaf((replace(entry, manifest="f" * 64),))))
     with pytest.raises(TrustError, match="another one of the same serial was seen before"):
-        ask(zoo)
+        send_request(zoo)
     # The same, packed otherwise, is the same.
     text = gzip.decompress(encode(known))
     (zoo / INDEX_NAME).write_bytes(gzip.compress(text, compresslevel=1))
-    assert ask(zoo) == known
+    assert send_request(zoo) == known
 
 
 @pytest.mark.parametrize("ending", ["/", "//", "/."])
 def test_a_slash_at_the_end_is_no_other_remote(zoo: Path, ending: str) -> None:
     old = shown(zoo)
     put(zoo, replace(old, serial=7))
-    ask(zoo)
+    send_request(zoo)
     put(zoo, old)
     with pytest.raises(TrustError, match="rolled back"):
-        ask(zoo, ending)
+        send_request(zoo, ending)
 
 
 @pytest.mark.parametrize(
@@ -102,25 +102,25 @@ def test_one_remote_has_one_name(url: str, same: str) -> None:
 @pytest.mark.parametrize("serial", [2**53 - 1, 2**63, SERIAL_LIMIT - 1])
 def test_a_large_serial_does_not_block_publishing(zoo: Path, serial: int) -> None:
     put(zoo, replace(shown(zoo), serial=serial))
-    (entry,) = ask(zoo).entries
+    (entry,) = send_request(zoo).entries
     publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
-    assert ask(zoo).serial == serial + 1
+    assert send_request(zoo).serial == serial + 1
 
 
 def test_the_largest_serial_is_refused_with_advice(zoo: Path) -> None:
     put(zoo, replace(shown(zoo), serial=SERIAL_LIMIT))
-    (entry,) = ask(zoo).entries
+    (entry,) = send_request(zoo).entries
     with pytest.raises(PublishError, match=r"Begin it anew: remove index\.json\.gz"):
         publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
 
 
 def test_stray_files_do_no_harm(zoo: Path) -> None:
-    (entry,) = ask(zoo).entries
+    (entry,) = send_request(zoo).entries
     for name in (".index/999999999999", ".index/x", ".staging/stray", "packages/stray"):
         (zoo / name).parent.mkdir(parents=True, exist_ok=True)
         (zoo / name).write_text("stray")
     publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
-    assert ask(zoo).notices == {entry.path: Notice("yanked", "typo")}
+    assert send_request(zoo).notices == {entry.path: Notice("yanked", "typo")}
 
 
 # --- signed --------------------------------------------------------------------------------------
@@ -136,48 +136,48 @@ def trusting(pair: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_index_is_signed_where_a_key_is_pinned(zoo: Path, pair: KeyPair, tmp_path: Path) -> None:
     index = shown(zoo)
     with pytest.raises(TrustError, match=r"The index of .* is refused\. It is not signed"):
-        ask(zoo)
+        send_request(zoo)
     stranger = make_pair(tmp_path, "stranger")
     put(zoo, index, stranger.private)
     with pytest.raises(TrustError, match="is signed by a key that is not pinned"):
-        ask(zoo)
+        send_request(zoo)
     put(zoo, index, pair.private)
-    assert ask(zoo).entries == index.entries
+    assert send_request(zoo).entries == index.entries
     _, _, signature = gzip.decompress((zoo / INDEX_NAME).read_bytes()).partition(b"\n")
     text = gzip.decompress(encode(replace(index, serial=9)))
     (zoo / INDEX_NAME).write_bytes(gzip.compress(text + b"\n" + signature))
     with pytest.raises(TrustError, match=r"over something else than this index\.json"):
-        ask(zoo)
+        send_request(zoo)
 
 
 def test_an_unsigned_index_is_refused_after_a_key_is_pinned(
     zoo: Path, request: pytest.FixtureRequest
 ) -> None:
-    ask(zoo)
+    send_request(zoo)
     request.getfixturevalue("trusting")
     with pytest.raises(TrustError, match="It is not signed"):
-        ask(zoo)
+        send_request(zoo)
 
 
 def test_a_signature_is_not_taken_away(zoo: Path, pair: KeyPair) -> None:
     index = shown(zoo)
     put(zoo, index, pair.private)
-    ask(zoo)
+    send_request(zoo)
     (entry,) = index.entries
     with pytest.raises(PublishError, match="is signed; expected a signature over the next one"):
         publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
     put(zoo, replace(index, serial=9))
     with pytest.raises(TrustError, match="is not signed as the one that was seen before is"):
-        ask(zoo)
+        send_request(zoo)
 
 
 @pytest.mark.usefixtures("trusting")
 def test_notices_of_a_signed_index_are_signed(zoo: Path, pair: KeyPair) -> None:
     put(zoo, shown(zoo), pair.private)
-    (entry,) = ask(zoo).entries
+    (entry,) = send_request(zoo).entries
     yank = ["yank", zoo.as_uri(), entry.path, "--reason", "typo"]
     assert cli.main([*yank, "--sign-with", str(pair.private)]) == 0
-    assert ask(zoo).notices[entry.path].reason == "typo"
+    assert send_request(zoo).notices[entry.path].reason == "typo"
 
 
 # --- signed, of another remote, or by somebody else ------------------------------------------------
@@ -248,15 +248,15 @@ def test_an_index_of_an_older_version_names_no_remote(
 ) -> None:
     (zoo / INDEX_NAME).write_bytes(encode(shown(zoo), index_signer(pair.private)))
     with pytest.raises(TrustError, match="does not name its remote, as an older version wrote it"):
-        ask(zoo)
+        send_request(zoo)
     pins = json.loads(os.environ["QEFF_ZOO_TRUST"])
     monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps({**pins, "mode": "warn"}))
-    (warning,) = ask(zoo).warnings
+    (warning,) = send_request(zoo).warnings
     assert "does not name its remote" in warning
     # Whatever is published next names it.
     publish = {"reason": "typo", "sign": index_signer(pair.private)}
     publish_notice(zoo.as_uri(), shown(zoo).entries[0].path, "yanked", **publish)
-    assert ask(zoo).warnings == ()
+    assert send_request(zoo).warnings == ()
 
 
 @pytest.mark.parametrize("signed_by", [None, "stranger"])
@@ -283,10 +283,10 @@ def test_an_index_of_another_signer_is_never_used_silently(
         assert message in out + err
     # And after one by the key that is pinned, it is not used at all.
     put(zoo, replace(genuine, serial=100), pair.private)
-    assert ask(zoo).notices.keys() == {bad}
+    assert send_request(zoo).notices.keys() == {bad}
     put(zoo, replace(genuine, serial=101, tree=Leaf(genuine.entries)), key)
     with pytest.raises(TrustError, match="is not signed as the one that was seen before is"):
-        ask(zoo)
+        send_request(zoo)
 
 
 # --- costs ---------------------------------------------------------------------------------------

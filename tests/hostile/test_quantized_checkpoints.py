@@ -11,14 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from fuzzing import ODD, allocating, asked
+from fuzzing import ODD, allocating, example_count
 from quantized import GENUINE, MATRIX, Array, pack, stored
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError, ZooError
 
-CHANGES = asked(200)
+CHANGES = example_count(200)
 PATH = MATRIX.removesuffix(".weight")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that pictures are fetched from: slow in any place, or at an address that is public by its looks alone."""
+"""Hosts that images are fetched from: slow in any place, or at an address that is public by its looks alone."""
 
 import socket
 import threading

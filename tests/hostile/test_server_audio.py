@@ -50,14 +50,14 @@ def claiming(seconds: int, channels: int = 8, rate: int = 96_000) -> bytes:
 
 
 class Session:
-    """Stands for a session: a second of sound is a window, whose text is its loudest sample."""
+    """Stands for a session: a second of recording is a window, whose text is its loudest sample."""
 
     rate = RATE
     task = "automatic-speech-recognition"
     generates = has_word_timestamps = has_segment_timestamps = False
 
     def __init__(self) -> None:
-        self.heard = Steps(lambda window: f"{window.max():.1f}")
+        self.transcribed = Steps(lambda window: f"{window.max():.1f}")
 
     def begin(self, opened: audio.OpenedAudio) -> InSteps[Any]:
         samples = yield from audio.decoding(opened, RATE)
@@ -66,7 +66,7 @@ class Session:
 
     def windows(self, turns: Any) -> Generator[tuple[Any, list[Segment]], None, None]:
         while (one := turns.take()) is not None:
-            one.texts.append(self.heard(one.left.pop(0)))
+            one.texts.append(self.transcribed(one.left.pop(0)))
             yield one, []
             if not one.ended:
                 turns.put(one)
@@ -95,7 +95,7 @@ def session() -> Session:
 def queue(session: Session) -> Iterator[SpeechQueue]:
     with closing(SpeechQueue(session, max_waiting=8)) as opened:  # type: ignore[arg-type]
         yield opened
-        session.heard.permit(1000)
+        session.transcribed.permit(1000)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def clients() -> Iterator[ThreadPoolExecutor]:
         yield opened
 
 
-def ask(client: openai.OpenAI, file: bytes) -> str:
+def request(client: openai.OpenAI, file: bytes) -> str:
     return client.audio.transcriptions.create(model=MODEL, file=("a.flac", file)).text
 
 
@@ -126,26 +126,26 @@ def test_what_a_header_promises_is_refused(
     client: openai.OpenAI, file: bytes, message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=message) as refused:
-        ask(client, file)
+        request(client, file)
     assert refused.value.param == "file"
 
 
 def test_a_header_that_promises_more_than_there_is_takes_no_memory(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="The recording cannot be read"):
-        ask(client, claiming(3000, 1, RATE))
+        request(client, claiming(3000, 1, RATE))
 
 
 def test_a_short_recording_does_not_wait_for_a_long_one(
     client: openai.OpenAI, clients: ThreadPoolExecutor, session: Session, queue: SpeechQueue
 ) -> None:
-    long = clients.submit(ask, client, flac(np.full(50 * RATE, 0.5)))
-    wait_until(lambda: session.heard.begun == 1)
-    short = clients.submit(ask, client, flac(np.full(RATE, 0.25)))
+    long = clients.submit(request, client, flac(np.full(50 * RATE, 0.5)))
+    wait_until(lambda: session.transcribed.begun == 1)
+    short = clients.submit(request, client, flac(np.full(RATE, 0.25)))
     wait_until(lambda: len(queue._waiting) == 1)
-    session.heard.permit(2)
+    session.transcribed.permit(2)
     assert short.result(TIMEOUT) == "0.2"
     assert not long.done()
-    session.heard.permit(1000)
+    session.transcribed.permit(1000)
     assert long.result(TIMEOUT) == " ".join(["0.5"] * 50)
 
 
@@ -162,25 +162,25 @@ def test_nothing_is_transcribed_for_a_client_that_left(
     )
     with closing(dial(url)) as left:
         left.sendall(f"{head}boundary=b\r\nContent-Length: {len(fields)}\r\n\r\n".encode() + fields)
-        wait_until(lambda: session.heard.begun == 1)
+        wait_until(lambda: session.transcribed.begun == 1)
     wait_until(lambda: figures(url).get(name) == 1)
     wait_until(lambda: all(job.left for job in queue._jobs.values()))
-    session.heard.permit(1000)
-    assert ask(client, flac(np.full(RATE, 0.25))) == "0.2"
-    assert session.heard.begun == 2
+    session.transcribed.permit(1000)
+    assert request(client, flac(np.full(RATE, 0.25))) == "0.2"
+    assert session.transcribed.begun == 2
     wait_until(lambda: active(queue) == (0, 0))  # type: ignore[arg-type]
 
 
 def test_a_failure_ends_the_recording_of_its_window_alone(
     client: openai.OpenAI, clients: ThreadPoolExecutor, session: Session, queue: SpeechQueue
 ) -> None:
-    act = session.heard._act
-    session.heard._act = lambda window: act(window) if window.max() < 0.9 else [][0]
-    long = clients.submit(ask, client, flac(np.full(5 * RATE, 0.5)))
-    wait_until(lambda: session.heard.begun == 1)
-    broken = clients.submit(ask, client, flac(np.full(RATE, 0.95)))
+    act = session.transcribed._act
+    session.transcribed._act = lambda window: act(window) if window.max() < 0.9 else [][0]
+    long = clients.submit(request, client, flac(np.full(5 * RATE, 0.5)))
+    wait_until(lambda: session.transcribed.begun == 1)
+    broken = clients.submit(request, client, flac(np.full(RATE, 0.95)))
     wait_until(lambda: len(queue._waiting) == 1)
-    session.heard.permit(1000)
+    session.transcribed.permit(1000)
     with pytest.raises(openai.InternalServerError):
         broken.result(TIMEOUT)
     assert long.result(TIMEOUT) == " ".join(["0.5"] * 5)
@@ -191,14 +191,16 @@ def test_waiting_recordings_get_an_error_at_shutdown(
 ) -> None:
     with running(queue, queue.close) as url:  # type: ignore[arg-type]
         opened = connect(url)
-        requested = [clients.submit(ask, opened, flac(np.full(5 * RATE, 0.5))) for _ in range(2)]
-        wait_until(lambda: session.heard.begun == 1 and len(queue._waiting) == 1)
-        clients.submit(lambda: (wait_until(lambda: queue._closing), session.heard.permit(1)))
+        requested = [
+            clients.submit(request, opened, flac(np.full(5 * RATE, 0.5))) for _ in range(2)
+        ]
+        wait_until(lambda: session.transcribed.begun == 1 and len(queue._waiting) == 1)
+        clients.submit(lambda: (wait_until(lambda: queue._closing), session.transcribed.permit(1)))
     with opened:
         for one in requested:
             with pytest.raises(openai.InternalServerError, match="shutting down"):
                 one.result(TIMEOUT)
-    assert session.heard.begun == 1
+    assert session.transcribed.begun == 1
 
 
 @pytest.mark.parametrize("rate", [RATE, 44_100, 8000])

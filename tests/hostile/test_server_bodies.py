@@ -14,7 +14,7 @@ from qeff_zoo.runtime import Engine
 from qeff_zoo.serving.middleware import BodyLimit
 from qeff_zoo.serving.waiting import Bodies
 
-ASKED = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 1})
+REQUESTED = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 1})
 
 
 def test_bodies_that_are_received_have_one_bound(engine: Engine) -> None:
@@ -22,7 +22,7 @@ def test_bodies_that_are_received_have_one_bound(engine: Engine) -> None:
     half = "{" + " " * 3000
 
     def held(url: str) -> bool:
-        return post(url, "completions", (ASKED + " " * 1500).encode())[0] == 429
+        return post(url, "completions", (REQUESTED + " " * 1500).encode())[0] == 429
 
     with running(engine, max_body_bytes=4000) as url:
         clients = [dial(url) for _ in range(5)]
@@ -30,7 +30,7 @@ def test_bodies_that_are_received_have_one_bound(engine: Engine) -> None:
             for client in clients:
                 send(client, half, 4000)
             wait_until(lambda: held(url))
-            status, answer = post(url, "completions", (ASKED + " " * 3000).encode())
+            status, answer = post(url, "completions", (REQUESTED + " " * 3000).encode())
             assert (status, answer["error"]["code"]) == (429, "queue_full")
             assert "no memory for a body of 3,0" in answer["error"]["message"]
         finally:
@@ -92,6 +92,6 @@ def test_clients_that_left_are_not_answered(
     with running(engine) as url:
         for _ in range(20):
             with closing(dial(url)) as client:
-                send(client, ASKED + " " * 70_000)
-        assert post(url, "completions", ASKED.encode())[0] == 200
+                send(client, REQUESTED + " " * 70_000)
+        assert post(url, "completions", REQUESTED.encode())[0] == 200
     assert len(read) < 20

@@ -21,7 +21,7 @@ BODY = json.dumps({"model": MODEL, "prompt": [5], "max_tokens": 1}).encode()
 JSON = {"Content-Type": "application/json"}
 
 
-def ask(
+def request(
     url: str, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, Any, Any]:
     """Send a request with any headers; return the status, the headers and the answer."""
@@ -43,7 +43,7 @@ def preflight(url: str, origin: str) -> tuple[int, Any]:
         "Access_Control_Request_Method": "POST",
         "Access_Control_Request_Headers": "authorization,content-type",
     }
-    return ask(url, "OPTIONS", "/v1/completions", Origin=origin, **requested)[:2]
+    return request(url, "OPTIONS", "/v1/completions", Origin=origin, **requested)[:2]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(guarded: str, path: str) -
         "",
         "[::2]",
     ):
-        status, _, content = ask(guarded, "GET", path, Host=name, Authorization=f"Bearer {KEY}")
+        status, _, content = request(guarded, "GET", path, Host=name, Authorization=f"Bearer {KEY}")
         assert (status, b"host_not_allowed" in content) == (421, True), name
 
 
@@ -81,8 +81,8 @@ def test_names_of_the_server_are_taken(guarded: str) -> None:
         "api.example:9",
         "port.example:81",
     ):
-        assert ask(guarded, "GET", "/health", Host=name)[0] == 200, name
-    assert ask(guarded, "GET", "/health", Host="port.example:82")[0] == 421
+        assert request(guarded, "GET", "/health", Host=name)[0] == 200, name
+    assert request(guarded, "GET", "/health", Host="port.example:82")[0] == 421
 
 
 def test_names_by_where_a_server_listens() -> None:
@@ -103,7 +103,7 @@ def test_no_page_of_a_stranger_has_anything_done(guarded: str, engine: Engine) -
         assert (status, headers["Access-Control-Allow-Origin"]) == (403, None)
         # What a browser sends without asking first, such as a form.
         key = f"Bearer {KEY}"
-        status, headers, answer = ask(
+        status, headers, answer = request(
             guarded, "POST", "/v1/completions", BODY, Origin=origin, Authorization=key
         )
         assert (status, answer["error"]["code"]) == (403, "origin_not_allowed")
@@ -116,7 +116,7 @@ def test_a_page_that_the_operator_named_is_answered(guarded: str) -> None:
     assert "POST" in headers["Access-Control-Allow-Methods"]
     assert "authorization" in headers["Access-Control-Allow-Headers"]
     for key, expected in ((KEY, 200), ("wrong", 401)):  # a page may read its errors as well
-        status, headers, _ = ask(
+        status, headers, _ = request(
             guarded, "POST", "/v1/completions", BODY, Origin=CHAT, Authorization=f"Bearer {key}"
         )
         assert (status, headers["Access-Control-Allow-Origin"]) == (expected, CHAT)
@@ -131,16 +131,19 @@ def test_pages_of_the_server_itself_and_what_is_no_browser(guarded: str) -> None
         {"Origin": EVIL, "Sec_Fetch_Site": "same-origin"},
         {},
     ):
-        assert ask(guarded, "POST", "/v1/completions", BODY, Authorization=key, **headers)[0] == 200
+        assert (
+            request(guarded, "POST", "/v1/completions", BODY, Authorization=key, **headers)[0]
+            == 200
+        )
 
 
 def test_without_a_flag_no_origin_is_allowed(engine: Engine) -> None:
     with running(engine) as url:
         assert preflight(url, CHAT)[0] == 403
-        assert ask(url, "POST", "/v1/completions", BODY, Origin=CHAT)[0] == 403
+        assert request(url, "POST", "/v1/completions", BODY, Origin=CHAT)[0] == 403
     with running(engine, origins=["*"]) as url:
         assert preflight(url, EVIL)[0] == 200
-        status, headers, _ = ask(url, "POST", "/v1/completions", BODY, Origin=EVIL)
+        status, headers, _ = request(url, "POST", "/v1/completions", BODY, Origin=EVIL)
         assert (status, headers["Access-Control-Allow-Origin"]) == (200, "*")
 
 

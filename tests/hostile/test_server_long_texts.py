@@ -38,7 +38,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
+def request(url: str, path: str, **body: Any) -> tuple[int, Any]:
     status, answer = post(url, path, json.dumps({"model": MODEL, **body}).encode())
     return status, answer.get("error", answer)
 
@@ -47,7 +47,7 @@ def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
 def test_a_long_text_is_refused_by_its_beginning(url: str, path: str, read: list[int]) -> None:
     requested = {"prompt": LONG} if path == "completions" else {}
     messages = {"messages": [{"role": "user", "content": LONG}]}
-    status, error = ask(url, path, **(requested or messages))
+    status, error = request(url, path, **(requested or messages))
     assert (status, error["code"]) == (400, "context_length_exceeded")
     assert error["param"] == ("prompt" if requested else "messages")
     assert error["message"].startswith("A prompt has at least 256 tokens; expected at most 127,")
@@ -98,7 +98,7 @@ def test_many_messages_are_refused_before_the_template(
     url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.session, "encode_chat", lambda _: pytest.fail("rendered"))
-    status, error = ask(url, "chat/completions", messages=QUESTION * 100_000)
+    status, error = request(url, "chat/completions", messages=QUESTION * 100_000)
     assert (status, error["param"], error["code"]) == (400, "messages", "invalid_value")
     assert "at most 8192 items" in error["message"]
 
@@ -119,12 +119,12 @@ def test_millions_of_lists_are_refused_before_they_are_made(url: str, body: byte
 
 
 def test_brackets_in_a_text_are_text(url: str) -> None:
-    status, error = ask(url, "completions", prompt='[{"\\' * 100_000)
+    status, error = request(url, "completions", prompt='[{"\\' * 100_000)
     assert (status, error["code"]) == (400, "context_length_exceeded")
 
 
 def test_a_stop_string_that_is_an_answer_of_its_own(url: str) -> None:
-    status, error = ask(url, "completions", prompt=PROMPT, stop=["a" * 1025])
+    status, error = request(url, "completions", prompt=PROMPT, stop=["a" * 1025])
     assert (status, error["param"]) == (400, "stop")
 
 
@@ -156,7 +156,7 @@ def test_a_long_text_is_embedded_by_its_beginning(
                 yield Listening(tokenizer)
 
         monkeypatch.setattr(session.tokenizer, "_truncating", listening)
-        status, found = ask(url, "embeddings", input=["the lazy dog " * 100_000, "fox"])
+        status, found = request(url, "embeddings", input=["the lazy dog " * 100_000, "fox"])
         assert status == 200
         assert sum(read) + sum(lengths) < 10_000
         expected = session.embed(["the lazy dog " * 100, "fox"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fixtures_serving import TIMEOUT
 from selection import few
-from test_serving_fleet import Toy, ask
+from test_serving_fleet import Toy, send_request
 
 import qeff_zoo
 from qeff_zoo.serving import fleet as fleets
@@ -44,7 +44,7 @@ def test_the_model_of_a_form_is_found_in_time(body: bytes) -> None:
 
     async def run() -> None:
         begun = time.process_time()
-        assert (await ask(Fleet([Toy("one", 1).member]), "", body, kind=FORM))[0] == 400
+        assert (await send_request(Fleet([Toy("one", 1).member]), "", body, kind=FORM))[0] == 400
         assert time.process_time() - begun < SECONDS
 
     asyncio.run(run())
@@ -55,7 +55,7 @@ def test_an_unknown_path_loads_no_model() -> None:
         toy = Toy("one", 1)
         fleet = Fleet([toy.member])
         for path in ("/v1/nothing", "/v1/responses/one", "/v1/load_lora_adapter", "/one"):
-            assert (await ask(fleet, "one", path=path))[0] in (404, 405)
+            assert (await send_request(fleet, "one", path=path))[0] in (404, 405)
         assert toy.loads == 0
 
     asyncio.run(run())
@@ -71,7 +71,7 @@ def test_no_name_of_a_client_is_built_pulled_or_opened(
 
     async def run() -> None:
         toy = Toy("one", 1)
-        status, body = await ask(Fleet([toy.member]), name)
+        status, body = await send_request(Fleet([toy.member]), name)
         assert (status, json.loads(body)["error"]["code"]) == (404, "model_not_found")
         assert toy.loads == 0
 
@@ -84,9 +84,9 @@ def test_a_body_has_the_limit_of_its_model() -> None:
         toy.max_body_bytes = 100
         fleet = Fleet([toy.member])
         body = json.dumps({"model": "one", "prompt": "a" * 100}).encode()
-        status, found = await ask(fleet, "", body)
+        status, found = await send_request(fleet, "", body)
         assert (status, json.loads(found)["error"]["code"]) == (413, "body_too_large")
-        assert (await ask(fleet, "one"))[0] == 200
+        assert (await send_request(fleet, "one"))[0] == 200
 
     asyncio.run(run())
 
@@ -102,13 +102,13 @@ def test_a_model_in_steady_use_yields_to_one_that_waits(monkeypatch: pytest.Monk
 
         async def insist() -> None:
             while True:
-                answers.append((await ask(fleet, "one"))[0])
+                answers.append((await send_request(fleet, "one"))[0])
 
         clients = [asyncio.create_task(insist()) for _ in range(3)]
         for client in clients:  # out of step: there is no moment without a request
             await asyncio.sleep(0.02)
             assert not client.done()
-        assert await asyncio.wait_for(ask(fleet, "two"), TIMEOUT) == (200, b"two")
+        assert await asyncio.wait_for(send_request(fleet, "two"), TIMEOUT) == (200, b"two")
         count = len(answers)
         async with asyncio.timeout(TIMEOUT):
             while len(answers) == count:
@@ -126,9 +126,9 @@ def test_nothing_is_loaded_for_a_client_that_left() -> None:
         one, two = Toy("one", 40), Toy("two", 40)
         fleet, left = Fleet([one.member, two.member], budget=60), asyncio.Event()
         one.gate.clear()
-        running = asyncio.create_task(ask(fleet, "one"))
+        running = asyncio.create_task(send_request(fleet, "one"))
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(ask(fleet, "two", left=left))
+        waiting = asyncio.create_task(send_request(fleet, "two", left=left))
         await asyncio.sleep(0.05)
         left.set()
         assert await asyncio.wait_for(waiting, 5) == (499, b"")
@@ -147,7 +147,7 @@ def test_kept_responses_have_one_bound_for_all_models() -> None:
     async def run() -> None:
         fleet = Fleet([Toy(name, 1).member for name in ("one", "two")], store=store)
         store.add({"id": "resp_1"}, [])
-        status, body = await ask(fleet, "", b"", "/v1/responses/resp_1")
+        status, body = await send_request(fleet, "", b"", "/v1/responses/resp_1")
         assert (status, json.loads(body)) == (200, {"id": "resp_1"})
 
     asyncio.run(run())
@@ -156,7 +156,7 @@ def test_kept_responses_have_one_bound_for_all_models() -> None:
 @pytest.mark.parametrize("kind", ["utf-8-sig", "utf-16"])
 def test_a_body_is_read_as_by_a_server_of_one_model(kind: str) -> None:
     body = '{"model": "one"}'.encode(kind)
-    assert asyncio.run(ask(Fleet([Toy("one", 1).member]), "", body)) == (200, b"one")
+    assert asyncio.run(send_request(Fleet([Toy("one", 1).member]), "", body)) == (200, b"one")
 
 
 def test_models_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_models_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) 
     async def run() -> None:
         fleet = Fleet([Cyclic(name, 40).member for name in ("one", "two")], budget=40)
         for name in ("one", "two") * few(10):
-            assert await ask(fleet, name) == (200, name.encode())
+            assert await send_request(fleet, name) == (200, name.encode())
             assert sum(one() is not None for one in alive) == 1
 
     asyncio.run(run())

@@ -28,7 +28,7 @@ from qeff_zoo.runtime import Engine
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 
-def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
+def request(url: str, path: str, **body: Any) -> tuple[int, Any]:
     return post(url, path, json.dumps({"model": MODEL, **body}).encode())
 
 
@@ -45,7 +45,7 @@ def test_choices_are_counted_before_anything_is_read(
     url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine.session, "encode", lambda *_, **__: pytest.fail("read"))
-    status, answer = ask(url, "completions", prompt=[PROMPT] * 2000, n=128)
+    status, answer = request(url, "completions", prompt=[PROMPT] * 2000, n=128)
     assert (status, answer["error"]["param"]) == (400, "n")
     assert "256,000 choices; expected at most 516." in answer["error"]["message"]
 
@@ -63,10 +63,10 @@ def test_a_second_client_does_not_wait_for_the_first(
     monkeypatch.setattr(session.decoder, "decode", steps)
     with Engine(session, max_waiting=8) as engine, running(engine) as url:
         first = clients.submit(
-            ask, url, "completions", **much, max_tokens=60, ignore_eos=True, temperature=0
+            request, url, "completions", **much, max_tokens=60, ignore_eos=True, temperature=0
         )
         wait_until(lambda: active(engine) == (4, 4) and steps.begun == 1)
-        second = clients.submit(ask, url, "completions", prompt=PROMPT, max_tokens=3)
+        second = clients.submit(request, url, "completions", prompt=PROMPT, max_tokens=3)
         wait_until(lambda: active(engine) == (4, 5))
         assert not second.done()
         steps.permit(8)
@@ -97,7 +97,7 @@ def queue(
 
 
 def embed(url: str, texts: list[str]) -> tuple[int, Any]:
-    return ask(url, "embeddings", input=texts, encoding_format="base64")
+    return request(url, "embeddings", input=texts, encoding_format="base64")
 
 
 def test_too_many_inputs(queue: tuple[EncoderQueue, Steps]) -> None:

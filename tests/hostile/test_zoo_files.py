@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import CASES, asked, changed, changes
+from fuzzing import CASES, changed, changes, example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,13 +73,13 @@ def attempt(place: Path, content: bytes) -> None:
         assert len(message) < 6000
 
 
-@settings(CASES, max_examples=asked(300))
+@settings(CASES, max_examples=example_count(300))
 @given(made=changes(RECORD))
 def test_unexpected_records(tmp_path: Path, made: Any) -> None:
     attempt(tmp_path, json.dumps(changed(RECORD, made)).encode())
 
 
-@settings(CASES, max_examples=asked(100))
+@settings(CASES, max_examples=example_count(100))
 @given(damage=st.tuples(st.floats(0, 1), st.binary(max_size=4)))
 def test_unexpected_bytes_of_records(tmp_path: Path, damage: tuple[float, bytes]) -> None:
     content = json.dumps(RECORD).encode()
