@@ -172,7 +172,7 @@ def test_run_answers_about_a_recording(
     (expected,) = session.generate("<|AUDIO|> w3 w4", audio=[path], generation_len=4)
     assert shown["token_ids"] == expected.token_ids
     for wrong, message in (
-        ([], "There are 0 prompts"),
+        ([], "No text is given for"),
         (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
         (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
         (["--prompt", "w3", "--word-timestamps"], "--word-timestamps does not apply"),
