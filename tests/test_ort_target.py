@@ -94,7 +94,7 @@ def test_quantized_matrices_go_through_their_kernels(name: str, storage: str) ->
         assert math.prod(scales.shape) == rows * blocks
         half = [rows, math.ceil(blocks / 2)]
         assert [list(value.shape) for value in zero_points] == ([half] if bits == 4 else [])
-    of_attention = 2 if name == "gpt2-base" else 4
+    of_attention = 2  # one makes query, key and value
     of_mlp = {"gpt2-base": 2, "mixtral-base": 1}.get(
         name, 3
     )  # a router; its experts are one kernel

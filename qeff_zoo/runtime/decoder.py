@@ -348,7 +348,9 @@ class Decoder:
     ) -> dict[int, Array]:
         """Run one call of a given width, or of the longest piece's, with the smallest sufficient compute context."""
         widest = max([len(pieces[row].tokens) for row in rows])
-        context = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
+        context = 0
+        if self._has_comp_ctx:
+            context = self.sizes.covering(lengths, max([pieces[row].stop for row in rows]))
         # An indivisible span may be longer than the width of a call.
         return self._call(pieces, rows, max(width or 0, widest), context, kept)
 

@@ -5,7 +5,7 @@ import asyncio
 import atexit
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ class Handle:
         self._deltas: list[Delta] = []
         self._ended = False
         self._changed = threading.Condition()
+        self._waiting = 0  # threads that wait for it
         self._readers: tuple[_Reader, ...] = ()
 
     @property
@@ -54,9 +55,8 @@ class Handle:
             GenerationError: If the request failed.
             TimeoutError: If the request has not ended; it continues.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._ended, timeout):
-                raise TimeoutError(f"The answer has not ended after {timeout!r} seconds.")
+        if not self._wait_for(lambda: self._ended, timeout):
+            raise TimeoutError(f"The answer has not ended after {timeout!r} seconds.")
         return self._engine.session.generation(self._answer)
 
     def __iter__(self) -> Iterator[Delta]:
@@ -66,8 +66,7 @@ class Handle:
             return len(self._deltas) > at or self._ended
 
         while not ended:
-            with self._changed:
-                self._changed.wait_for(has_more)
+            self._wait_for(has_more)
             fresh, ended = self._since(at)
             at += len(fresh)
             yield from fresh
@@ -92,6 +91,15 @@ class Handle:
             pass
         return self._engine.session.generation(self._answer)
 
+    def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until a condition is true, or for `timeout` seconds; return whether it is."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(condition, timeout)
+            finally:
+                self._waiting -= 1
+
     def _since(self, at: int) -> tuple[list[Delta], bool]:
         """Return the deltas from a number on, and whether they are the last."""
         ended = self._ended  # read first: if it is set, all deltas are there
@@ -106,8 +114,9 @@ class Handle:
         if delta:
             self._deltas.append(delta)
         self._ended = delta is None or delta.finish_reason is not None
-        with self._changed:
-            self._changed.notify_all()
+        if self._waiting:  # a thread that comes later finds the delta
+            with self._changed:
+                self._changed.notify_all()
         self._engine._wake(self._readers, now=first)
 
     @property
@@ -388,6 +397,8 @@ class Engine:
 
     def _take_in(self) -> bool:
         """Wait for work; return whether the engine continues."""
+        if self._scheduler.running and not (self._joining or self._leaving):
+            return True
         with self._changed:
             self._changed.wait_for(self._has_work)
             joining, self._joining = self._joining, []

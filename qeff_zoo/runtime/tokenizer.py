@@ -16,6 +16,7 @@ from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
 from qeff_zoo.package.files import damaged, read_json
 
+_DECODED = 8  # tokens of a stream that are decoded at once: two calls for each token cost more
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, except in unusual texts
 #: English text as words and punctuation -> its usual form, in transformers' order.
@@ -296,29 +297,28 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
         self._tokenizer, self._special = tokenizer, frozenset(shown)
+        #: Newest tokens, some of them before the fresh ones, since a token's text may depend on the one before.
         self._tokens: list[int] = []
-        self._context = 0  # start of decoding, since a token's text may depend on the one before
-        self._shown = 0
+        self._shown, self._text = 0, ""  # of these tokens, those that were returned, and their text
 
     def push(self, token: int) -> str:
         """Add a token; return the text that is now complete, which may be empty."""
         self._tokens.append(token)
-        fresh = self._fresh()
+        text = self._tokenizer.decode(self._tokens, self._special)
+        fresh = text[len(self._text) :]
         if not fresh or self._tokenizer.is_open(fresh):
             return ""
-        self._context, self._shown = self._shown, len(self._tokens)
+        if len(self._tokens) >= _DECODED:
+            del self._tokens[: self._shown]
+            text = self._tokenizer.decode(self._tokens, self._special)
+        self._shown, self._text = len(self._tokens), text
         return fresh
 
     def finish(self) -> str:
         """Return text that was held back."""
-        fresh = self._fresh()
-        self._context, self._shown = self._shown, len(self._tokens)
+        text = self._tokenizer.decode(self._tokens, self._special)
+        fresh, self._shown, self._text = text[len(self._text) :], len(self._tokens), text
         return fresh
-
-    def _fresh(self) -> str:
-        before = self._tokens[self._context : self._shown]
-        shown = self._tokenizer.decode(before, self._special)
-        return self._tokenizer.decode(self._tokens[self._context :], self._special)[len(shown) :]
 
 
 def _tidies(settings: Mapping[str, Any], model: object) -> bool:

@@ -69,6 +69,8 @@ class Matrices:
     slots: dict[str, Slot] = field(default_factory=dict)
     weights: dict[ir.Value, str] = field(default_factory=dict)
     rounded: dict[str, RoundedMatrix] = field(default_factory=dict)
+    #: Slots of joined matrices, and those of their parts.
+    parts: dict[str, list[str]] = field(default_factory=dict)
     _same: dict[str, str] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
     #: What several products make of one value, by that value and a name.

@@ -2,13 +2,15 @@
 """Products by weight matrices and norms by weights, as targets that run ONNX Runtime's operators lower them alike."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.expressions import sources_of
+from qeff_zoo.graph.external_data import SLOT
 from qeff_zoo.graph.numerics import FLOAT32, RoundedMatrix
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
@@ -50,6 +52,43 @@ class Products(Matrices):
             tape.op("Sub", [y, less])
         return list(tape.nodes)
 
+    def join(self, products: Sequence[ir.Value | None]) -> list[ir.Node] | None:
+        """Multiply by several matrices of integers at once: the rows of all become one matrix, with the same blocks.
+
+        Args:
+            products: Results of MatMulNBits, which nothing else may need.
+
+        Returns:
+            The nodes, the last of which makes all products one after another; None if they cannot be joined.
+        """
+        nodes = [None if value is None else value.producer() for value in products]
+        slots = [
+            self.slots.get(input_of(node, 1).metadata_props.get(SLOT, ""))
+            for node in nodes
+            if node is not None
+            and node.op_type == "MatMulNBits"
+            and len(node.outputs[0].uses()) == 1
+        ]
+        found = [slot for slot in slots if slot is not None]
+        alike = {(slot.format, slot.kept) for slot in found}
+        sources = {node.inputs[0] for node in nodes if node is not None}
+        if len(found) < len(products) or len(alike) > 1 or len(sources) > 1:
+            return None
+        name, (x,) = "+".join(slot.name for slot in found), sources
+        self.parts[name] = [slot.name for slot in found]
+        parts = [self.rounded[slot.name] for slot in found]
+        matrix = Matrix(
+            name=name,
+            expression=expressions.concat(0, *(slot.expression for slot in found)),
+            rows=sum(part.rows for part in parts),
+            columns=parts[0].columns,
+            input_major=False,
+            format=found[0].format,
+            kept=found[0].kept,
+        )
+        assert x is not None
+        return self.product(x, matrix)
+
     def _in_order(self, tape: Tape, x: ir.Value, slot: Slot, columns: int) -> ir.Value:
         """Take columns in the order of a matrix; those of products of one value often have the same."""
         key = x, self.storage.order_of(slot.expression)
@@ -76,8 +115,9 @@ class Products(Matrices):
         return self.made[key]
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:
-        """Return the matrices of integers that the finished graph reads."""
-        used = {slot.name for slot in self.used_slots()}
+        """Return the matrices of integers that the finished graph reads; of joined ones each."""
+        slots = [slot.name for slot in self.used_slots()]
+        used = {part for name in slots for part in self.parts.get(name, [name])}
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
 
     def stored_ways(self) -> Counter[str]:

@@ -35,6 +35,7 @@ class OpenvinoTarget(OrtTarget):
     )
     roles: tuple[str, ...] = ()
     unrounded: str = "dequantized"
+    joins_products: bool = False  # its attention takes them apart
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return both engines."""

@@ -46,13 +46,15 @@ class OrtTarget(Target):
     """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "ort"
-    revision: int = 4
+    revision: int = 5
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     lora_unsupported: str = ""
     reads: tuple[str, ...] = ("text", "image", "audio")
     roles: tuple[str, ...] = get_args(Role)
     unrounded: str = "parts"
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
+    #: Whether one product makes query, key and value of an attention.
+    joins_products: bool = True
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the installed ONNX Runtime, which lowers, compiles and runs."""
@@ -64,7 +66,13 @@ class OrtTarget(Target):
         from . import lowering
 
         storage = program.storage(graph.encoded)
-        return lowering.lower(graph.model, graph.bindings, storage, program.shape.ctx_len)
+        return lowering.lower(
+            graph.model,
+            graph.bindings,
+            storage,
+            program.shape.ctx_len,
+            joins_products=self.joins_products,
+        )
 
     def compile(
         self,

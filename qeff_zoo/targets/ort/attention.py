@@ -19,8 +19,9 @@ An attention of another kind (another mask, a state that is not a plain cache) k
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -38,20 +39,22 @@ _WINDOWS = ("WindowMask", "HeldMask")
 _SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
 _NOTHING: Mapping[ir.Value, ir.Value] = {}
 _UNIT = 8  # of head sizes that the kernel takes
+_Join: TypeAlias = Callable[[Sequence[ir.Value | None]], list[ir.Node] | None]
 _SPARE = 64  # rows of a window's cache beyond the window: it is moved when they are full
 
 
-def lower(graph: ir.Graph, ctx_len: int) -> Counter[str]:
+def lower(graph: ir.Graph, ctx_len: int, join: _Join | None = None) -> Counter[str]:
     """Replace every attention that the kernel computes, in place.
 
     Args:
         graph: Without functions of layers, without slots.
         ctx_len: Rows of the cache, and the number of positions tabulated for rotary embeddings.
+        join: Function that joins products of one value, see `Products.join`; None to leave query, key and value apart.
 
     Returns:
         How attentions are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
     """
-    lowering = _Lowering(graph, Tables(graph, ctx_len), ctx_len)
+    lowering = _Lowering(graph, Tables(graph, ctx_len), ctx_len, join)
     attentions = (
         node for node in list(graph) if node.domain == domains.SEMANTIC and node.op_type in _OPS
     )
@@ -94,6 +97,7 @@ class _Lowering:
     graph: ir.Graph
     tables: Tables
     ctx_len: int
+    join: _Join | None
     slides: bool = False
     _key_lengths: list[ir.Value] = field(default_factory=list)
     _last: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
@@ -130,7 +134,10 @@ class _Lowering:
         if keys.slides:
             window = self._slide(keys, values, window)
         tape = Tape()
-        flat = [heads.flat(tape, one) for one in (query, new, new_values)]
+        flat: list[ir.Value | None] = [heads.flat(tape, one) for one in (query, new, new_values)]
+        if self.join and not keys.slides and (products := self.join(flat)):
+            self.graph.insert_before(node, products)
+            flat = [products[-1].outputs[0], None, None]
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
             [*flat, keys.past, values.past, *self._lengths(), *tables]

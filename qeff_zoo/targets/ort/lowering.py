@@ -34,7 +34,12 @@ _NARROW, _NARROW_BLOCKS = 2, (64, 128)  # bits, of which no rows are looked up
 
 
 def lower(
-    model: ir.Model, bindings: Mapping[str, Expression], storage: Storage, ctx_len: int = 0
+    model: ir.Model,
+    bindings: Mapping[str, Expression],
+    storage: Storage,
+    ctx_len: int = 0,
+    *,
+    joins_products: bool = True,
 ) -> Lowered:
     """Lower a portable graph, in place.
 
@@ -43,6 +48,7 @@ def lower(
         bindings: Expression over checkpoint tensors for every initializer without data.
         storage: Storage of matrices that are multiplied or looked up. All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
+        joins_products: Whether one product makes query, key and value of an attention.
     """
     slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
@@ -54,7 +60,9 @@ def lower(
     products.replace(lowering, _RULES)
     lowering.require_named()
     onnx_passes.RemoveUnusedNodesPass()(model)
-    attention = attention_pass.lower(model.graph, ctx_len)
+    attention = attention_pass.lower(
+        model.graph, ctx_len, lowering.join if joins_products else None
+    )
     lowering.rest()
     onnx_passes.RemoveUnusedNodesPass()(model)
     _keep_as_computed(model.graph)

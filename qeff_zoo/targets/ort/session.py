@@ -5,8 +5,8 @@ Every state is one buffer, of which the rows of a call are bound both as the gra
 call writes its new tokens in place and never copies a cache. Those rows are adjacent: one block of memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -161,23 +161,21 @@ def open_graph(
         options.intra_op_num_threads = threads
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
-    copies = huge_pages() if prepack else nullcontext()
-    with _understood(f"open {str(path)!r}", processor.REFUSED if exact else ""), copies:
-        return onnxruntime.InferenceSession(
-            graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
-
-
-@contextmanager
-def _understood(what: str, perhaps: str = "") -> Iterator[None]:
-    """Describe an error of ONNX Runtime, with other possible causes."""
     try:
-        yield
+        with huge_pages() if prepack else nullcontext():
+            return onnxruntime.InferenceSession(
+                graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
     except _REFUSALS as error:
-        raise PackageError(
-            f"ONNX Runtime cannot {what}: {error}. Expected a package as it was built. Run `qeff-zoo inspect PACKAGE "
-            f"--verify`; where it is damaged, build or pull it again. {perhaps}".rstrip()
-        ) from error
+        raise _refusal(f"open {str(path)!r}", error, processor.REFUSED if exact else "") from error
+
+
+def _refusal(what: str, error: Exception, perhaps: str = "") -> PackageError:
+    """Describe an error of ONNX Runtime, with other possible causes."""
+    return PackageError(
+        f"ONNX Runtime cannot {what}: {error}. Expected a package as it was built. Run `qeff-zoo inspect PACKAGE "
+        f"--verify`; where it is damaged, build or pull it again. {perhaps}".rstrip()
+    )
 
 
 class OrtProgram:
@@ -251,8 +249,10 @@ class OrtProgram:
                 # Calls without batch slots may run at the same time.
                 memory = self._made[name] if rows else OutputMemory(self.outputs[name].dtype)
                 made[name] = binding.bind_output(name, shape, memory)
-        with _understood("run the graph"):
+        try:
             self._session.run_with_iobinding(binding.raw)
+        except _REFUSALS as error:
+            raise _refusal("run the graph", error) from error
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             states = sum(state.written for state in self.states) if rows else 0
