@@ -24,6 +24,7 @@ from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
 from qeff_zoo.serving.rendering import refuse_files
 from qeff_zoo.serving.schemas import listed
+from qeff_zoo.serving.scores import require_short
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.threads import Calls
 from qeff_zoo.serving.waiting import Waiting
@@ -134,8 +135,12 @@ def _read(
             "that, or ask a model that reads texts.",
             param,
         )
-    with blaming(param):
-        read = cast("ZeroShotSession", session).read(texts) if texts else []
+    read: list[Encoded] = []
+    if texts:
+        matching = cast("ZeroShotSession", session)
+        require_short(matching.tokenizer, texts, matching.max_length, None, param)
+        with blaming(param):
+            read = matching.read(texts)
     images = yield from read_media(urls, hosts)
     if not images:
         return None, read
