@@ -327,6 +327,27 @@ def test_embeddings_by_coheres_api(encoder_package: Package) -> None:
             {"texts": ["a b " * 99], "truncate": "NONE"},
         ):  # fmt: skip
             assert ask(url, "v2/embed", **wrong)[0] == 400, wrong
+        old = ask(url, "v1/embed", texts=TEXTS, input_type="search_query")[1]
+        assert old["response_type"] == "embeddings_floats"
+        np.testing.assert_allclose(old["embeddings"], vectors, atol=1e-6)
+        typed = ask(url, "v1/embed", texts=TEXTS, embedding_types=["float"])[1]
+        assert typed["embeddings"]["float"] == old["embeddings"]
+
+
+def test_embeddings_by_the_api_of_text_embeddings_inference(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        vectors = session.embed(TEXTS)
+        np.testing.assert_allclose(ask(url, "embed", inputs=TEXTS)[1], vectors, atol=1e-6)
+        np.testing.assert_allclose(ask(url, "embed", inputs=TEXTS[0])[1], vectors[:1], atol=1e-6)
+        assert np.shape(ask(url, "embed", inputs=TEXTS, dimensions=8)[1]) == (3, 8)
+        long = "fox " * 50 + "two dogs"
+        assert ask(url, "embed", inputs=long)[1]["error"]["code"] == "context_length_exceeded"
+        for side, kept in (("Right", "fox " * 50), ("left", long)):
+            (ids,) = session.read([kept], side=side.lower())
+            found = ask(url, "embed", inputs=long, truncate=True, truncation_direction=side)[1]
+            np.testing.assert_allclose(found, session.embed([ids.ids]), atol=1e-6)
+        for wrong in ({"normalize": False}, {"prompt_name": "query"}, {"truncate": "END"}):
+            assert ask(url, "embed", inputs="a", **wrong)[0] == 400, wrong
 
 
 def test_a_kind_of_input_has_the_prompt_of_the_model() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text embeddings: OpenAI's endpoint, and its response object."""
+"""Text embeddings: OpenAI's endpoint and its response object, and the endpoint of Text Embeddings Inference."""
 
 import asyncio
 import base64
@@ -18,10 +18,12 @@ from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     EmbeddingRequest,
     ImageEmbeddingRequest,
+    InputsRequest,
     PromptEmbeddingRequest,
 )
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.scores import encoded_input
+from qeff_zoo.serving.schemas import listed
+from qeff_zoo.serving.scores import encoded, encoded_input, require_few
 
 
 def embedding_list(
@@ -82,7 +84,7 @@ def shortened(vectors: Array, dimensions: int | None) -> Array:
 
 
 def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
-    """Return the endpoint of embeddings.
+    """Return the endpoints of embeddings.
 
     Args:
         api: Prefix of the path.
@@ -97,6 +99,15 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         read, outputs = await encoded_input(request, queue, body)
         vectors = shortened(np.stack(outputs), body.dimensions)
         content = await asyncio.to_thread(embedding_list, body, read, vectors)
+        return Response(content, media_type="application/json")
+
+    @router.post("/embed")
+    async def embed(request: Request, body: InputsRequest) -> Response:
+        admit(body)
+        texts = require_few(listed(body.inputs), "inputs")
+        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
+        vectors = shortened(np.stack(outputs), body.dimensions)
+        content = await asyncio.to_thread(json.dumps, vectors.tolist(), allow_nan=False)
         return Response(content, media_type="application/json")
 
     return router
