@@ -6,12 +6,13 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
@@ -21,9 +22,10 @@ from qeff_zoo.serving.encoder_schemas import (
     InputsRequest,
     PromptEmbeddingRequest,
 )
-from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.scores import encoded, encoded_input, require_few
+from qeff_zoo.serving.streaming import unless_gone
 
 
 def embedding_list(
@@ -81,6 +83,29 @@ def shortened(vectors: Array, dimensions: int | None) -> Array:
     lengths = np.linalg.norm(part, axis=1, keepdims=True)
     scaled: Array = part / np.maximum(lengths, np.finfo(np.float32).tiny)
     return scaled
+
+
+async def embedded(
+    request: Request,
+    body: ImageEmbeddingRequest | PromptEmbeddingRequest,
+    work: Awaitable[tuple[list[Encoded], Array]],
+    dimensions: int | None = None,
+) -> Response:
+    """Return the response to a request with images.
+
+    Args:
+        request: Request of the client.
+        body: Body of the request.
+        work: Texts and embeddings, awaited while the client is connected.
+        dimensions: Number of dimensions of each embedding; None for all.
+    """
+    try:
+        with blaming("messages" if body.messages else "input"):
+            texts, vectors = await unless_gone(request, work)
+    except BusyError as error:
+        raise queue_full(error) from error
+    content = await asyncio.to_thread(embedding_list, body, texts, shortened(vectors, dimensions))
+    return Response(content, media_type="application/json")
 
 
 def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:

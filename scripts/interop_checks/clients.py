@@ -27,11 +27,11 @@ ENVIRONMENTS = {
         "instructor",
         "llama-index-llms-openai-like",
     ),
-    "python-litellm": ("litellm",),
     "python-more": (
         *("cohere", "huggingface_hub", "numpy", "pydantic-ai-slim[openai]"),
         *("langchain-anthropic", "langchain-ollama"),
     ),
+    "python-litellm": ("litellm",),
 }
 NODE = ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "openai", "zod")
 _SERVED = ("reranker", "speech", "vision")

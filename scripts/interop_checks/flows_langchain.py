@@ -94,7 +94,7 @@ def _use_tools(model: Any) -> None:
     messages.append(bound.invoke(messages))
     (call,) = messages[-1].tool_calls
     assert call["args"] == {"city": "Rome"}
-    whole = None
+    whole: Any = None
     for part in bound.stream(messages[:1]):
         whole = part if whole is None else whole + part
     assert [one["args"] for one in whole.tool_calls] == [{"city": "Rome"}]
