@@ -290,7 +290,14 @@ def test_a_package_without_pooling_returns_the_states_of_tokens(
             found = ask(url, "v1/pooling", input=TEXTS, task=task)[1]["data"]
             for one, states in zip(found, expected, strict=True):
                 np.testing.assert_allclose(one["data"], states, atol=1e-6)
-        for path in ("v1/embeddings", "v2/embed", "v1/rerank"):
+        first, *others = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in expected)
+        nearest = [float((first @ other.T).max(axis=1).sum()) for other in others]
+        scored = ask(url, "v1/score", queries=TEXTS[0], documents=TEXTS[1:])[1]["data"]
+        assert [one["score"] for one in scored] == pytest.approx(nearest, abs=1e-5)
+        best = ask(url, "v1/rerank", query=TEXTS[0], documents=TEXTS)[1]["results"][0]
+        assert best["index"] == 0
+        assert best["relevance_score"] == pytest.approx(len(first), abs=1e-5)
+        for path in ("v1/embeddings", "v2/embed", "embed"):
             assert ask(url, path, input=TEXTS)[0] == 404
 
 

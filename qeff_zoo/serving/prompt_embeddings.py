@@ -66,8 +66,9 @@ class PromptQueue:
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
         running = min(self._requests.active, 1)
+        images: Any = self.session.shown
         stats = self._requests.stats(rows=1, running=running, prompt_tokens=self._tokens)
-        return replace(stats, **dict(self.session.shown))
+        return replace(stats, **images)
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""

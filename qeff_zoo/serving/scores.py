@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints of text encoders besides embeddings: rerank, score, classify and pooling, as in vLLM's API.
 
-A reranker scores pairs of texts; a model of embeddings scores them by the cosine of their embeddings.
+A reranker scores pairs of texts. A model of embeddings scores them by the cosine of their embeddings, or without
+pooling by the cosines of their tokens (late interaction, as in ColBERT).
 """
 
 import asyncio
@@ -164,12 +165,11 @@ async def encoded(
 
 
 def reranks(queue: EncoderQueue) -> Scorer | None:
-    """Return the scorer of a model that scores pairs of texts; None for a classifier of several labels."""
+    """Return the scorer of a model; None for a classifier of several labels, or of tokens."""
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    pools = isinstance(session, EmbeddingSession) and not session.has_states
-    return _of_embeddings(queue) if pools else None
+    return _of_embeddings(queue) if isinstance(session, EmbeddingSession) else None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
@@ -188,11 +188,16 @@ def _of_embeddings(queue: EncoderQueue) -> Scorer:
     ) -> tuple[list[float], int]:
         texts = [*dict.fromkeys(text for pair in pairs for text in pair)]  # each is encoded once
         read, outputs = await encoded(request, queue, texts, body, param)
-        places = {text: number for number, text in enumerate(texts)}
-        found = [
-            float(cosines(*(outputs[places[text]][None] for text in pair))[0, 0]) for pair in pairs
-        ]
-        return found, _tokens(read)
+        rows = {
+            text: output[: len(one.ids)] if queue.session.has_states else output[None]
+            for text, one, output in zip(texts, read, outputs, strict=True)
+        }
+
+        def interact() -> list[float]:
+            """Return for each pair the sum over the first's tokens of the cosine of the nearest token of the second."""
+            return [float(cosines(rows[one], rows[other]).max(1).sum()) for one, other in pairs]
+
+        return await asyncio.to_thread(interact), _tokens(read)
 
     return scores
 

@@ -177,11 +177,15 @@ RULES = (
         "pooling/.*(vision|image)",
     ),
     Rule(_V, FOREIGN, _TEXT, "pooling/(embed|classify)/test_online.py::test_chat_request"),
+    Rule(_V, FOREIGN, _UNITS, r"late_interaction_serving\.py|test_factories"),
+    Rule(_V, FOREIGN, _FORM, "test_(embed|pooling)_not_supported"),
+    Rule(_V, FOREIGN, "files of the Hub", r"late_interaction_online\.py", r"huggingface\.co"),
+    Rule(_V, FOREIGN, _TEXT, r"late_interaction_online\.py::test_token_embed"),
     Rule(
         _V,
         MISSING,
-        "late interaction and late chunking: scores and parts of token embeddings",
-        "late_interaction|late_chunking|token_embed|without_chunking|test_factories",
+        "embeddings of tokens at /v1/embeddings, and late chunking: those of parts of a text",
+        "late_chunking|token_embed|without_chunking",
     ),
     Rule(
         _V,
