@@ -41,6 +41,7 @@ _UNITS = "unit tests of its own objects, without a server"
 #: Messages without a refusal: a refused request depends on no text of a model.
 _UNREFUSED = r"\A(?!.*(Error code: 4|Client Error))"
 _FORM = "wording, types and statuses of its errors"
+_FIELDS = "fields of its own answers: metrics, ids and nulls"
 _LONG = "texts beyond the context: truncated here, with a mark"
 _OWN_API = "its own API: /completion, /infill, /props, /slots, /metrics, /embeddings"
 _L, _V = "llama.cpp", "vLLM"
@@ -181,6 +182,7 @@ RULES = (
     Rule(_V, FOREIGN, _FORM, "test_(embed|pooling)_not_supported"),
     Rule(_V, FOREIGN, "files of the Hub", r"late_interaction_online\.py", r"huggingface\.co"),
     Rule(_V, FOREIGN, _TEXT, r"late_interaction_online\.py::test_token_embed"),
+    Rule(_V, FOREIGN, _FIELDS, "test_pooling_token_embed", "pooling-client"),
     Rule(
         _V,
         MISSING,
@@ -265,7 +267,7 @@ RULES = (
     Rule(
         _V,
         FOREIGN,
-        "fields of its own answers: metrics, and nulls",
+        _FIELDS,
         message=r"isinstance\(None, dict\)|attribute 'prompt_logprobs'|'prompt_token_ids' in|== \{'prompt'"
         r"|'content': ",
     ),
