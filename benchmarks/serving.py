@@ -4,9 +4,10 @@
 Both serve a Llama of random weights in 4 bits, on one thread each, with 8 slots, and take turns. Clients send prompts
 of 64 random token ids and stream 64 tokens, or 32 to 96 (`spread`), so that prompts begin while others decode; nothing
 is reused, and nothing is drafted. Delays are measured by two clocks: the wall's, and the server's CPU time, which
-counts what it did between two tokens on a machine with other work. `grammar` is the cost of an output that matches a
-regular expression: this server with it and without, in turns, greedy and sampled. Prints JSON. Runs that would end
-after `--minutes` are left out, and named.
+counts what it did between two tokens on a machine with other work. Tokens that arrive in one event of a stream have one
+delay, since the event before; `tokens_per_event` is 1 if there are none. `grammar` is the cost of an output that
+matches a regular expression: this server with it and without, in turns, greedy and sampled. Prints JSON. Runs that
+would end after `--minutes` are left out, and named.
 
     python benchmarks/serving.py [--llama-server FILE] [--sizes 33m 160m] [--clients 1 8 64] [--turns 2]
 
@@ -195,8 +196,9 @@ class Server:
     def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
         self.place, self._process = urlsplit(url), process
         self.model = ""
-        #: Fields of requests that no other server has.
-        self.options: dict[str, Any] = {}
+        #: Fields of requests that no other server has: each event has the number of tokens so far.
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        self.options: dict[str, Any] = {"stream_options": usage}
 
     @property
     def cpu_seconds(self) -> float:
@@ -252,7 +254,7 @@ def _peer(arguments: argparse.Namespace, file: Path) -> Iterator[Server | None]:
         command += ["-t", "1", "-tb", "1", "-np", str(_SLOTS), "-c", str(_SLOTS * _CONTEXT)]
         command += ["--cache-ram", "0", "--no-kv-unified"]
     with _started(command, f"http://127.0.0.1:{port}") as server:
-        server.options = {"cache_prompt": False}
+        server.options = {"cache_prompt": False, "timings_per_token": True}
         yield server
 
 
@@ -288,9 +290,11 @@ class Side:
 async def _load(side: Side, clients: int, requests: int) -> dict[str, float]:
     """Return the figures of one run."""
     server, first, next_ = side.server, list[Times](), list[Times]()
+    total = 0
     begun, cpu = time.perf_counter(), server.cpu_seconds
 
     async def client(number: int) -> None:
+        nonlocal total
         chance = random.Random(number)
         for _ in range(requests):
             prompt = [chance.randrange(300, 8000) for _ in range(_PROMPT)]
@@ -299,12 +303,14 @@ async def _load(side: Side, clients: int, requests: int) -> dict[str, float]:
             times = await _ask(side, prompt, tokens)
             first.append(times[0])
             next_.extend(times[1:])
+            total += tokens
 
     await asyncio.gather(*map(client, range(clients)))
-    wall, tokens = time.perf_counter() - begun, len(first) + len(next_)
+    wall = time.perf_counter() - begun
     return {
-        "tokens_per_s": round(tokens / wall, 2),
-        "cpu_ms_per_token": round(1e3 * (server.cpu_seconds - cpu) / tokens, 3),
+        "tokens_per_s": round(total / wall, 2),
+        "cpu_ms_per_token": round(1e3 * (server.cpu_seconds - cpu) / total, 3),
+        "tokens_per_event": round(total / (len(first) + len(next_)), 3),
         **_percentiles("first", first),
         **_percentiles("next", next_),
     }
@@ -321,7 +327,7 @@ def _percentiles(name: str, times: Sequence[Times]) -> dict[str, float]:
 
 
 async def _ask(side: Side, prompt: Sequence[int], tokens: int) -> list[Times]:
-    """Return the seconds from a request to its first token, and from each token to the next."""
+    """Return the seconds from a request to its first event with tokens, and from each such event to the next."""
     server, regex = side.server, side.regex
     body = {
         "model": server.model,
@@ -336,22 +342,26 @@ async def _ask(side: Side, prompt: Sequence[int], tokens: int) -> list[Times]:
     try:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.place.netloc}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-        newest, times = (time.perf_counter(), server.cpu_seconds), list[Times]()
+        newest, times, count = (time.perf_counter(), server.cpu_seconds), list[Times](), 0
         writer.write(f"{head}Connection: close\r\n\r\n".encode() + content)
         while line := await reader.readline():
-            if line.startswith(b"data: {") and _has_text(line):
+            if line.startswith(b"data: {") and (so_far := _tokens(line)) > count:
+                count = so_far
                 now = (time.perf_counter(), server.cpu_seconds)
                 times.append((now[0] - newest[0], now[1] - newest[1]))
                 newest = now
     finally:
         writer.close()
-    if len(times) < tokens // 2:
-        raise RuntimeError(f"{server.url} answered {len(times)} tokens; expected {tokens}.")
+    if count != tokens:
+        raise RuntimeError(f"{server.url} answered {count} tokens; expected {tokens}.")
     return times
 
 
-def _has_text(line: bytes) -> bool:
-    return any(choice.get("text") for choice in json.loads(line[6:]).get("choices", ()))
+def _tokens(line: bytes) -> int:
+    """Return the number of generated tokens up to an event: by the usage, or by llama-server's timings."""
+    event = json.loads(line[6:])
+    usage, timings = event.get("usage") or {}, event.get("timings") or {}
+    return int(usage.get("completion_tokens", timings.get("predicted_n", 0)))
 
 
 if __name__ == "__main__":

@@ -236,6 +236,7 @@ def test_a_server_holds_answers_to_their_form(client: openai.OpenAI) -> None:
         "llama.cpp's schema of an object": (
             {"response_format": {"type": "json_object", "schema": SCHEMA}}, _is_json,
         ),
+        "tgi's schema": ({"response_format": {"type": "json_object", "value": SCHEMA}}, _is_json),
     }  # fmt: skip
     for requested, check in forms.values():
         chat = client.chat.completions.create(

@@ -301,7 +301,14 @@ def test_a_package_without_pooling_returns_the_states_of_tokens(
             found = send_request(url, "v1/pooling", input=TEXTS, task=task)[1]["data"]
             for one, states in zip(found, expected, strict=True):
                 np.testing.assert_allclose(one["data"], states, atol=1e-6)
-        for path in ("v1/embeddings", "v2/embed", "v1/rerank"):
+        first, *others = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in expected)
+        nearest = [float((first @ other.T).max(axis=1).sum()) for other in others]
+        scored = send_request(url, "v1/score", queries=TEXTS[0], documents=TEXTS[1:])[1]["data"]
+        assert [one["score"] for one in scored] == pytest.approx(nearest, abs=1e-5)
+        best = send_request(url, "v1/rerank", query=TEXTS[0], documents=TEXTS)[1]["results"][0]
+        assert best["index"] == 0
+        assert best["relevance_score"] == pytest.approx(len(first), abs=1e-5)
+        for path in ("v1/embeddings", "v2/embed", "embed"):
             assert send_request(url, path, input=TEXTS)[0] == 404
 
 
@@ -340,6 +347,33 @@ def test_embeddings_by_coheres_api(encoder_package: Package) -> None:
             {"texts": ["a b " * 99], "truncate": "NONE"},
         ):  # fmt: skip
             assert send_request(url, "v2/embed", **wrong)[0] == 400, wrong
+        old = send_request(url, "v1/embed", texts=TEXTS, input_type="search_query")[1]
+        assert old["response_type"] == "embeddings_floats"
+        np.testing.assert_allclose(old["embeddings"], vectors, atol=1e-6)
+        typed = send_request(url, "v1/embed", texts=TEXTS, embedding_types=["float"])[1]
+        assert typed["embeddings"]["float"] == old["embeddings"]
+
+
+def test_embeddings_by_the_api_of_text_embeddings_inference(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        vectors = session.embed(TEXTS)
+        np.testing.assert_allclose(send_request(url, "embed", inputs=TEXTS)[1], vectors, atol=1e-6)
+        np.testing.assert_allclose(
+            send_request(url, "embed", inputs=TEXTS[0])[1], vectors[:1], atol=1e-6
+        )
+        assert np.shape(send_request(url, "embed", inputs=TEXTS, dimensions=8)[1]) == (3, 8)
+        long = "fox " * 50 + "two dogs"
+        assert (
+            send_request(url, "embed", inputs=long)[1]["error"]["code"] == "context_length_exceeded"
+        )
+        for side, kept in (("Right", "fox " * 50), ("left", long)):
+            (ids,) = session.read([kept], side=side.lower())
+            found = send_request(
+                url, "embed", inputs=long, truncate=True, truncation_direction=side
+            )[1]
+            np.testing.assert_allclose(found, session.embed([ids.ids]), atol=1e-6)
+        for wrong in ({"normalize": False}, {"prompt_name": "query"}, {"truncate": "END"}):
+            assert send_request(url, "embed", inputs="a", **wrong)[0] == 400, wrong
 
 
 def test_a_kind_of_input_has_the_prompt_of_the_model() -> None:

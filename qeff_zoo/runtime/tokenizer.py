@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +16,8 @@ from qeff_zoo.package.files import damaged, read_json
 
 _DECODED = 8  # tokens of a stream that are decoded at once: two calls for each token cost more
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-_CHARACTERS = 16  # of a token, at most, except in unusual texts
+#: Maximum number of characters of a token, except in unusual texts.
+CHARACTERS_OF_TOKEN = 16
 #: English text as words and punctuation -> its usual form, in transformers' order.
 _TIDY = {
     **{f" {mark}": mark for mark in ".?!,"},
@@ -84,12 +83,8 @@ class Tokenizer:
         settings = read_json(folder / "tokenizer_config.json")
         self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
         self._tidies = _tidies(settings, self._tokenizer.model)
-        #: Tokenizer that truncates to one length, and never changes, so that any number of threads may use it.
-        self._cutting: tuple[int, tokenizers.Tokenizer] | None = None
-        #: Tokenizer that truncates to other lengths, for one thread at a time.
-        self._other: tokenizers.Tokenizer | None = None
-        self._lengths = threading.Lock()
-        self._cut_on: Literal["left", "right"] = (
+        #: Side on which texts are truncated.
+        self.truncation_side: Literal["left", "right"] = (
             "left" if settings.get("truncation_side") == "left" else "right"
         )
         # transformers passes only the inputs that the tokenizer lists to a model.
@@ -148,7 +143,7 @@ class Tokenizer:
         With it a long text can be rejected, or truncated, without being tokenized whole: the number of characters is
         no lower bound for tokens, since a tokenizer may drop or merge any number of them, such as spaces.
         """
-        length = _CHARACTERS * tokens
+        length = CHARACTERS_OF_TOKEN * tokens
         while length < len(text):
             if len(self.encode(text[:length], special_tokens=False)) >= 2 * tokens:
                 return text[:length]
@@ -183,7 +178,7 @@ class Tokenizer:
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
                 _check(part)
-        side = side or self._cut_on
+        side = side or self.truncation_side
         if side == "right":
             texts = [
                 self.beginning(text, max_length)
@@ -191,41 +186,34 @@ class Tokenizer:
                 else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
                 for text in texts
             ]
-        with self._understood, self._truncating(max_length, side) as cutting:
-            found = cutting.encode_batch(list(texts), add_special_tokens=special_tokens)
-        return [
-            Encoded(
-                ids=list(one.ids),
-                type_ids=list(one.type_ids) if self._has_types else [0] * len(one.ids),
-                offsets=list(one.offsets),
-                special=[bool(mark) for mark in one.special_tokens_mask],
-                cut=bool(one.overflowing),
-            )
-            for one in found
-        ]
+        with self._understood:
+            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
+        return [self._truncated(one, max_length, side) for one in found]
 
-    @contextmanager
-    def _truncating(self, max_length: int, side: str) -> Iterator[tokenizers.Tokenizer]:
-        """Yield a tokenizer that truncates: that of the first length to any thread, another to one at a time.
+    def _truncated(self, found: tokenizers.Encoding, max_length: int, side: str) -> Encoded:
+        """Return the tokens that truncation keeps of a text or pair, and the special tokens around them.
 
-        A tokenizer may take 100 MB, so there is none for each length that clients set.
+        The library's truncation takes time and memory for every combination of parts of the texts of a pair.
         """
-        if self._cutting is None:
-            self._cutting = max_length, self._copy(max_length)
-        if self._cutting[0] == max_length and side == self._cut_on:
-            yield self._cutting[1]
-            return
-        with self._lengths:
-            if self._other is None:
-                self._other = self._copy(max_length)
-            self._other.enable_truncation(max_length, direction=side)
-            yield self._other
-
-    def _copy(self, max_length: int) -> tokenizers.Tokenizer:
-        copy = tokenizers.Tokenizer.from_str(self.json)
-        copy.encode_special_tokens = self._tokenizer.encode_special_tokens
-        copy.enable_truncation(max_length, direction=self._cut_on)
-        return copy
+        ids, offsets, special = found.ids, found.offsets, found.special_tokens_mask
+        kept: Sequence[int] = range(len(ids))
+        if cut := len(ids) > max_length:
+            parts: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
+            for place, part in enumerate(found.sequence_ids):
+                parts[part].append(place)
+            most = max(0, max_length - len(parts[None]))
+            for part, length in enumerate(_lengths(len(parts[0]), len(parts[1]), most)):
+                start = len(parts[part]) - length if side == "left" else 0
+                parts[part] = parts[part][start : start + length]
+            kept = sorted(place for places in parts.values() for place in places)
+        types = found.type_ids if self._has_types else [0] * len(ids)
+        return Encoded(
+            ids=[ids[place] for place in kept],
+            type_ids=[types[place] for place in kept],
+            offsets=[offsets[place] for place in kept],
+            special=[bool(special[place]) for place in kept],
+            cut=cut,
+        )
 
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:
@@ -319,6 +307,15 @@ class TextStream:
         text = self._tokenizer.decode(self._tokens, self._special)
         fresh, self._shown, self._text = text[len(self._text) :], len(self._tokens), text
         return fresh
+
+
+def _lengths(first: int, second: int, most: int) -> tuple[int, int]:
+    """Return the numbers of tokens that are kept of two texts, of which the longer is truncated first."""
+    short, long = sorted((first, second))
+    if short + long > most:
+        short = min(short, most // 2)
+        long = min(long, most - short)
+    return (short, long) if first <= second else (long, short)
 
 
 def _tidies(settings: Mapping[str, Any], model: object) -> bool:

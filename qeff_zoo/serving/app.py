@@ -37,7 +37,8 @@ PATHS = (
     *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/embed", "v2/rerank")),
+    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
+    *("/embed", "/v1/embed", "/v2/embed", "/v2/rerank"),
     *(
         "/tokenize",
         "/apply-template",

@@ -61,7 +61,7 @@ def _reads_videos(session: TextGenerationSession) -> bool:
 def of_texts(session: EncoderSession) -> tuple[str, ...]:
     """Return the capabilities of a text encoder."""
     if isinstance(session, EmbeddingSession):
-        return () if session.has_states else ("embedding", "rerank")
+        return ("rerank",) if session.has_states else ("embedding", "rerank")
     if isinstance(session, TextClassificationSession):
         return ("classification",) if len(session.labels) > 1 else ("rerank", "classification")
     return ()

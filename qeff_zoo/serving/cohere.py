@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cohere's endpoint of text embeddings, `/v2/embed`: embeddings in several types, and prompts by the kind of input."""
+"""Cohere's endpoints of text embeddings: embeddings in several types, and prompts by the kind of input."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ _TYPES: Mapping[str, Callable[[Array], list[Any]]] = MappingProxyType(
 
 
 def routes(queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
-    """Return the endpoint of embeddings.
+    """Return the endpoints of embeddings, which differ for a request without types.
 
     Args:
         queue: Queue of the requests.
@@ -56,6 +56,7 @@ def routes(queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
     folder = queue.session.folder
     prompts = read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
 
+    @router.post("/v1/embed")
     @router.post("/v2/embed")
     async def embed(request: Request, body: CohereEmbedRequest) -> Response:
         admit(body)
@@ -71,11 +72,14 @@ def routes(queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
             "embeddings": {name: _TYPES[name](vectors) for name in body.embedding_types},
             "texts": [*texts],
             "meta": {
-                "api_version": {"version": "2"},
+                "api_version": {"version": request.url.path[2]},
                 "billed_units": {"input_tokens": tokens, "image_tokens": 0},
             },
             "response_type": "embeddings_by_type",
         }
+        if request.url.path == "/v1/embed" and "embedding_types" not in body.model_fields_set:
+            plain = {"embeddings": vectors.tolist(), "response_type": "embeddings_floats"}
+            found |= plain
         return JSONResponse(found)
 
     return router

@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text embeddings: OpenAI's endpoint, and its response object."""
+"""Text embeddings: OpenAI's endpoint and its response object, and the endpoint of Text Embeddings Inference."""
 
 import asyncio
 import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     EmbeddingRequest,
     ImageEmbeddingRequest,
+    InputsRequest,
     PromptEmbeddingRequest,
 )
-from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.scores import encoded_input
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full
+from qeff_zoo.serving.schemas import listed
+from qeff_zoo.serving.scores import encoded, encoded_input, require_few
+from qeff_zoo.serving.streaming import unless_gone
 
 
 def embedding_list(
@@ -81,8 +85,31 @@ def shortened(vectors: Array, dimensions: int | None) -> Array:
     return scaled
 
 
+async def embedded(
+    request: Request,
+    body: ImageEmbeddingRequest | PromptEmbeddingRequest,
+    work: Awaitable[tuple[list[Encoded], Array]],
+    dimensions: int | None = None,
+) -> Response:
+    """Return the response to a request with images.
+
+    Args:
+        request: Request of the client.
+        body: Body of the request.
+        work: Texts and embeddings, awaited while the client is connected.
+        dimensions: Number of dimensions of each embedding; None for all.
+    """
+    try:
+        with blaming("messages" if body.messages else "input"):
+            texts, vectors = await unless_gone(request, work)
+    except BusyError as error:
+        raise queue_full(error) from error
+    content = await asyncio.to_thread(embedding_list, body, texts, shortened(vectors, dimensions))
+    return Response(content, media_type="application/json")
+
+
 def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
-    """Return the endpoint of embeddings.
+    """Return the endpoints of embeddings.
 
     Args:
         api: Prefix of the path.
@@ -97,6 +124,15 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         read, outputs = await encoded_input(request, queue, body)
         vectors = shortened(np.stack(outputs), body.dimensions)
         content = await asyncio.to_thread(embedding_list, body, read, vectors)
+        return Response(content, media_type="application/json")
+
+    @router.post("/embed")
+    async def embed(request: Request, body: InputsRequest) -> Response:
+        admit(body)
+        texts = require_few(listed(body.inputs), "inputs")
+        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
+        vectors = shortened(np.stack(outputs), body.dimensions)
+        content = await asyncio.to_thread(json.dumps, vectors.tolist(), allow_nan=False)
         return Response(content, media_type="application/json")
 
     return router

@@ -97,15 +97,8 @@ class EncoderQueue:
 
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
-        return Stats(
-            rows=self.session.sizes.batch_size,
-            running=self._running,
-            waiting=max(0, self._requests.active - self._running),
-            finished={"done": self._requests.ended},
-            prompt_tokens=self._tokens,
-            reused_tokens=0,
-            generated_tokens=0,
-        )
+        rows = self.session.sizes.batch_size
+        return self._requests.stats(rows=rows, running=self._running, prompt_tokens=self._tokens)
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""

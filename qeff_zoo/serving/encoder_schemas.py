@@ -71,6 +71,24 @@ class EmbeddingRequest(InputRequest):
     dimensions: int | None = Field(None, ge=1)
 
 
+class InputsRequest(RequestBody):
+    """Body of /embed, as in Text Embeddings Inference."""
+
+    inputs: Texts
+    normalize: Literal[True] = True
+    truncate: bool = False
+    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
+    dimensions: int | None = Field(None, ge=1)
+
+    @property
+    def truncation(self) -> EncoderRequest:
+        """Truncation of the texts."""
+        side: Literal["START", "END"] = (
+            "START" if self.truncation_direction in ("left", "Left") else "END"
+        )
+        return EncoderRequest(truncate=side if self.truncate else "NONE")
+
+
 class ScoringRequest(EncoderRequest):
     """Fields of requests to classifiers and rerankers, as in vLLM's API."""
 
@@ -194,7 +212,7 @@ class RerankRequest(ScoringRequest):
 
 
 class CohereEmbedRequest(EncoderRequest):
-    """Body of /v2/embed, as in Cohere's API."""
+    """Body of /v2/embed and /v1/embed, as in Cohere's API."""
 
     texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
     inputs: Annotated[list[TextContent], Field(min_length=1, fail_fast=True)] | None = None

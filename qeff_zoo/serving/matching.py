@@ -4,27 +4,26 @@
 An image is a part of a user's message in `messages`, as in vLLM's API.
 """
 
-import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
-from qeff_zoo.errors import BusyError
 from qeff_zoo.media.images import size_of
 from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.serving.embeddings import embedding_list
+from qeff_zoo.serving.embeddings import embedded
 from qeff_zoo.serving.encoder_schemas import ImageEmbeddingRequest
-from qeff_zoo.serving.errors import ApiError, blaming, queue_full
+from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import read_media
 from qeff_zoo.serving.rendering import refuse_files
 from qeff_zoo.serving.schemas import listed
-from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.scores import require_short
 from qeff_zoo.serving.threads import Calls
 from qeff_zoo.serving.waiting import Waiting
 
@@ -56,7 +55,8 @@ class ImageQueue:
         """
         with self._requests.one():
             images, texts = await self.pool.prepare(preparation)
-            return texts, await self._calls.run(partial(self._embed, images, texts))
+            found = await self._calls.run(partial(self._embed, images, texts))
+            return texts or [Encoded.of_ids([])] * len(found), found
 
     def _embed(self, images: Array | None, texts: list[Encoded]) -> Array:
         self._tokens += sum(len(text.ids) for text in texts)
@@ -67,17 +67,9 @@ class ImageQueue:
 
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
-        return Stats(
-            rows=self.session.batch_sizes[-1],
-            running=min(self._requests.active, 1),
-            waiting=max(0, self._requests.active - 1),
-            finished={"done": self._requests.ended},
-            prompt_tokens=self._tokens,
-            reused_tokens=0,
-            generated_tokens=0,
-            images=self._images,
-            encoded_images=self._images,
-        )
+        rows, running = self.session.batch_sizes[-1], min(self._requests.active, 1)
+        stats = self._requests.stats(rows=rows, running=running, prompt_tokens=self._tokens)
+        return replace(stats, images=self._images, encoded_images=self._images)
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
@@ -100,15 +92,7 @@ def routes(
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: ImageEmbeddingRequest) -> Response:
         admit(body)
-        try:
-            with blaming("messages" if body.messages else "input"):
-                preparation = _read(queue.session, body, hosts)
-                texts, found = await unless_gone(request, queue.embed(preparation))
-        except BusyError as error:
-            raise queue_full(error) from error
-        counted = texts or [Encoded.of_ids([])] * len(found)
-        content = await asyncio.to_thread(embedding_list, body, counted, found)
-        return Response(content, media_type="application/json")
+        return await embedded(request, body, queue.embed(_read(queue.session, body, hosts)))
 
     return router
 
@@ -134,8 +118,12 @@ def _read(
             "that, or ask a model that reads texts.",
             param,
         )
-    with blaming(param):
-        read = cast("ZeroShotSession", session).read(texts) if texts else []
+    read: list[Encoded] = []
+    if texts:
+        matching = cast("ZeroShotSession", session)
+        require_short(matching.tokenizer, texts, matching.max_length, None, param)
+        with blaming(param):
+            read = matching.read(texts)
     images = yield from read_media(urls, hosts)
     if not images:
         return None, read

@@ -4,8 +4,8 @@
 A chat in `messages` has one embedding, as in vLLM's API. Each text of `input` is a user's message.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,19 +13,17 @@ import numpy as np
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Request, Stats
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.serving.embeddings import embedding_list, shortened
+from qeff_zoo.serving.embeddings import embedded
 from qeff_zoo.serving.encoder_schemas import PromptEmbeddingRequest
-from qeff_zoo.serving.errors import blaming, queue_full, unknown_parameter
+from qeff_zoo.serving.errors import blaming, unknown_parameter
 from qeff_zoo.serving.media import MediaPool, Preparation
 from qeff_zoo.serving.price import BOUNDS
 from qeff_zoo.serving.prompts import prepare_chat
 from qeff_zoo.serving.schemas import ChatRequest, listed
 from qeff_zoo.serving.scores import require_few
-from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.threads import Calls
 from qeff_zoo.serving.waiting import Waiting
 from qeff_zoo.tasks.multimodal.image_text_embedding_session import ImageTextEmbeddingSession
@@ -67,16 +65,10 @@ class PromptQueue:
 
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
-        return Stats(
-            rows=1,
-            running=min(self._requests.active, 1),
-            waiting=max(0, self._requests.active - 1),
-            finished={"done": self._requests.ended},
-            prompt_tokens=self._tokens,
-            reused_tokens=0,
-            generated_tokens=0,
-            **self.session.shown,
-        )
+        running = min(self._requests.active, 1)
+        images: Any = self.session.shown
+        stats = self._requests.stats(rows=1, running=running, prompt_tokens=self._tokens)
+        return replace(stats, **images)
 
     def close(self) -> None:
         """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
@@ -100,14 +92,7 @@ def routes(
     async def embeddings(request: HttpRequest, body: PromptEmbeddingRequest) -> Response:
         admit(body)
         preparations = [*_preparations(queue.session, body, hosts)]
-        try:
-            with blaming("messages" if body.messages else "input"):
-                read, vectors = await unless_gone(request, queue.embed(preparations))
-        except BusyError as error:
-            raise queue_full(error) from error
-        vectors = shortened(vectors, body.dimensions)
-        content = await asyncio.to_thread(embedding_list, body, read, vectors)
-        return Response(content, media_type="application/json")
+        return await embedded(request, body, queue.embed(preparations), body.dimensions)
 
     return router
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from qeff_zoo.runtime import Grammar
 from qeff_zoo.serving.errors import invalid, unknown_parameter
@@ -154,13 +154,15 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Structured output, as in OpenAI's API; llama-server takes a schema of `json_object` too."""
+    """Structured output, as in OpenAI's API; a `json_object` has a schema in llama-server's, a `value` in TGI's."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
-    content: dict[str, Any] | None = Field(None, alias="schema")
+    content: dict[str, Any] | None = Field(
+        None, validation_alias=AliasChoices("schema", "value"), serialization_alias="schema"
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> "ResponseFormat":

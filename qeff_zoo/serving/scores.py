@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints of text encoders besides embeddings: rerank, score, classify and pooling, as in vLLM's API.
 
-A reranker scores pairs of texts; a model of embeddings scores them by the cosine of their embeddings.
+A reranker scores pairs of texts. A model of embeddings scores them by the cosine of their embeddings, or without
+pooling by the cosines of their tokens (late interaction, as in ColBERT).
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -19,7 +20,7 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime.labels import best_first, softmax
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
-from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     ClassifyRequest,
@@ -32,7 +33,7 @@ from qeff_zoo.serving.encoder_schemas import (
 )
 from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.rendering import text_to_tokenize
-from qeff_zoo.serving.schemas import listed
+from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines
@@ -69,6 +70,40 @@ def require_few(texts: Sequence[_T], param: str) -> Sequence[_T]:
             code="invalid_value",
         )
     return texts
+
+
+def require_short(
+    tokenizer: Tokenizer | None,
+    texts: Sequence[Texts],
+    length: int,
+    side: Literal["left", "right"] | None,
+    param: str,
+) -> None:
+    """Refuse texts that are far longer than the tokens which truncation on the left keeps.
+
+    Such a text is tokenized whole, since its tokens may depend on everything before them. Truncation on the right
+    tokenizes its beginning alone.
+
+    Args:
+        tokenizer: Tokenizer of the texts; None for texts that are token ids.
+        texts: Texts, pairs of texts, or lists of token ids.
+        length: Maximum number of tokens of each.
+        side: Side on which they are truncated; None for the tokenizer's.
+        param: Parameter with the texts.
+    """
+    if tokenizer is None or (side or tokenizer.truncation_side) == "right":
+        return
+    usual = CHARACTERS_OF_TOKEN * length
+    parts = [part for text in texts for part in ([text] if isinstance(text, str) else text)]
+    beyond = sum(max(0, len(part) - usual) for part in parts if isinstance(part, str))
+    if beyond > MAX_TEXT:
+        raise ApiError(
+            400,
+            f"The texts have {beyond:,} characters beyond {usual:,} of each, and are truncated on the left to "
+            f"{length:,} tokens; expected at most {MAX_TEXT:,}. Shorten them, or truncate them on the right.",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 async def encoded_input(
@@ -108,14 +143,18 @@ async def encoded(
     length, longest = body.truncate_prompt_tokens, queue.session.max_length
     if length is not None:
         length = longest if length == -1 else min(length, longest)
-    if length is not None and not callable(texts):
-        part = slice(-length, None) if body.cut_on == "left" else slice(length)
-        texts = [one[part] if isinstance(one, list) else one for one in texts]
+    # The beginning of a text shows whether it is too long.
+    side = body.cut_on if body.truncate != "NONE" else "right"
+    if not callable(texts):
+        require_short(queue.session.tokenizer, texts, length or longest, side, param)
+        if length is not None:
+            part = slice(-length, None) if body.cut_on == "left" else slice(length)
+            texts = [one[part] if isinstance(one, list) else one for one in texts]
     work = queue.encode(
         texts,
         cut=body.truncate != "NONE",
         max_length=length,
-        side=body.cut_on,
+        side=side,
         special_tokens=special_tokens,
     )
     try:
@@ -126,12 +165,11 @@ async def encoded(
 
 
 def reranks(queue: EncoderQueue) -> Scorer | None:
-    """Return the scorer of a model that scores pairs of texts; None for a classifier of several labels."""
+    """Return the scorer of a model; None for a classifier of several labels, or of tokens."""
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    pools = isinstance(session, EmbeddingSession) and not session.has_states
-    return _of_embeddings(queue) if pools else None
+    return _of_embeddings(queue) if isinstance(session, EmbeddingSession) else None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
@@ -150,11 +188,16 @@ def _of_embeddings(queue: EncoderQueue) -> Scorer:
     ) -> tuple[list[float], int]:
         texts = [*dict.fromkeys(text for pair in pairs for text in pair)]  # each is encoded once
         read, outputs = await encoded(request, queue, texts, body, param)
-        places = {text: number for number, text in enumerate(texts)}
-        found = [
-            float(cosines(*(outputs[places[text]][None] for text in pair))[0, 0]) for pair in pairs
-        ]
-        return found, _tokens(read)
+        rows = {
+            text: output[: len(one.ids)] if queue.session.has_states else output[None]
+            for text, one, output in zip(texts, read, outputs, strict=True)
+        }
+
+        def interact() -> list[float]:
+            """Return for each pair the sum over the first's tokens of the cosine of the nearest token of the second."""
+            return [float(cosines(rows[one], rows[other]).max(1).sum()) for one, other in pairs]
+
+        return await asyncio.to_thread(interact), _tokens(read)
 
     return scores
 
@@ -236,7 +279,7 @@ def _beginnings(session: EncoderSession, texts: Sequence[str], tokens: int) -> l
     """Return the beginnings of texts with a number of tokens."""
     ends = [
         [end for (_, end), special in zip(one.offsets, one.special, strict=True) if not special]
-        for one in session.read(texts)
+        for one in session.read(texts, side="right")
     ]
     return [
         text[: found[tokens - 1]] if len(found) > tokens else text

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
@@ -236,15 +236,8 @@ class SpeechQueue:
     def stats(self) -> Stats:
         """Return the statistics of finished and waiting requests."""
         running = sum(job.runs for job in [*self._jobs.values()])
-        return Stats(
-            rows=1,
-            running=running,
-            waiting=max(0, self._requests.active - running),
-            finished={"done": self._done, "error": self._failed},
-            prompt_tokens=0,
-            reused_tokens=0,
-            generated_tokens=0,
-        )
+        stats = self._requests.stats(rows=1, running=running)
+        return replace(stats, finished={"done": self._done, "error": self._failed})
 
     def close(self) -> None:
         """Finish the running window, and start no further one. Not for the event loop's thread while it runs."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from qeff_zoo.errors import BusyError
+from qeff_zoo.runtime import Stats
 
 _SMALL = 1 << 20  # bytes of a body; smaller bodies do not wait for larger ones
 _SHARE = 4  # small bodies have this fraction of the memory
@@ -77,3 +78,21 @@ class Waiting:
         finally:
             self.active -= 1
             self.ended += 1
+
+    def stats(self, *, rows: int, running: int, prompt_tokens: int = 0) -> Stats:
+        """Return the statistics of a queue that generates nothing.
+
+        Args:
+            rows: Maximum number of inputs of a call.
+            running: Number of requests in the running call.
+            prompt_tokens: Number of tokens so far.
+        """
+        return Stats(
+            rows=rows,
+            running=running,
+            waiting=max(0, self.active - running),
+            finished={"done": self.ended},
+            prompt_tokens=prompt_tokens,
+            reused_tokens=0,
+            generated_tokens=0,
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of genuine clients on two servers: one of several small packages, and one of the scripted program."""
+"""Flows of genuine clients on three servers: of several small packages, of the scripted program, and of embeddings."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from interop_checks.reasons import FAILS, PASS
 
 FOLDER = Path(__file__).parent
 KEY = "sesame"
-#: Python clients by environment: two need different major versions of `openai`.
+#: Python clients by environment: some need different major versions of `openai`.
 ENVIRONMENTS = {
     "python": (
         "openai",
@@ -27,10 +27,14 @@ ENVIRONMENTS = {
         "instructor",
         "llama-index-llms-openai-like",
     ),
+    "python-more": (
+        *("cohere", "huggingface_hub", "numpy", "pydantic-ai-slim[openai]"),
+        *("langchain-anthropic", "langchain-ollama"),
+    ),
     "python-litellm": ("litellm",),
 }
 NODE = ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "openai", "zod")
-_SERVED = ("embeddings", "reranker", "speech", "vision")
+_SERVED = ("reranker", "speech", "vision")
 
 
 def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
@@ -41,18 +45,22 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
         only: Texts, one of which the title of a flow has; empty for all.
     """
     trained = package("generator", cache).path
-    others = [f"{name}={package(name, cache).path}" for name in _SERVED]
+    several = [f"{name}={package(name, cache).path}" for name in _SERVED]
+    embeddings = str(package("embeddings", cache).path)
     rows: list[dict[str, Any]] = []
     with (
-        serving("-m", "qeff_zoo", "serve", f"trained={trained}", *others) as real,
+        serving("-m", "qeff_zoo", "serve", f"trained={trained}", *several) as real,
         serving(
             "-m", "interop_checks.scripted_server", str(trained), "--model-name", "scripted"
         ) as scripted,
+        serving("-m", "qeff_zoo", "serve", embeddings, "--model-name", "embeddings") as embedding,
     ):
-        urls = json.dumps(dict.fromkeys(("trained", *_SERVED), real) | {"scripted": scripted})
+        others = {"scripted": scripted, "embeddings": embedding}
+        urls = json.dumps(dict.fromkeys(("trained", *_SERVED), real) | others)
         for name, clients in ENVIRONMENTS.items():
             python = environment(cache / name, clients)
-            rows += _rows([str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls, *only])
+            command = [str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls]
+            rows += _rows([*command, json.dumps([row["client"] for row in rows]), *only])
         modules = _node_modules(cache / "node")
         rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
     return [{"result": PASS if row.pop("passed") else FAILS, **row} for row in rows]
@@ -108,6 +116,7 @@ def _rows(command: Sequence[str]) -> list[dict[str, Any]]:
     """Run flows in a process, showing each as it ends."""
     rows = []
     quiet = {
+        "HF_HUB_OFFLINE": "0",  # otherwise Hugging Face's client reaches no server at all
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "PYTHONPATH": str(FOLDER),

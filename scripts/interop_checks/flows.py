@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of genuine Python clients, run by the interpreter of their environment: `python flows.py URLS [TEXT …]`.
+"""Flows of genuine Python clients, run by the interpreter of their environment: `python flows.py URLS KNOWN [TEXT …]`.
 
 URLS is a JSON object of base URLs. `trained` has a small trained model, `scripted` a model that follows the plan in the
 user's message (`tests/scripted_program.py`), and the others have the models of their names. A line of JSON comes out
-for each flow. A flow whose client is not installed here is left out: another environment has it.
+for each flow. A flow whose client is not installed here is left out: another environment has it. KNOWN is a JSON list
+of the clients, with their versions, whose flows ran in another environment.
 """
 
 import asyncio
@@ -19,7 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 
 #: Modules with flows.
-MODULES = ("flows_openai", "flows_anthropic", "flows_ollama", "flows_frameworks")
+MODULES = (
+    *("flows_openai", "flows_anthropic", "flows_ollama", "flows_cohere", "flows_huggingface"),
+    *("flows_frameworks", "flows_langchain"),
+)
 FLOWS: list[tuple[str, str, Callable[[Any], object]]] = []
 QUESTION = "What is collections.OrderedDict?"
 CHAT = [{"role": "user", "content": QUESTION}]
@@ -68,13 +72,16 @@ def _version(client: str) -> str:
 def main() -> None:
     """Run the flows whose client is installed and whose name has one of the texts."""
     urls = SimpleNamespace(**json.loads(sys.argv[1]))
-    wanted = sys.argv[2:] or [""]
+    known, wanted = json.loads(sys.argv[2]), sys.argv[3:] or [""]
     for module in MODULES:
         importlib.import_module(module)
     for client, name, function in FLOWS:
         title = f"{client}: {name}"
         found = importlib.util.find_spec(client.partition(".")[0]) is not None
         if not found or not any(one in title for one in wanted):
+            continue
+        versioned = f"{client} {_version(client)}"
+        if versioned in known:
             continue
         begun = time.monotonic()
         try:
@@ -88,7 +95,7 @@ def main() -> None:
             shown = " ".join(str(error).split())[:300]
             reason = f"{type(error).__name__} at {Path(ours.filename).name}:{ours.lineno}: {shown}"
         row = {
-            "client": f"{client} {_version(client)}",
+            "client": versioned,
             "flow": name,
             "passed": not reason,
             "reason": reason,

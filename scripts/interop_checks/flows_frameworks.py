@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of frameworks: LangChain, LiteLLM, OpenAI's agents, Instructor and LlamaIndex."""
+"""Flows of frameworks: LiteLLM, OpenAI's agents, Instructor, LlamaIndex and Pydantic AI."""
 
 from typing import Any, Literal
 
@@ -13,84 +13,6 @@ class City(BaseModel):
 
     name: Literal["Rome", "Oslo"]
     is_capital: bool
-
-
-def _langchain(url: str, model: str = "trained", **options: Any) -> Any:
-    from langchain_openai import ChatOpenAI
-
-    usual = {"max_tokens": 60, "temperature": 0, "max_retries": 0}
-    return ChatOpenAI(base_url=url, api_key=KEY, model=model, **{**usual, **options})
-
-
-@flow("langchain_openai")
-def langchain_invoke(urls: Any) -> None:
-    answer = _langchain(urls.trained).invoke(QUESTION)
-    assert answer.content
-    assert answer.usage_metadata["output_tokens"] > 0
-
-
-@flow("langchain_openai")
-def langchain_stream(urls: Any) -> None:
-    model = _langchain(urls.trained)
-    text = "".join(str(one.content) for one in model.stream(QUESTION))
-    assert text == model.invoke(QUESTION).content
-
-
-@flow("langchain_openai")
-async def langchain_async_batch(urls: Any) -> None:
-    one, other = await _langchain(urls.trained).abatch([QUESTION, QUESTION])
-    assert one.content == other.content
-
-
-@flow("langchain_openai")
-def langchain_json_schema(urls: Any) -> None:
-    model = _langchain(urls.trained).with_structured_output(City, method="json_schema")
-    assert isinstance(model.invoke(QUESTION), City)
-
-
-@flow("langchain_openai")
-def langchain_json_mode(urls: Any) -> None:
-    model = _langchain(urls.scripted, "scripted").with_structured_output(City, method="json_mode")
-    answer = model.invoke('say {"name": "Rome", "is_capital": true}')
-    assert answer == City(name="Rome", is_capital=True)
-
-
-@flow("langchain_openai")
-def langchain_function_calling(urls: Any) -> None:
-    model = _langchain(urls.trained).with_structured_output(City, method="function_calling")
-    assert isinstance(model.invoke(QUESTION), City)
-
-
-@flow("langchain_openai")
-def langchain_bind_tools(urls: Any) -> None:
-    from langchain_core.messages import HumanMessage, ToolMessage
-
-    model = _langchain(urls.scripted, "scripted").bind_tools([get_weather])
-    messages: list[Any] = [HumanMessage(CALL)]
-    messages.append(model.invoke(messages))
-    (call,) = messages[-1].tool_calls
-    messages.append(ToolMessage(get_weather(**call["args"]), tool_call_id=call["id"]))
-    assert model.invoke(messages).content == ANSWER
-
-
-@flow("langchain_openai")
-def langchain_responses(urls: Any) -> None:
-    model = _langchain(urls.scripted, "scripted", use_responses_api=True)
-    assert model.invoke("say Hello").text == "Hello"
-    assert model.bind_tools([get_weather]).invoke(CALL).tool_calls[0]["args"] == {"city": "Rome"}
-
-
-@flow("langchain_openai")
-def langchain_embeddings(urls: Any) -> None:
-    from langchain_openai import OpenAIEmbeddings
-
-    made = OpenAIEmbeddings(
-        base_url=urls.embeddings,
-        api_key=KEY,
-        model="embeddings",
-        check_embedding_ctx_length=False,
-    )
-    assert len(made.embed_documents(["a cat", "a kitten"])) == 2
 
 
 def _litellm(url: str, model: str, **options: Any) -> Any:
@@ -353,3 +275,62 @@ def llama_index_tools(urls: Any) -> None:
     tool = FunctionTool.from_defaults(get_weather)
     answer = model.predict_and_call([tool], CALL)
     assert str(answer) == "31 C", answer
+
+
+def _pydantic_ai(url: str, **options: Any) -> Any:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    model = OpenAIChatModel("scripted", provider=OpenAIProvider(base_url=url, api_key=KEY))
+    return Agent(model, **options)
+
+
+@flow("pydantic_ai")
+def pydantic_ai_chat(urls: Any) -> None:
+    result = _pydantic_ai(urls.scripted, instructions="Help.").run_sync("say Hello")
+    assert result.output == "Hello"
+    assert result.usage.output_tokens > 0
+
+
+@flow("pydantic_ai")
+def pydantic_ai_tools(urls: Any) -> None:
+    agent = _pydantic_ai(urls.scripted, tools=[get_weather])
+    result = agent.run_sync(CALL)
+    assert result.output == ANSWER
+    again = agent.run_sync("say Bye", message_history=result.all_messages())
+    assert again.output == "Bye"
+
+
+@flow("pydantic_ai")
+async def pydantic_ai_in_a_stream(urls: Any) -> None:
+    async with _pydantic_ai(urls.scripted, tools=[get_weather]).run_stream(CALL) as result:
+        parts = [part async for part in result.stream_text(delta=True)]
+    assert "".join(parts) == ANSWER
+
+
+@flow("pydantic_ai")
+def pydantic_ai_structured_output(urls: Any) -> None:
+    from pydantic_ai import NativeOutput, PromptedOutput, ToolOutput
+
+    answer = '{"name": "Rome", "is_capital": true}'
+    for output, step in (
+        (ToolOutput(City, name="answer"), f"call answer {answer}"),
+        (NativeOutput(City), f"say {answer}"),
+        (PromptedOutput(City), f"say {answer}"),
+    ):
+        result = _pydantic_ai(urls.scripted, output_type=output).run_sync(step)
+        assert result.output == City(name="Rome", is_capital=True), output
+
+
+@flow("pydantic_ai")
+async def pydantic_ai_responses(urls: Any) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    provider = OpenAIProvider(base_url=urls.scripted, api_key=KEY)
+    agent = Agent(OpenAIResponsesModel("scripted", provider=provider), tools=[get_weather])
+    assert (await agent.run(CALL)).output == ANSWER
+    async with agent.run_stream(CALL) as result:
+        assert await result.get_output() == ANSWER

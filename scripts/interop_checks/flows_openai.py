@@ -175,7 +175,7 @@ def errors_have_types(urls: Any) -> None:
 def models(urls: Any) -> None:
     client = _client(urls.trained)
     names = [one.id for one in client.models.list()]
-    assert {"trained", "embeddings", "reranker"} <= {*names}
+    assert {"trained", "vision", "reranker"} <= {*names}
     assert client.models.retrieve("trained").id == "trained"
 
 
@@ -328,6 +328,7 @@ def ten_turns_of_two_tools(urls: Any) -> None:
             tools=offered,
             tool_choice=named,
             max_tokens=200,
+            temperature=0,
             parallel_tool_calls=False,
         )
         messages.append(answer.choices[0].message)

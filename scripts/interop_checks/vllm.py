@@ -40,9 +40,9 @@ _PACKAGES = {
         "multilingual-e5",
         "bge-base",
         "embed",
-        "colbert",
         "siglip",
     ),
+    "states": ("colbert",),
     "reranker": ("rerank", "cross-encoder"),
     "classifier": ("apeach", "reward", "VideoCls"),
     "speech": ("whisper", "Voxtral", "canary", "granite-speech"),
@@ -156,7 +156,8 @@ class RemoteOpenAIServer:
         del others
         given = vllm_serve_args.split() if isinstance(vllm_serve_args, str) else vllm_serve_args
         flags = [str(one) for one in given]
-        name = "tagger" if "token_classify" in flags else package_of(model)
+        tasks = {"token_classify": "tagger", "token_embed": "states"}
+        name = next((tasks[one] for one in flags if one in tasks), package_of(model))
         if name == "generator":
             length = _value(flags, "--max-model-len") or _value(flags, "--max_model_len")
             name = generator(int(length or 0))

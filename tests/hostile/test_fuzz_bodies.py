@@ -134,6 +134,7 @@ ENCODED: Mapping[str, Any] = {
     "/invocations": {"input": ["a", [5]], "truncation_side": "left", "add_special_tokens": False},
     "/score": {"queries": _PART, "documents": ["a", _PART], "truncate_prompt_tokens": 5},
     "/rerank": {"query": _PART, "documents": ["a", {"text": "a"}, _PART], "top_n": 1, "max_tokens_per_doc": 1},
+    "/embed": {"inputs": ["a", [5]], "truncate": True, "truncation_direction": "left", "normalize": True},
     "/v2/embed": {"inputs": [_PART], "embedding_types": ["float"], "output_dimension": 1},
     "/tokenize": {"messages": _CHAT["messages"], "add_special_tokens": True, "return_token_strs": True},
     "/apply-template": {"messages": _CHAT["messages"], "chat_template_kwargs": {"a": 1}},

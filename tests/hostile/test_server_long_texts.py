@@ -2,11 +2,13 @@
 """Whatever is sent to the server, no more of it is read than it takes to refuse it, and nobody else waits for that."""
 
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import tokenizers
 from fixtures_builds import Models
 from fixtures_serving import MODEL, PROMPT, QUESTION, TIMEOUT, post, running
+from published_tokenizers import FORMS, TRAINED_ON
 
 import qeff_zoo
 from qeff_zoo.package import Package
@@ -135,30 +138,103 @@ def embedder(package: Package) -> Iterator[tuple[Any, str]]:
         yield session, url
 
 
+def tokenized(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the lengths of the texts of requests that a tokenizer encodes, also of those yet to come."""
+    lengths: list[int] = []
+    library = tokenizer._tokenizer
+
+    def listen(texts: list[str], **options: Any) -> Any:
+        lengths.extend(map(len, texts))
+        return library.encode_batch(texts, **options)
+
+    both = SimpleNamespace(encode_batch=listen, encode_batch_fast=library.encode_batch_fast)
+    monkeypatch.setattr(tokenizer, "_tokenizer", both)
+    return lengths
+
+
 def test_a_long_text_is_embedded_by_its_beginning(
     encoder_package: Package, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with embedder(encoder_package) as (session, url):
-        lengths: list[int] = []
-        truncating = session.tokenizer._truncating
-
-        class Listening:
-            def __init__(self, tokenizer: Any) -> None:
-                self._tokenizer = tokenizer
-
-            def encode_batch(self, texts: list[str], **options: Any) -> Any:
-                lengths.extend(map(len, texts))
-                return self._tokenizer.encode_batch(texts, **options)
-
-        @contextmanager
-        def listening(length: int, side: str) -> Iterator[Listening]:
-            with truncating(length, side) as tokenizer:
-                yield Listening(tokenizer)
-
-        monkeypatch.setattr(session.tokenizer, "_truncating", listening)
+        lengths = tokenized(session.tokenizer, monkeypatch)
         status, found = request(url, "embeddings", input=["the lazy dog " * 100_000, "fox"])
         assert status == 200
         assert sum(read) + sum(lengths) < 10_000
         expected = session.embed(["the lazy dog " * 100, "fox"])
         vectors = [one["embedding"] for one in found["data"]]
         assert np.allclose(vectors, expected, atol=1e-5)
+
+
+FAR = "the lazy dog " * 100_000  # 1.3 MB
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"input": FAR, "truncation_side": "left"}, 400),
+        ({"input": FAR, "truncate": "START", "truncate_prompt_tokens": 4}, 400),
+        ({"input": [FAR[: len(FAR) // 2]] * 2, "truncate": "START"}, 400),  # as long together
+        ({"input": FAR[: len(FAR) // 2], "truncate": "START"}, 200),
+        ({"input": ["the lazy dog " * 20] * 2048, "truncate": "START", "dimensions": 1}, 200),
+        ({"input": FAR, "truncate": "NONE", "truncation_side": "left"}, 400),  # for its length
+    ],
+)
+def test_texts_that_are_truncated_on_the_left_are_not_far_longer(
+    encoder_package: Package, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], status: int
+) -> None:
+    with embedder(encoder_package) as (session, url):
+        lengths = tokenized(session.tokenizer, monkeypatch)
+        found = request(url, "embeddings", **body)
+        assert found[0] == status, found
+        if status == 400:
+            assert (found[1]["code"], found[1]["param"]) == ("context_length_exceeded", "input")
+            assert sum(lengths) < 10_000
+
+
+def long_texts(rng: random.Random, tokens: int) -> list[str]:
+    """Draw texts with far more tokens."""
+    count, words = 30 * tokens, " ".join(TRAINED_ON).split()
+    marks = ["<s>", "</s>", "[SEP]", "<mask>", " ", "  ", "the", "\n", "."]
+    return [
+        " ".join(rng.choices(words, k=count)),
+        "".join(rng.choices("ab 1\n你é,", k=4 * count)),
+        "".join(rng.choices(marks, k=count)),
+        *(one * (3 * count + rng.randrange(8)) for one in ("a", "1", " ", "\n", "ab", "你")),
+        "the" + " " * count + "<mask>" + " fox" * count,
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_truncated_texts_have_the_tokens_of_whole_ones(form: str, tmp_path: Path) -> None:
+    content = FORMS[form]().tokenizer
+    if content is None:
+        pytest.skip("in another format")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer, library = Tokenizer(tmp_path), tokenizers.Tokenizer.from_str(json.dumps(content))
+    library.no_padding()
+    rng = random.Random(form)
+    sides = (("right", 7, True), ("right", 24, False), ("left", 8, False), ("left", 25, True))
+    for side, length, special in sides:
+        library.enable_truncation(length, direction=side)
+        texts: list[Any] = long_texts(rng, length)
+        pairs = [(text[:length], text[: 9 * length]) for text in texts]
+        pairs += [(long, short) for short, long in pairs]
+        pairs += [(text[: 9 * length], text[: 8 * length]) for text in texts]
+        found = tokenizer.encode_all([*texts, *pairs], length, side, special_tokens=special)
+        expected = library.encode_batch([*texts, *pairs], add_special_tokens=special)
+        for given, one, whole in zip([*texts, *pairs], found, expected, strict=True):
+            assert (one.ids, one.type_ids) == (whole.ids, whole.type_ids), given
+            assert one.special == [bool(mark) for mark in whole.special_tokens_mask]
+            assert one.cut == bool(whole.overflowing)
+            if side == "right":  # else the library trims the first token as if it began the text
+                assert one.offsets == whole.offsets
+
+
+def test_pairs_that_are_cut_are_one_encoding(models: Models) -> None:
+    """The library keeps the product of the parts of both texts: 160,000 encodings of 40 tokens here."""
+    tokenizer = Tokenizer(models.bert)
+    text = "fox " * 8_000
+    begun = time.process_time()
+    (found,) = tokenizer.encode_all([(text, text)], 40, "left")
+    assert time.process_time() - begun < 5
+    assert (len(found.ids), found.cut) == (40, True)
