@@ -165,9 +165,10 @@ def open_snapshot(
 
     access_token = False if anonymous else hub_token(token)
     with hub_errors(model_id, revision):
-        is_cached = try_to_load_from_cache(
+        cached = try_to_load_from_cache(
             model_id, "config.json", revision=revision, cache_dir=cache_dir
         )
+        is_cached = isinstance(cached, str)  # else it is unknown, or known to be missing
         unreached = None if is_cached or offline() else _unreached(model_id, access_token)
         away = offline() or unreached is not None
         try:
@@ -224,7 +225,7 @@ def _unreached(model_id: str, token: str | Literal[False] | None) -> Exception |
     The client repeats the first request of an uncached model for half a minute, and for minutes on a dead line. This
     request is repeated once, unless the first one was long.
     """
-    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub import constants, errors, get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not declared
 
     url, headers = hf_hub_url(model_id, "config.json"), build_hf_headers(token=token)
@@ -233,6 +234,8 @@ def _unreached(model_id: str, token: str | Literal[False] | None) -> Exception |
         started = time.monotonic()
         try:
             get_session().head(url, headers=headers, timeout=timeout, follow_redirects=False)
+        except errors.OfflineModeIsEnabled as error:
+            return error
         except http_error() as error:
             failure = error
         else:

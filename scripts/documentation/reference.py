@@ -92,7 +92,7 @@ def chat_formats() -> str:
 
 def metrics() -> str:
     """Return the table of a server's metrics, from an idle server."""
-    zeros = dict.fromkeys([field.name for field in dataclasses.fields(Stats)], 0)
+    zeros: dict[str, Any] = dict.fromkeys([field.name for field in dataclasses.fields(Stats)], 0)
     idle = Stats(**{**zeros, "finished": {}})
     rows = [
         [f"`{one.name}{'_total' * (one.type == 'counter')}`", one.type, one.documentation]
