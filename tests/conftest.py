@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import typing
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,13 @@ def _read_torchlib_once() -> None:
         return registry
 
     ONNXRegistry.from_torchlib = staticmethod(copied)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_protocols_once() -> None:
+    """Keep the members of protocols, which Python before 3.12 looks up at each isinstance: of every node of a graph."""
+    if read := getattr(typing, "_get_protocol_attrs", None):
+        typing._get_protocol_attrs = functools.cache(read)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)

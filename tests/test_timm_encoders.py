@@ -67,6 +67,7 @@ def processor(model_type: str, settings: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["fast_vlm-base", "perception_lm-base"])
+@pytest.mark.sampled(2)
 def test_a_published_checkpoint_answers_as_generate(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

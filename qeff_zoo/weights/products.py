@@ -116,17 +116,21 @@ class Products(Matrices):
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:
         """Return the matrices of integers that the finished graph reads; of joined ones each."""
-        slots = [slot.name for slot in self.used_slots()]
-        used = {part for name in slots for part in self.parts.get(name, [name])}
+        used = set(self._used_parts())
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
 
     def stored_ways(self) -> Counter[str]:
         """Count what became of quantized matrices of the checkpoint, by codes of `targets.base.STORED_WAYS`."""
         ways: Counter[str] = Counter()
-        for slot in self.used_slots():
+        for slot in map(self.slots.__getitem__, self._used_parts()):
             if any(name in self.storage.encoded for name in sources_of(slot.expression)):
                 ways["kept" if slot.kept else "decoded" if slot.format.is_float else "rounded"] += 1
         return ways
+
+    def _used_parts(self) -> list[str]:
+        """Return the names of slots that the finished graph reads, and of joined ones those of their parts."""
+        names = [slot.name for slot in self.used_slots()]
+        return [part for name in names for part in self.parts.get(name, [name])]
 
 
 def by_block(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:

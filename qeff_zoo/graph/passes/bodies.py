@@ -14,9 +14,8 @@ def attach(model: ir.Model) -> int:
     inner = (node for function in model.functions.values() for node in function.all_nodes())
     nodes = [*model.graph.all_nodes(), *inner]
     used = {node.op_type for node in nodes if node.domain == SEMANTIC}
-    for function in semantic.functions():
-        if function.name in used:
-            model.functions[function.identifier()] = function
+    for function in semantic.functions(used):
+        model.functions[function.identifier()] = function
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     model.opset_imports[SEMANTIC] = 1
     return len(used)

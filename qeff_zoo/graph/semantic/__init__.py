@@ -5,6 +5,7 @@ The body is an ONNX function that makes the portable graph run in any ONNX runti
 `export.ops`.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from qeff_zoo.graph.semantic.domains import OPSET, SEMANTIC
@@ -37,10 +38,15 @@ ALL = (
 )
 
 
-def functions() -> list[Any]:
-    """Bodies of all semantic ops as `onnx_ir.Function`s."""
+def functions(used: Collection[str] | None = None) -> list[Any]:
+    """Bodies of semantic ops as `onnx_ir.Function`s.
+
+    Args:
+        used: Names of ops; None for all.
+    """
     import onnx.parser
     import onnx_ir as ir
 
+    ops = [op for op in ALL if used is None or op.name in used]
     header = f'<domain: "{SEMANTIC}", opset_import: ["" : {OPSET}]>'
-    return [ir.from_proto(onnx.parser.parse_function(header + op.body)) for op in ALL]
+    return [ir.from_proto(onnx.parser.parse_function(header + op.body)) for op in ops]
