@@ -24,9 +24,13 @@ from typing import Any, NoReturn
 
 _IMPORTS = (
     "torch",
+    "torch.onnx._internal.exporter._core",
+    "transformers.masking_utils",
     "transformers.models.llama.modeling_llama",
     "qeff_zoo.validation.reference.process",
     "onnx",
+    "onnxruntime",
+    "onnxscript.function_libs.torch_lib.ops",
     "tabulate",
 )
 _LARGEST = 1 << 18  # bytes of arguments and environment
