@@ -161,15 +161,11 @@ def open_snapshot(
         CheckpointError: The repository or revision does not exist, permission is missing, or it is not in the cache
             when offline.
     """
-    from huggingface_hub import HfApi, errors, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import HfApi, errors, hf_hub_download
 
     access_token = False if anonymous else hub_token(token)
     with hub_errors(model_id, revision):
-        cached = try_to_load_from_cache(
-            model_id, "config.json", revision=revision, cache_dir=cache_dir
-        )
-        is_cached = isinstance(cached, str)  # else it is unknown, or known to be missing
-        unreached = None if is_cached or offline() else _unreached(model_id, access_token)
+        unreached = _unreached(model_id, revision, access_token, cache_dir)
         away = offline() or unreached is not None
         try:
             # Requested by branch, so that the client records the branch's commit for offline use.
@@ -219,15 +215,20 @@ def open_snapshot(
     return snapshot
 
 
-def _unreached(model_id: str, token: str | Literal[False] | None) -> Exception | None:
-    """Return the connection's error if the Hub does not respond; None if it does, with whatever status.
+def _unreached(
+    model_id: str, revision: str | None, token: str | Literal[False] | None, cache_dir: str | None
+) -> Exception | None:
+    """Return the connection's error if the Hub is needed and does not respond; None if it does, with whatever status.
 
     The client repeats the first request of an uncached model for half a minute, and for minutes on a dead line. This
     request is repeated once, unless the first one was long.
     """
-    from huggingface_hub import constants, errors, get_session, hf_hub_url
+    from huggingface_hub import constants, errors, get_session, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not declared
 
+    cached = try_to_load_from_cache(model_id, "config.json", revision=revision, cache_dir=cache_dir)
+    if offline() or isinstance(cached, str):  # it may also be known to be missing
+        return None
     url, headers = hf_hub_url(model_id, "config.json"), build_hf_headers(token=token)
     timeout = constants.HF_HUB_ETAG_TIMEOUT
     for pause in (_PAUSE, 0.0):
