@@ -140,9 +140,12 @@ def _awq(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
     return {"qweight": words(integers), "qzeros": words(zeros), "scales": scales.T}
 
 
-def _gptq(bits: int, *, ordered: bool = False) -> "_Write":
+def _gptq(bits: int, *, ordered: bool = False, alike: bool = False) -> "_Write":
+    """Return the function that quantizes a matrix; quantizers order matrices of one input alike, such as q, k and v."""
+
     def write(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
         columns = matrix.shape[1]
+        random = np.random.default_rng(columns) if alike else random
         order = random.permutation(columns) if ordered else np.arange(columns)
         integers, zeros, scales = _affine(matrix[:, order], bits)
         index = np.empty(columns, np.int32)
@@ -205,6 +208,10 @@ WRITERS: Mapping[str, tuple[dict[str, Any], _Write]] = {
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP}, _awq),
     "gptq": ({**_GPTQ, "bits": 4}, _gptq(4)),
     "gptq-ordered": ({**_GPTQ, "bits": 4, "desc_act": True}, _gptq(4, ordered=True)),
+    "gptq-ordered-alike": (
+        {**_GPTQ, "bits": 4, "desc_act": True},
+        _gptq(4, ordered=True, alike=True),
+    ),
     "gptq-3": ({**_GPTQ, "bits": 3}, _gptq(3)),
     "compressed-tensors": (
         {

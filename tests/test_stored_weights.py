@@ -363,6 +363,15 @@ def numerics(package: Package) -> Numerics:
     return package.programs[0].numerics
 
 
+def test_matrices_of_one_input_in_one_order_agree_with_hugging_face(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    floats = models.checkpoint("llama-16", "llama", head_dim=16)  # heads that the kernel takes
+    package = qeff_zoo.build(quantize(floats, tmp_path / "c", "gptq-ordered-alike"), ctx_len=64)
+    assert package.validated == "checkpoint"
+    assert numerics(package).matrices[0].format.act_order
+
+
 @pytest.mark.parametrize("how", FORMATS)
 @pytest.mark.sampled(3)
 def test_layers_are_kept_or_rounded_to_the_nearest(

@@ -56,7 +56,7 @@ class Products(Matrices):
         """Multiply by several matrices of integers at once: the rows of all become one matrix, with the same blocks.
 
         Args:
-            products: Results of MatMulNBits, which nothing else may need.
+            products: Results of MatMulNBits, which nothing else may need, on columns in the order of their input.
 
         Returns:
             The nodes, the last of which makes all products one after another; None if they cannot be joined.
@@ -69,7 +69,7 @@ class Products(Matrices):
             and node.op_type == "MatMulNBits"
             and len(node.outputs[0].uses()) == 1
         ]
-        found = [slot for slot in slots if slot is not None]
+        found = [slot for slot in slots if slot is not None and not slot.format.act_order]
         alike = {(slot.format, slot.kept) for slot in found}
         sources = {node.inputs[0] for node in nodes if node is not None}
         if len(found) < len(products) or len(alike) > 1 or len(sources) > 1:
