@@ -71,14 +71,14 @@ PYTHON = Warm()
 
 def _request(where: str, arguments: list[str]) -> NoReturn:
     """Have the server run a program, and end as it does."""
-    settings = {
+    request = {
         "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
         "executable": str(Path(where).with_name("python")),
     }  # fmt: skip
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
         server.connect(where)
-        socket.send_fds(server, [json.dumps(settings).encode()], [0, 1, 2])
+        socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
         code = int(server.recv(16) or -signal.SIGKILL)
     if code < 0:
         with suppress(OSError):
@@ -122,7 +122,7 @@ class _Server:
 
     def _start(self) -> None:
         client, _ = self._listening.accept()
-        output, files, *_ = socket.recv_fds(client, _LARGEST, 3)
+        request, files, *_ = socket.recv_fds(client, _LARGEST, 3)
         child = os.fork()
         if not child:
             for number, file in enumerate(files):
@@ -133,7 +133,7 @@ class _Server:
                 one.close()
             for file in files:
                 os.close(file)
-            _become(**json.loads(output))
+            _become(**json.loads(request))
         for file in files:
             os.close(file)
         self._clients[child] = client

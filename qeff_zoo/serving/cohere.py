@@ -67,19 +67,19 @@ def routes(queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
         )
         vectors = shortened(np.stack(outputs), body.output_dimension)
         tokens = sum(len(one.ids) for one in read)
+        version = "1" if request.url.path == "/v1/embed" else "2"
         found = {
             "id": str(uuid.uuid4()),
             "embeddings": {name: _TYPES[name](vectors) for name in body.embedding_types},
             "texts": [*texts],
             "meta": {
-                "api_version": {"version": request.url.path[2]},
+                "api_version": {"version": version},
                 "billed_units": {"input_tokens": tokens, "image_tokens": 0},
             },
             "response_type": "embeddings_by_type",
         }
-        if request.url.path == "/v1/embed" and "embedding_types" not in body.model_fields_set:
-            plain = {"embeddings": vectors.tolist(), "response_type": "embeddings_floats"}
-            found |= plain
+        if version == "1" and "embedding_types" not in body.model_fields_set:
+            found |= {"embeddings": vectors.tolist(), "response_type": "embeddings_floats"}
         return JSONResponse(found)
 
     return router
