@@ -18,6 +18,7 @@ from qeff_zoo.graph.passes import (
     layers,
     linear,
     narrowing,
+    needed_tokens,
     position_tables,
     rotary,
     sequences,
@@ -555,3 +556,109 @@ def test_without_functions_weights_determine_the_layer() -> None:
         (None, "/norm/MatMul"),
         (None, "/Relu_1"),
     ]
+
+
+# --- needed tokens -------------------------------------------------------------------------------
+
+_DECODER = """<ir_version: 10, opset_import: ["": 18, "qeff_zoo": 1]>
+decoder (int64[batch_size, seq_len] input_ids, int64[batch_size, seq_len] position_ids,
+         float[9, 4] table, float[4, 4] one, float[4, 4] two, float[5, 4] head, float[8, 4] wide)
+    => (float[batch_size, 1, 5] logits{outputs})
+{{
+    rows = Shape <start = 0, end = 1> (input_ids)
+    length = Shape <start = 1, end = 2> (input_ids)
+    last = Constant <value_ints = [-1]> ()
+    sizes = Concat <axis = 0> (rows, length, last)
+    embedded = Gather (table, input_ids)
+    axis = Constant <value_int = 1> ()
+    axes_of_tokens = Constant <value_ints = [1]> ()
+    mixed = CumSum (embedded, axis)
+    heads = Reshape (mixed, sizes)
+    projected = qeff_zoo.Linear (heads, one)
+    residual = Add (embedded, projected)
+    {between}
+    half = Constant <value_float = 0.5> ()
+    scaled = Mul (between, half)
+    more = qeff_zoo.Linear (scaled, two)
+    active = Sigmoid (more)
+    hidden = Add (between, active)
+    start = Constant <value_ints = [0]> ()
+    end = Constant <value_ints = [9223372036854775807]> ()
+    axes = Constant <value_ints = [1]> ()
+    kept = Slice (hidden, start, end, axes)
+    newest = ArgMax <axis = 1> (position_ids)
+    columns = Unsqueeze (newest, last)
+    shape = Constant <value_ints = [1, 1, 4]> ()
+    index = Expand (columns, shape)
+    picked = GatherElements <axis = 1> (kept, index)
+    logits = qeff_zoo.Linear (picked, head)
+}}"""
+
+
+def decoder(between: str, outputs: str = "") -> ir.Model:
+    model = ir.from_onnx_text(_DECODER.format(between=between, outputs=outputs))
+    graph = model.graph
+    for number, given in enumerate(graph.inputs[2:]):
+        given.const_value = ir.tensor(normal(number, *given.shape.numpy()), name=given.name)
+        graph.initializers[given.name] = given
+    del graph.inputs[2:]
+    for function in semantic.functions(["Linear"]):
+        model.functions[function.identifier()] = function
+    return model
+
+
+@pytest.mark.parametrize(
+    ("between", "outputs", "moved"),
+    [
+        pytest.param("between = Identity (residual)", "", 2, id="behind the last attention"),
+        pytest.param(
+            "both = qeff_zoo.Linear (residual, wide) gate, up = Split <axis = -1, num_outputs = 2> (both) "
+            "between = Mul (gate, up)",
+            *("", 3),
+            id="gate and up in one product",
+        ),
+        pytest.param(
+            "mean = ReduceMean (residual, last) between = Sub (residual, mean)",
+            *("", 2),
+            id="a norm in several steps",
+        ),
+        pytest.param(
+            "mean = ReduceMean (residual, axes_of_tokens) between = Sub (residual, mean)",
+            *("", 0),
+            id="less the mean of all tokens",
+        ),
+        pytest.param(
+            "mixed_again = CumSum (residual, axis) between = Reshape (mixed_again, sizes)",
+            *("", 1),
+            id="tokens are mixed once more",
+        ),
+        pytest.param("between = CumSum (residual, axis)", "", 0, id="mixed in an unknown way"),
+        pytest.param(
+            "floats = Cast <to = 1> (position_ids) added = Unsqueeze (floats, last) between = Add (residual, added)",
+            *("", 0),
+            id="an operand of unknown sizes",
+        ),
+        pytest.param(
+            "between = Identity (residual)",
+            *(", float[batch_size, seq_len, 4] between", 1),
+            id="a value of all tokens is returned",
+        ),
+        pytest.param(
+            "between = Identity (residual)",
+            *(", float[batch_size, seq_len, 4] hidden", 0),
+            id="the result for all tokens is returned",
+        ),
+    ],
+)
+def test_products_behind_the_last_attention_are_of_needed_tokens(
+    between: str, outputs: str, moved: int
+) -> None:
+    model, whole = (decoder(between, outputs) for _ in range(2))
+    assert needed_tokens.pick_early(model.graph) == moved
+    found = {one.op_type for one in model.graph}
+    assert ("GatherND" in found, "GatherElements" in found) == (moved > 0, moved == 0)
+    ids = np.random.default_rng(1).integers(0, 9, (3, 5))
+    positions = np.array([[0, 1, 2, 3, 4], [7, 8, -1, -1, -1], [-1] * 5])
+    for tokens in (5, 1):
+        feeds = {"input_ids": ids[:, :tokens], "position_ids": positions[:, :tokens]}
+        np.testing.assert_allclose(run(model, **feeds), run(whole, **feeds), rtol=1e-5, atol=1e-6)

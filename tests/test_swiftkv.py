@@ -40,10 +40,10 @@ def test_our_class_computes_what_snowflakes_does(group: int) -> None:
     with torch.no_grad():
         model = make.fill(llama_swiftkv.LlamaSwiftKVForCausalLM(make.config_of(group)))
         ids = torch.tensor(make.TOKENS)
-        np.testing.assert_allclose(model(input_ids=ids).logits.numpy(), golden, atol=1e-5)
+        np.testing.assert_allclose(model(input_ids=ids).logits.numpy(), golden, atol=3e-5)
         first = model(input_ids=ids[:, :9], use_cache=True)
         then = model(input_ids=ids[:, 9:], past_key_values=first.past_key_values)
-        np.testing.assert_allclose(then.logits.numpy(), golden[:, 9:], atol=1e-5)
+        np.testing.assert_allclose(then.logits.numpy(), golden[:, 9:], atol=3e-5)
 
 
 @pytest.mark.parametrize("how", ["torch", "portable", "fp32"])

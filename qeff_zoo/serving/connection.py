@@ -2,6 +2,7 @@
 """Connections of clients, with limits of size and time for incomplete requests, and of time for unread responses."""
 
 import asyncio
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +15,23 @@ REQUEST_SECONDS = 60.0
 #: Time limit for a client that reads nothing of its response. Shorter pauses, of any number, end no connection.
 STALLED_SECONDS = 120.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
+
+
+class _Framing(h11.Connection):
+    """h11's state machine, without a transition for each chunk of a response: none changes its state."""
+
+    _is_chunked = False
+
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]
+        """Return the bytes of an event."""
+        chunk = event.data if isinstance(event, h11.Data) else b""
+        if chunk and self._is_chunked and self.our_state is h11.SEND_BODY:
+            return b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        output = super().send(event)
+        if isinstance(event, h11.Response):
+            self._is_chunked = _CHUNKED in (output or b"").lower()
+        return output
 
 
 class Connection(H11Protocol):
@@ -21,6 +39,10 @@ class Connection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.conn = _Framing(h11.SERVER, MAX_HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""

@@ -4,6 +4,8 @@
 What one of the two was made of the other for is undone, where all that is between says so.
 """
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
@@ -66,8 +68,14 @@ def _flattens(node: ir.Node) -> bool:
     if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
         return False
     last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
-    multiplied = any(_is_product(use.node.outputs[0]) for use in node.outputs[0].uses())
+    multiplied = any(_is_product(reader.outputs[0]) for reader in _readers(node))
     return multiplied and last is not None and last.numpy().tolist() == [-1]
+
+
+def _readers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield what reads a node's result, or tokens that are picked of it, see `passes.needed_tokens`."""
+    for use in node.outputs[0].uses():
+        yield from _readers(use.node) if use.node.op_type == "GatherND" else (use.node,)
 
 
 def by_token(tape: Tape, heads: ir.Value) -> ir.Value:

@@ -16,6 +16,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import Format, Numerics, format_of
+from qeff_zoo.graph.passes import needed_tokens
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.base import Lowered
@@ -52,6 +53,7 @@ def lower(
     """
     slots_pass.remove(model)
     onnx_passes.InlinePass(lambda function: function.domain == domains.LAYERS)(model)
+    needed_tokens.pick_early(model.graph)
     lowering = _Lowering(model.graph, bindings, storage)
     recurrence.lower(model.graph)
     convolution.lower(model.graph)
