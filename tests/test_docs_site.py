@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from qeff_zoo import cli, tasks
+from qeff_zoo.serving.app import PATHS
+from qeff_zoo.serving.page import PAGE_PATHS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -90,6 +92,13 @@ def test_the_page_of_options_has_every_option() -> None:
                 flags = {flag for one in shown for flag in one.option_strings} - {"-h", "--help"}
                 assert [flag for flag in sorted(flags) if f"`{flag}" not in section] == []
     assert "## qeff-zoo cache gc\n" in page
+
+
+def test_the_page_of_the_server_has_every_path() -> None:
+    page, path = (DOCS / "server.md").read_text(encoding="utf-8"), re.compile(r"`(/[^` ]*)`")
+    assert {*PATHS} - {*PAGE_PATHS} - {*path.findall(page)} == set()
+    rows = "".join(re.findall(r"^\| (`/.*?) \|", page, re.MULTILINE))
+    assert {*path.findall(rows)} - {*PATHS} == set()
 
 
 def test_the_page_of_the_manifest_describes_every_field() -> None:
