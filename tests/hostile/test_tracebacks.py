@@ -65,9 +65,12 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("at", [0, 1, 100, 1000, -1])
-def test_a_damaged_graph(package: Package, at: int, capfd: pytest.CaptureFixture[str]) -> None:
-    flip(package.path / "graph.onnx", at)
+@pytest.mark.parametrize("at", [0, 1, b"com.microsoft", b"position_ids", -1])
+def test_a_damaged_graph(
+    package: Package, at: int | bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = package.path / "graph.onnx"
+    flip(path, path.read_bytes().index(at) if isinstance(at, bytes) else at)
     with pytest.raises(PackageError, match=r"ONNX Runtime cannot open '.*graph\.onnx'.*Expected"):
         open_session(package)
     assert capfd.readouterr() == ("", "")
