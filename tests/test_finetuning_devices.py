@@ -132,7 +132,7 @@ assert trainer.accelerator.scaler is scaler
 
 def test_a_card_is_where_a_run_is_placed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CARD, str(tmp_path)],
+        [warm.PYTHON.executable, "-c", CARD, str(tmp_path)],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
