@@ -4,7 +4,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,7 @@ assert trainer.accelerator.scaler is scaler
 
 def test_a_card_is_where_a_run_is_placed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CARD, str(tmp_path)],
+        [warm.PYTHON.executable, "-c", CARD, str(tmp_path)],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

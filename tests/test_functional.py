@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from torch.export import ExportedProgram
 
 from qeff_zoo.export import exporter, promotion
 from qeff_zoo.export.functional import simplify
@@ -43,6 +44,33 @@ def scatters(x: Tensor) -> tuple[Tensor, ...]:
 
 def fills(x: Tensor) -> tuple[Tensor, ...]:
     return ((x + 1).masked_fill_(x > 0, -2.0),)
+
+
+def fills_a_slice(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    y[..., 1:3] = 4.0
+    return (y + 1,)
+
+
+def writes_where(x: Tensor) -> tuple[Tensor, ...]:
+    y = x * 2
+    y[x > 0] = 4.0
+    return y, y + 1
+
+
+def convolves_without_padding(x: Tensor) -> tuple[Tensor, ...]:
+    kernel = torch.ones(1, 1, 1, 3)
+    return (torch.nn.functional.conv2d(x[:, None, None], kernel, stride=2, padding="valid"),)
+
+
+def normalizes_weights(x: Tensor) -> tuple[Tensor, ...]:
+    return (torch._weight_norm(x + 5, x[:, :1], 0),)
+
+
+def names_places(x: Tensor) -> tuple[Tensor, ...]:
+    rows, columns = torch.nonzero(x > 0, as_tuple=True)
+    (all_places,) = torch.nonzero(x.flatten() > 0, as_tuple=True)
+    return (rows * 10 + columns - all_places,)
 
 
 def casts(x: Tensor) -> tuple[Tensor, ...]:
@@ -191,6 +219,8 @@ SIMPLE = (
     answers_what_was_written,
     scatters,
     fills,
+    fills_a_slice,
+    writes_where,
     casts,
     names_of_its_own,
     slices_by_a_tensor,
@@ -247,6 +277,8 @@ def test_a_program_computes_the_same(compute: Callable[[Tensor], tuple[Tensor, .
         calls_what_is_unknown_on_a_slice,
         writes_to_a_row,
         adds_to_a_slice,
+        fills_a_slice,
+        writes_where,
     ],
     ids=lambda one: one.__name__,
 )
@@ -257,6 +289,18 @@ def test_programs_simple_or_not_are_translated(
     session = onnxruntime.InferenceSession(translated(compute, x))
     got, *_ = session.run(None, {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(got), compute(x)[0])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [convolves_without_padding, normalizes_weights, names_places],
+    ids=lambda one: one.__name__,
+)
+def test_undecomposed_operators_are_translated(
+    compute: Callable[[Tensor], tuple[Tensor, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", pytest.fail)
+    test_programs_simple_or_not_are_translated(compute)
 
 
 def translated(compute: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor) -> bytes:

@@ -17,6 +17,7 @@ from qeff_zoo.prediction import subject as subjects
 from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.predict import Prediction, predict
 from qeff_zoo.prediction.subject import DEVICES, FLOAT32, Subject
+from qeff_zoo.store import Store
 from qeff_zoo.targets.qnn_htp.session import open_program
 from qeff_zoo.terminal.progress import Silent, Stopwatch
 from qeff_zoo.validation import tiny_models
@@ -55,14 +56,21 @@ def subject(home: Path) -> Iterator[Subject]:
 
 
 @pytest.fixture(scope="module")
+def in_chunks(subject: Subject) -> Figures:
+    """Figures of the subject with both matrices and states rounded."""
+    return subject.on_device("x", DEVICES[BOTH], ignore)
+
+
+@pytest.fixture(scope="module")
 def printed(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """Run the command; give its answer and its plot."""
-    plot = tmp_path_factory.mktemp("plot") / "distances.png"
-    command = ["predict", str(TINY), "--text", str(README), "--tokens", str(TOKENS), "--json"]
+    """Run the command for an encoder; give its answer and its plot."""
+    folder = tmp_path_factory.mktemp("printed")
+    recipe = registry.find_recipe("bert")
+    bert, plot = tiny_models.make(recipe, recipe.tiny[0], folder / "bert"), folder / "distances.png"
     with pytest.MonkeyPatch.context() as patch:
         lines: list[Any] = []
         patch.setattr("qeff_zoo.cli.predicting.print_json", lines.append)
-        assert cli.main([*command, "--plot", str(plot), "-q"]) == 0
+        assert cli.main(["predict", str(bert), "--json", "--plot", str(plot), "-q"]) == 0
     return lines[0], plot
 
 
@@ -82,19 +90,30 @@ EXPECTED = {
 }
 
 
+def assert_as_measured(found: Figures) -> None:
+    least, most, error = EXPECTED[found.numerics]
+    assert least <= found.mean_distance <= most, found.numerics
+    assert found.max_relative_error <= error, found.numerics
+    assert found.answers == TOKENS - 1
+
+
 @pytest.mark.full
-def test_figures_are_those_that_were_measured(printed: tuple[dict[str, Any], Path]) -> None:
-    rows = {row["numerics"]: row for row in printed[0]["rows"]}
+def test_figures_are_those_that_were_measured(home: Path) -> None:
+    found = predict(str(TINY), text=README.read_text(encoding="utf-8"), tokens=TOKENS)
+    rows = {row.numerics: row for row in found.rows}
 
     assert list(rows) == list(EXPECTED)
-    for name, (least, most, error) in EXPECTED.items():
-        assert least <= rows[name]["mean_distance"] <= most, name
-        assert rows[name]["max_relative_error"] <= error, name
-        assert rows[name]["answers"] == TOKENS - 1
-    assert rows[FLOAT32]["ratio"] == pytest.approx(1, abs=1e-5)
-    assert rows["fp16"]["ratio"] == pytest.approx(1, abs=2e-3)
-    assert rows["fp16 + mxfp6"]["ratio"] == pytest.approx(1, abs=0.05)
-    assert rows["fp16"]["verdict"] == "good"
+    for row in found.rows:
+        assert_as_measured(row)
+    assert rows[FLOAT32].ratio == pytest.approx(1, abs=1e-5)
+    assert rows["fp16"].ratio == pytest.approx(1, abs=2e-3)
+    assert rows["fp16 + mxfp6"].ratio == pytest.approx(1, abs=0.05)
+    assert rows["fp16"].verdict == "good"
+
+
+def test_figures_of_integers_are_those_that_were_measured(subject: Subject) -> None:
+    assert_as_measured(subject.in_float32(ignore))
+    assert_as_measured(subject.in_integers("w8a8", Store(), ignore))
 
 
 @pytest.mark.full
@@ -121,16 +140,17 @@ def test_errors_of_htp_are_those_of_its_simulator(
 def test_the_prediction_lists_its_assumptions(printed: tuple[dict[str, Any], Path]) -> None:
     answer, plot = printed
 
-    assert "mean KL <= 0.02" in answer["thresholds"]
+    assert "mean cosine distance <= 0.001" in answer["thresholds"]
     assert "saturating at 65504" in answer["assumed"]
     assert "search" not in answer
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_hugging_face_in_the_same_numerics_is_nearer_than_in_float32(subject: Subject) -> None:
+def test_hugging_face_in_the_same_numerics_is_nearer_than_in_float32(
+    subject: Subject, in_chunks: Figures
+) -> None:
     """What sets a prediction apart from float32 is rounding, and the reference rounds alike."""
     numerics = DEVICES[BOTH]
-    predicted = subject.on_device("x", numerics, ignore)
     in_float32 = subject._expected
     try:
         subject._expected = subject.reference(ignore, numerics)
@@ -139,13 +159,12 @@ def test_hugging_face_in_the_same_numerics_is_nearer_than_in_float32(subject: Su
         subject._expected = in_float32
 
     # A value near the middle between two of int8 may go to either.
-    assert nearer.mean_distance < predicted.mean_distance / 10
+    assert nearer.mean_distance < in_chunks.mean_distance / 10
 
 
 def test_a_text_is_predicted_alike_in_calls_of_any_width(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, in_chunks: Figures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_chunks = subject.on_device("x", DEVICES[BOTH], ignore)
     monkeypatch.setattr(subject, "width", 1)
 
     by_token = subject.on_device("x", DEVICES[BOTH], ignore)
@@ -212,13 +231,9 @@ def test_nothing_is_spared_where_all_is_well(subject: Subject) -> None:
 # --- other models -----------------------------------------------------------------------------------
 
 
-def test_embeddings_are_compared_by_their_cosine(home: Path, tmp_path: Path) -> None:
-    recipe = registry.find_recipe("bert")
-    folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "bert")
+def test_embeddings_are_compared_by_their_cosine(printed: tuple[dict[str, Any], Path]) -> None:
+    rows = {row["numerics"]: row for row in printed[0]["rows"]}
 
-    found = predict(str(folder))
-
-    rows = {row.numerics: row for row in found.rows}
     assert list(rows) == [
         FLOAT32,
         "fp16",
@@ -228,10 +243,11 @@ def test_embeddings_are_compared_by_their_cosine(home: Path, tmp_path: Path) -> 
         "int4",
         "w8a8",
     ]  # there are no states
-    assert rows[FLOAT32].mean_distance < 1e-10
-    assert rows[FLOAT32].mean_distance < rows["fp16"].mean_distance < 1e-4
-    assert rows["fp16"].mean_distance < rows["fp16 + mxfp6"].mean_distance
-    assert rows["fp16"].top1 is rows["fp16"].perplexity is None
+    distances = {name: row["mean_distance"] for name, row in rows.items()}
+    assert distances[FLOAT32] < 1e-10
+    assert distances[FLOAT32] < distances["fp16"] < 1e-4
+    assert distances["fp16"] < distances["fp16 + mxfp6"]
+    assert rows["fp16"]["top1"] is rows["fp16"]["perplexity"] is None
 
 
 def test_recurrences_are_rounded_within(home: Path, tmp_path: Path) -> None:
@@ -313,13 +329,16 @@ def test_the_table_is_printed(
 
     monkeypatch.setattr("qeff_zoo.prediction.predict.predict", answer)
 
-    assert cli.main(["predict", "m", "--ctx-len", "64", "--keep-precision", "a.*", "--search"]) == 0
+    options = ["--ctx-len", "64", "--keep-precision", "a.*", "--search", "--text", str(README)]
+    assert cli.main(["predict", "m", *options]) == 0
 
     printed_text = capsys.readouterr().out
     assert requested["keep"] == ("a.*",)
+    assert requested["text"] == README.read_text(encoding="utf-8")
     assert requested["search"]
     assert requested["request"].ctx_len == 64
     assert "0.5" in printed_text
+    assert "Good: mean KL <= 0.02" in printed_text
     assert "75.0%" in printed_text
     assert "poor" in printed_text
     assert "It does not do well even with all of them spared" in printed_text

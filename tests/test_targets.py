@@ -3,10 +3,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from fixtures_builds import TIMEOUT, Models
 
 from qeff_zoo import targets
@@ -50,6 +50,8 @@ TARGET = ToyTarget()
 '''
 RUN = """
 import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "qeff_zoo"]:
+    del sys.modules[name]  # options are read from targets on import
 from qeff_zoo import targets
 folder, model, package = sys.argv[1:]
 targets.__path__.append(folder)
@@ -69,7 +71,7 @@ def test_a_new_target_is_one_folder_and_one_row(models: Models, home: Path, tmp_
     (folder / "toy").mkdir(parents=True)
     (folder / "toy" / "__init__.py").write_text(TOY)
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(folder), str(models.llama), str(package)],
+        [warm.PYTHON.executable, "-c", RUN, str(folder), str(models.llama), str(package)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

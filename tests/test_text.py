@@ -15,6 +15,7 @@ import jinja2
 import published_tokenizers as published
 import pytest
 import transformers
+import warm
 from fixtures_builds import Models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -116,14 +117,19 @@ def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
     here, there = (published.llama3().write(tmp_path / name) for name in ("here", "there"))
     code = (
         "import sys; from pathlib import Path; from qeff_zoo.checkpoint import text;"
-        "text.write(Path(sys.argv[1]), 'made')"
+        "text.write(Path(sys.argv[1]), 'made'); print(hash('made'))"
     )
     made_text.write(here, "made")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(there)],
+    # A process of another hash seed, unless all have the same one.
+    python = sys.executable if "PYTHONHASHSEED" in os.environ else warm.PYTHON.executable
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", code, str(there)],
         check=True,
         env={**os.environ, "PYTHONHASHSEED": "7"},
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert int(done.stdout) != hash("made")
     names = {path.name for path in here.iterdir()}
     assert names == {path.name for path in there.iterdir()}
     assert all((here / name).read_bytes() == (there / name).read_bytes() for name in names)

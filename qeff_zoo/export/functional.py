@@ -28,6 +28,8 @@ _IN_PLACE = {
     _ATEN.add_.Tensor: _ATEN.add.Tensor,
     _ATEN.clamp_.default: _ATEN.clamp.default,
     _ATEN.div_.Tensor: _ATEN.div.Tensor,
+    _ATEN.fill_.Tensor: _ATEN.fill.Tensor,
+    _ATEN.index_put_.default: _ATEN.index_put.default,
     _ATEN.masked_fill_.Scalar: _ATEN.masked_fill.Scalar,
     _ATEN.mul_.Tensor: _ATEN.mul.Tensor,
     _ATEN.scatter_.src: _ATEN.scatter.src,
@@ -58,6 +60,8 @@ def simplify(program: ExportedProgram) -> bool:
             node.target, node.args = _ATEN.transpose.int, (_first(node), -2, -1)
         elif node.target is _ATEN.new_empty.default:
             _join(program, node)
+        elif _has_no_padding(node):
+            node.target = _ATEN.conv2d.default
         elif node.target in _IN_PLACE and _keeps_type(node):
             _write_apart(program, node)
         elif _changes_nothing(node):
@@ -79,6 +83,12 @@ def _is_matrix_transpose(node: Node) -> bool:
     if node.target is _ATEN.numpy_T.default:
         return bool(node.meta["val"].ndim == 2)
     return node.target is _ATEN.mT.default
+
+
+def _has_no_padding(node: Node) -> bool:
+    """Whether a convolution has the default of its padding by name, which is none."""
+    is_by_name = node.target is _ATEN.conv2d.padding
+    return is_by_name and len(node.args) < 5 and "padding" not in node.kwargs
 
 
 def _join(program: ExportedProgram, empty: Node) -> None:

@@ -68,6 +68,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
+        torch.ops.aten._weight_norm.default: _weight_norm,
         torch.ops.aten.argsort.default: _argsort,
         torch.ops.aten.chunk.default: _chunk,
         torch.ops.aten.gelu.default: _gelu,
@@ -75,6 +76,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.reshape_as.default: lambda x, like: standard.Reshape(
             x, standard.Shape(like)
         ),
+        torch.ops.aten.nonzero_numpy.default: _nonzero,
         torch.ops.aten.rsub.Scalar: lambda x, number: standard.Sub(standard.CastLike(number, x), x),
         ours.rms_norm.default: normalize,
         ours.lora.default: lambda *inputs: _lora(op, *inputs),
@@ -124,6 +126,24 @@ def _argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
     axis: Any = op.Constant(value_ints=[dim])
     size = op.Gather(op.Shape(x), axis)
     return op.TopK(x, size, axis=dim, largest=int(descending))[1]
+
+
+def _weight_norm(direction: Any, length: Any, dim: int = 0) -> Any:
+    from onnxscript import opset18 as op
+
+    others = [axis for axis in range(len(direction.shape)) if axis != dim]
+    axes: Any = op.Constant(value_ints=others)
+    return op.Mul(direction, op.Div(length, op.ReduceL2(direction, axes, keepdims=1)))
+
+
+def _nonzero(x: Any) -> Any:
+    from onnxscript import opset18 as op
+
+    axes = len(x.shape)
+    found: Any = op.NonZero(x)
+    parts: Any = [found] if axes == 1 else op.Split(found, axis=0, num_outputs=axes)
+    first: Any = op.Constant(value_ints=[0])
+    return [op.Squeeze(part, first) for part in parts]
 
 
 def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
