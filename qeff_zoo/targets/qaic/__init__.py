@@ -28,7 +28,7 @@ class QaicTarget(Target):
     """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "qaic"
-    revision: int = 1
+    revision: int = 2
     weights: tuple[str, ...] = ("fp32", STORED)
     keeps_float8: bool = True
     level: str = "device"
