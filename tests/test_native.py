@@ -29,11 +29,11 @@ PROMPTS = [[0, 45, 116, 19, 20, 54], [0, 45, 116, 19, 20, 77]]
 
 
 class Packages(dict[str, Package]):
-    """Packages by name, each built when first asked for.
+    """Packages by name, each built when a test first needs it.
 
     Args:
-        models: The tiny checkpoints.
-        home: Of the store.
+        models: Tiny checkpoints.
+        home: Folder of the store.
     """
 
     def __init__(self, models: Models, home: Path) -> None:
