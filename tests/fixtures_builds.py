@@ -29,6 +29,7 @@ TIMEOUT = 120  # seconds; a process that takes longer hangs
 
 _PROBE = """
 import json, os, sys
+sys.dont_write_bytecode = True  # bytes are counted
 from qeff_zoo.cli import main
 try:
     code = main(sys.argv[2:])
@@ -77,16 +78,15 @@ def command(*arguments: object, **environment: str) -> "subprocess.CompletedProc
 
 @pytest.fixture
 def probe(tmp_path: Path) -> Callable[..., Probed]:
-    """Give a function that runs a command in a process of its own and looks at the process."""
+    """Give a function that runs a command in a process of its own, of any Python, and looks at the process."""
 
-    def run(*arguments: object) -> Probed:
+    def run(*arguments: object, python: str = sys.executable) -> Probed:
         report = tmp_path / "probe.json"
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, str(report), *map(str, arguments)],
+            [python, "-c", _PROBE, str(report), *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # bytes are counted
             check=False,
         )
         assert report.exists(), done.stderr

@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +28,40 @@ SIZES = {"ctx_len": 64, "prefill_seq_len": 4}
 PROMPTS = [[0, 45, 116, 19, 20, 54], [0, 45, 116, 19, 20, 77]]
 
 
-@pytest.fixture(scope="module")
-def packages(
-    models: Models, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Package]]:
-    home = tmp_path_factory.mktemp("genai")
-    models.trace(models.llama, home)
-    falcon = models.checkpoint("falcon-alibi", "falcon", alibi=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QEFF_HOME", str(home))
-        yield {
-            "fp32": build(models.llama, **SIZES),
-            "int8": build(models.llama, weights="int8", **SIZES),
-            "w8a8": build(models.llama, weights="w8a8", **SIZES),
+class Packages(dict[str, Package]):
+    """Packages by name, each built when a test first needs it.
+
+    Args:
+        models: Tiny checkpoints.
+        home: Folder of the store.
+    """
+
+    def __init__(self, models: Models, home: Path) -> None:
+        self._models, self._home = models, home
+        models.trace(models.llama, home)
+
+    def __missing__(self, name: str) -> Package:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QEFF_HOME", str(self._home))
+            self[name] = self._build(name)
+        return self[name]
+
+    def _build(self, name: str) -> Package:
+        if name == "trained":
+            return build(ROOT / "examples" / "tiny-llama", ctx_len=128, weights="int8")
+        if name == "hybrid":  # windows, and states of recurrences
+            return build(self._models.checkpoint("hybrid", "recurrent_gemma"), **SIZES)
+        if name in ("alibi", "compute contexts"):
             # Its attention has no kernel: it reads all rows of the cache, written or not.
-            "alibi": build(falcon, **SIZES),
-            "compute contexts": build(
-                falcon, **SIZES, comp_ctx_lengths_prefill=(8,), comp_ctx_lengths_decode=(16, 32)
-            ),
-            "trained": build(ROOT / "examples" / "tiny-llama", ctx_len=128, weights="int8"),
-            # Windows, and states of recurrences.
-            "hybrid": build(models.checkpoint("hybrid", "recurrent_gemma"), **SIZES),
-        }
+            contexts = {"comp_ctx_lengths_prefill": (8,), "comp_ctx_lengths_decode": (16, 32)}
+            falcon = self._models.checkpoint("falcon-alibi", "falcon", alibi=True)
+            return build(falcon, **SIZES, **({} if name == "alibi" else contexts))
+        return build(self._models.llama, weights=name, **SIZES)
+
+
+@pytest.fixture(scope="module")
+def packages(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    return Packages(models, tmp_path_factory.mktemp("genai"))
 
 
 def generated(package: Package, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
@@ -67,7 +79,7 @@ def generated(package: Package, prompts: Sequence[Sequence[int]], count: int) ->
 
 @pytest.mark.parametrize("name", ["fp32", "int8", "w8a8", "alibi"])
 @pytest.mark.sampled(2)
-def test_it_generates_our_tokens(name: str, packages: dict[str, Package]) -> None:
+def test_it_generates_our_tokens(name: str, packages: Packages) -> None:
     package = packages[name]
     session: Any = qeff_zoo.load(package)
     ours = [one.token_ids for one in session.generate(PROMPTS, generation_len=16)]
@@ -77,7 +89,7 @@ def test_it_generates_our_tokens(name: str, packages: dict[str, Package]) -> Non
     assert "onnxruntime-genai opens it too" in describe(package)
 
 
-def test_it_reads_text_and_ends_where_the_model_does(packages: dict[str, Package]) -> None:
+def test_it_reads_text_and_ends_where_the_model_does(packages: Packages) -> None:
     package = packages["fp32"]
     tokenizer = onnxruntime_genai.Tokenizer(onnxruntime_genai.Model(str(package.path)))
     session: Any = qeff_zoo.load(package)
@@ -95,9 +107,7 @@ def test_it_reads_text_and_ends_where_the_model_does(packages: dict[str, Package
     assert list(tokenizer.eos_token_ids) == ends
 
 
-def test_onnx_runtime_opens_it_as_its_own_model_package(
-    packages: dict[str, Package], tmp_path: Path
-) -> None:
+def test_onnx_runtime_opens_it_as_its_own_model_package(packages: Packages, tmp_path: Path) -> None:
     """By its C API, in a process of its own; with the logits of the graph that Python opens."""
     package = packages["fp32"]
     graph = onnxruntime.InferenceSession(package.path / "graph.onnx")
@@ -142,7 +152,7 @@ NUMBERS = {"dtype": "int64", "shape": ["batch_size", 1]}
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_unsupported_manifests_are_described_with_a_reason(
-    change: dict[str, Any], reason: str, packages: dict[str, Package], tmp_path: Path
+    change: dict[str, Any], reason: str, packages: Packages, tmp_path: Path
 ) -> None:
     package = packages["fp32"]
     (program,) = package.manifest["programs"]
@@ -158,7 +168,7 @@ def test_unsupported_manifests_are_described_with_a_reason(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_package_without_the_file_is_reported(packages: dict[str, Package]) -> None:
+def test_a_package_without_the_file_is_reported(packages: Packages) -> None:
     package = packages["fp32"]
     without = [one for one in package.manifest["files"] if one["path"] != genai.CONFIG]
     manifest = {**package.manifest, "files": without}
@@ -201,9 +211,7 @@ def listed(ids: Sequence[int]) -> str:
 
 
 @pytest.mark.parametrize("name", ["fp32", "int8", "w8a8", "alibi", "compute contexts", "hybrid"])
-def test_qeff_run_generates_our_tokens(
-    name: str, packages: dict[str, Package], qeff_run: Path
-) -> None:
+def test_qeff_run_generates_our_tokens(name: str, packages: Packages, qeff_run: Path) -> None:
     session: Any = qeff_zoo.load(packages[name])
     assert ("comp_ctx_lengths" in session.decoder.program.inputs) is (name == "compute contexts")
     (ours,) = session.generate(PROMPTS[:1], generation_len=40)
@@ -214,7 +222,7 @@ def test_qeff_run_generates_our_tokens(
     assert 0 < found["graph_s"] < found["total_s"]
 
 
-def test_qeff_run_reads_and_writes_text(packages: dict[str, Package], qeff_run: Path) -> None:
+def test_qeff_run_reads_and_writes_text(packages: Packages, qeff_run: Path) -> None:
     package = packages["trained"]  # what random weights generate is no text
     session: Any = qeff_zoo.load(package)
     for text, chat in (
@@ -232,7 +240,7 @@ def test_qeff_run_reads_and_writes_text(packages: dict[str, Package], qeff_run: 
     assert run(qeff_run, *words, "--generation-len", "32") == f"{ours.text}\n"
 
 
-def test_qeff_run_samples(packages: dict[str, Package], qeff_run: Path) -> None:
+def test_qeff_run_samples(packages: Packages, qeff_run: Path) -> None:
     package = packages["fp32"].path
 
     def sampled(*words: str) -> list[int]:
@@ -269,7 +277,7 @@ def test_qeff_run_samples(packages: dict[str, Package], qeff_run: Path) -> None:
     ],
 )
 def test_qeff_run_fails_in_a_line(
-    words: list[str], code: int, message: str, packages: dict[str, Package], qeff_run: Path
+    words: list[str], code: int, message: str, packages: Packages, qeff_run: Path
 ) -> None:
     assert message in run(qeff_run, packages["fp32"].path, *words, code=code)
 
@@ -289,7 +297,7 @@ def test_qeff_run_fails_in_a_line(
 def test_qeff_run_refuses_other_packages(
     changes: dict[str, Any],
     message: str,
-    packages: dict[str, Package],
+    packages: Packages,
     qeff_run: Path,
     tmp_path: Path,
 ) -> None:

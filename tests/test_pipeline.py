@@ -346,7 +346,8 @@ def test_every_byte_is_written_once(
 ) -> None:
     models.trace(models.large, home)
 
-    made = probe("build", models.large, "--no-validate", "--weights", storage, "--json")
+    arguments = "build", models.large, "--no-validate", "--weights", storage, "--json"
+    made = probe(*arguments, python=warm.PYTHON.executable)
 
     size = Package.open(json.loads(made.stdout)["path"]).size
     assert size > 8_000_000

@@ -2,14 +2,13 @@
 """A Python that has imported torch and transformers already: what it runs is a process of its own, forked from it.
 
 A process that imports them takes three seconds of CPU time, and the tests start hundreds. This module is also the
-server that forks, and the client that takes the place of Python: it hands on its arguments, environment, folder and
-files, ends as the program does, and the program ends when it is killed.
+server that forks; `warm_client` takes the place of Python.
 """
 
 import atexit
 import functools
 import gc
-import json
+import marshal
 import os
 import selectors
 import shlex
@@ -18,22 +17,38 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from warm_client import LARGEST
 
 _IMPORTS = (
     "torch",
     "torch.onnx._internal.exporter._core",
     "transformers.masking_utils",
     "transformers.models.llama.modeling_llama",
+    "transformers.conversion_mapping",
+    "transformers.image_processing_backends",
+    "transformers.models.auto.feature_extraction_auto",
+    "transformers.models.auto.image_processing_auto",
+    "transformers.models.auto.processing_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.auto.video_processing_auto",
+    "transformers.models.encoder_decoder.configuration_encoder_decoder",
+    "transformers.tokenization_utils_sentencepiece",
+    "transformers.video_processing_utils",
+    "qeff_zoo.tasks.encoders.reference",
+    "qeff_zoo.tasks.multimodal.image_text_to_text",
+    "qeff_zoo.tasks.text_generation.reference",
+    "qeff_zoo.tasks.text_generation.task",
     "qeff_zoo.validation.reference.process",
     "onnx",
     "onnxruntime",
     "onnxscript.function_libs.torch_lib.ops",
     "tabulate",
 )
-_LARGEST = 1 << 18  # bytes of arguments and environment
 
 
 class Warm:
@@ -47,12 +62,13 @@ class Warm:
         """What to call in place of `sys.executable`."""
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="warm-python-")))
         where, client = folder / "socket", folder / "python"
-        start = [sys.executable, "-S", "-E", __file__, "--ask", str(where)]
+        program = str(Path(__file__).with_name("warm_client.py"))
+        start = [sys.executable, "-S", "-E", program, str(folder)]
         client.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
         client.chmod(0o755)
         server = self._open.enter_context(
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", __file__, "--serve", str(where)],
+                [sys.executable, "-W", "ignore", __file__, str(where)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
             )
@@ -67,24 +83,6 @@ class Warm:
 
 
 PYTHON = Warm()
-
-
-def _request(where: str, arguments: list[str]) -> NoReturn:
-    """Have the server run a program, and end as it does."""
-    request = {
-        "argv": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()),
-        "executable": str(Path(where).with_name("python")),
-    }  # fmt: skip
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
-        server.connect(where)
-        socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-        code = int(server.recv(16) or -signal.SIGKILL)
-    if code < 0:
-        with suppress(OSError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 class _Server:
@@ -113,7 +111,7 @@ class _Server:
                 if key.fileobj is self._listening:
                     self._start()
                 elif key.fileobj is self._ended:
-                    self._ended.recv(_LARGEST)
+                    self._ended.recv(LARGEST)
                 else:
                     self._selector.unregister(key.fileobj)
                     with suppress(ProcessLookupError):
@@ -122,7 +120,7 @@ class _Server:
 
     def _start(self) -> None:
         client, _ = self._listening.accept()
-        request, files, *_ = socket.recv_fds(client, _LARGEST, 3)
+        request, files, *_ = socket.recv_fds(client, LARGEST, 3)
         child = os.fork()
         if not child:
             for number, file in enumerate(files):
@@ -133,7 +131,7 @@ class _Server:
                 one.close()
             for file in files:
                 os.close(file)
-            _become(**json.loads(request))
+            _become(**marshal.loads(request))
         for file in files:
             os.close(file)
         self._clients[child] = client
@@ -196,11 +194,13 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, executabl
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--ask":
-        _request(sys.argv[2], sys.argv[3:])
     for name in _IMPORTS:
         __import__(name)
+    # How weights of checkpoints are renamed, which transformers works out for the first that it reads or writes.
+    sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("")
     gc.freeze()  # no program looks through what was imported here
-    _listening = _Server(sys.argv[2])
+    for one in [*weakref.finalize._registry]:
+        one.atexit = False  # nor does it take apart before its end what ends with it
+    _listening = _Server(sys.argv[1])
     os.write(1, b"ready\n")
     _listening.serve()
