@@ -145,7 +145,7 @@ def steps(name: str, variant: Variant, slots: int, ctx_len: int) -> Steps:
 
 @pytest.mark.parametrize("scenario", parity.SCENARIOS)
 @pytest.mark.parametrize("name", grouped(DECODERS))
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 def test_decoder_agrees_with_hugging_face(name: str, scenario: str) -> None:
     assert_close(name, scenario, CONTINUOUS if scenario == "slots" else PLAIN)
 

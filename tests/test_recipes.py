@@ -376,7 +376,7 @@ def test_a_recipe_declares_whether_its_cache_grows(decoder: Subject) -> None:
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
 @pytest.mark.parametrize("how", ["portable", "fp32"])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
 

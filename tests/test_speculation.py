@@ -107,7 +107,7 @@ def test_a_plan_refuses_what_no_call_checks(capsys: pytest.CaptureFixture[str]) 
 # --- several logits a call ------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 2, 3, MOST + 1, parity.PROMPT])
 @pytest.mark.parametrize("name", [*parity.STATES.values(), NARROWED])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_every_logit_of_a_call_agrees_with_hugging_face(name: str, width: int) -> None:
     subject, decoder = parity.subject(name), Decoder(program(name))
     ids, expected, noise = parity.expected_of(subject)
