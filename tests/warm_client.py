@@ -17,9 +17,11 @@ LARGEST = 1 << 18  # bytes of arguments and environment
 def main(server_folder: str, arguments: list[str]) -> None:
     """Have the server run a program, and end as it does."""
     request = {
-        "argv": arguments, "environment": dict(os.environ), "folder": os.getcwd(),  # noqa: PTH109
+        "argv": arguments,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),  # noqa: PTH109
         "executable": f"{server_folder}/python",
-    }  # fmt: skip
+    }
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     server.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, 2 * LARGEST)
     server.connect(f"{server_folder}/socket")

@@ -86,7 +86,7 @@ def _is_matrix_transpose(node: Node) -> bool:
 
 
 def _has_no_padding(node: Node) -> bool:
-    """Whether a convolution has the default of its padding by name, which is none."""
+    """Whether a convolution has the default padding of the overload by name, `valid`: 0."""
     is_by_name = node.target is _ATEN.conv2d.padding
     return is_by_name and len(node.args) < 5 and "padding" not in node.kwargs
 

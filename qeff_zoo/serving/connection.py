@@ -18,7 +18,7 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Lengt
 _CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 
 
-class _Framing(h11.Connection):
+class _HttpConnection(h11.Connection):
     """h11's state machine, without a transition for each chunk of a response: none changes its state."""
 
     _is_chunked = False
@@ -42,7 +42,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.conn = _Framing(h11.SERVER, MAX_HEAD_BYTES)
+        self.conn = _HttpConnection(h11.SERVER, MAX_HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""

@@ -40,7 +40,7 @@ from qeff_zoo.serving.app import (
     service_of,
 )
 from qeff_zoo.serving.browsers import Hosts
-from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
+from qeff_zoo.serving.connection import Connection
 from qeff_zoo.serving.fleet import Fleet, Loaded, Member, check_budget
 from qeff_zoo.serving.interpreter import settle, tune
 from qeff_zoo.serving.metrics import Metrics
@@ -328,7 +328,6 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=Connection,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             lifespan="off",
             ws="none",
             log_config=None,  # warnings and errors go to stderr; stdout is the command's

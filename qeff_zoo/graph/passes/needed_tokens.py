@@ -65,14 +65,15 @@ def _move(graph: ir.Graph, pick: ir.Node, columns: ir.Value, ranks: _Ranks) -> i
     if not products:
         return 0
     tape, picked = Tape(), dict[ir.Value, ir.Value]()
-    for node in later:
-        for place, value in enumerate(node.inputs):
-            if value is None or value not in _tokens(node, ranks) or value.producer() in later:
+    for node, tokens in later.items():
+        for value in dict.fromkeys(tokens):
+            if value.producer() in later:
                 continue
             if value not in picked:
                 picked[value] = tape.op("GatherND", [value, columns], {"batch_dims": 1})
                 picked[value].type = value.type
-            node.replace_input_with(place, picked[value])
+            for place in [place for place, one in enumerate(node.inputs) if one is value]:
+                node.replace_input_with(place, picked[value])
     shape = pick.outputs[0].shape
     for output in (output for node in later for output in node.outputs):
         sizes = output.shape
@@ -86,16 +87,20 @@ def _move(graph: ir.Graph, pick: ir.Node, columns: ir.Value, ranks: _Ranks) -> i
     return products
 
 
-def _computed_by_token(graph: ir.Graph, pick: ir.Node, ranks: _Ranks) -> list[ir.Node]:
-    """Return the nodes that compute each token by itself and whose results are read for a pick alone."""
-    found = {pick: None}
+def _computed_by_token(
+    graph: ir.Graph, pick: ir.Node, ranks: _Ranks
+) -> dict[ir.Node, Sequence[ir.Value]]:
+    """Return the nodes that compute each token by itself, for a pick alone, with their inputs (batch, seq, size)."""
+    found: dict[ir.Node, Sequence[ir.Value]] = {}
     for node in reversed(graph):
         users = {use.node for value in node.outputs for use in value.uses()}
-        if not users or not users <= found.keys() or not _tokens(node, ranks):
+        if not users or not users <= {pick, *found}:
             continue
-        if all(ranks[value] == 3 and not value.is_graph_output() for value in node.outputs):
-            found[node] = None
-    return [*found][1:]
+        if any(ranks.get(value) != 3 or value.is_graph_output() for value in node.outputs):
+            continue
+        if tokens := _tokens(node, ranks):
+            found[node] = tokens
+    return found
 
 
 def _ranks(graph: ir.Graph) -> _Ranks:
