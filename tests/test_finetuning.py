@@ -211,7 +211,14 @@ def test_the_folder_records_its_origin(run: Finetuned) -> None:
     assert not (run.folder / ".tokens").exists()
 
 
-def test_all_weights_are_trained_without_an_adapter(chats: str, tmp_path: Path) -> None:
+def test_all_weights_are_trained_without_an_adapter_and_nothing_is_reported(
+    chats: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = list[Any]()
+    monkeypatch.delenv("CI", raising=False)  # where trl reports nothing
+    monkeypatch.setattr(
+        "trl.trainer.base_trainer.send_telemetry", lambda **report: reports.append(report)
+    )
     config = choices(
         chats, tmp_path / "run", use_peft=False, max_steps=2, learning_rate=1e-3, save_strategy="no"
     )
@@ -219,6 +226,7 @@ def test_all_weights_are_trained_without_an_adapter(chats: str, tmp_path: Path) 
     assert found.last["eval_loss"] < found.first["eval_loss"]
     model = AutoModelForCausalLM.from_pretrained(found.path, dtype=torch.float32)
     assert loss_on(model, CHATS) < loss_on(AutoModelForCausalLM.from_pretrained(LLAMA), CHATS)
+    assert not reports
 
 
 def test_the_command_prints_the_adapter(

@@ -257,6 +257,12 @@ def test_rows_with_an_odd_number_of_blocks_are_looked_up(bits: int, tmp_path: Pa
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+def test_openvino_reports_nothing_to_its_maker() -> None:
+    from openvino.tools import ovc  # after the target, as everywhere
+
+    assert type(ovc.telemetry).__module__ == "openvino.tools.ovc.telemetry_stub"
+
+
 def test_without_openvino_the_extra_is_named(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

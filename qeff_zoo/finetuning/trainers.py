@@ -92,6 +92,9 @@ class Generation(_Run, SFTTrainer):
 
     _sums: Tensor
 
+    def _send_telemetry(self) -> None:
+        """Report no run to trl's makers."""
+
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target `openvino`: OpenVINO for prompts and encoders, ONNX Runtime for decoding, on one graph."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from qeff_zoo.weights.layout import FileLayout
 
 _ENGINE = "openvino"
+# OpenVINO reports each import to its maker, unless it finds this package absent.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
