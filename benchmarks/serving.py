@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="runs of each server")
     parser.add_argument("--requests", type=int, default=4, help="of each client in a run, at most")
     parser.add_argument("--minutes", type=float, default=20, help="time limit")
+    parser.add_argument("--target", default="ort")
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--block-size", type=int, help="of int4 and int8 (default: 64)")
     parser.add_argument("--no-peer", action="store_true", help="measure this server alone")
@@ -82,8 +83,8 @@ def main() -> None:
     for size in arguments.sizes:
         print(f"# {size}", file=sys.stderr)
         cases[size] = measure(arguments, *packages[size], until)
-    weights = {"weights": arguments.weights, "block_size": arguments.block_size}
-    said = {**weights, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
+    built = {name: getattr(arguments, name) for name in ("target", "weights", "block_size")}
+    said = {**built, "slots": _SLOTS, "prompt": _PROMPT, "tokens": _TOKENS}
     print(json.dumps({"machine": facts, **said, "cases": cases}, indent=1))
 
 
@@ -176,6 +177,7 @@ def prepared(arguments: argparse.Namespace, size: str) -> tuple[Path, Path]:
     built = qeff_zoo.build(
         str(checkpoint),
         validate=False,
+        target=arguments.target,
         weights=arguments.weights,
         block_size=arguments.block_size,
         ctx_len=_CONTEXT,

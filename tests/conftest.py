@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded before any test module: the plugin sets the environment that huggingface_hub reads when it is imported."""
 
-import atexit
 import copy
 import functools
 import gc
@@ -23,6 +22,7 @@ from qeff_zoo.registry import list_recipes
 from qeff_zoo.tasks import tasks_of
 
 pytest_plugins = [
+    "forks",
     "fixtures_browser",
     "fixtures_hub",
     "fixtures_pulls",
@@ -53,8 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(_OBJECTS, 20, 20)
-    if hasattr(config, "workerinput"):
-        atexit.register(_end, os.getpid())
     # What a shell starts in the background ignores Ctrl-C, and so would all processes that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,12 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish() -> None:
     gc.freeze()  # pytest looks for dead objects twice before it ends, among millions that live
-
-
-def _end(process: int) -> None:
-    """End a process of pytest-xdist, and none that it forked, without the release of each object: it takes seconds."""
-    if os.getpid() == process:
-        os._exit(0)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by what fixtures share
@@ -83,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _group(item: pytest.Item, cases: Collection[str]) -> str:
     """Name what a test shares with others: of two processes, one then makes it, once. Others keep their order."""
-    if mark := item.get_closest_marker("xdist_group"):
+    if mark := item.get_closest_marker("together"):
         return str(mark.args[0])
     return next((name for name in _strings(item) if name in cases), "")
 
@@ -237,7 +229,7 @@ def _read_signatures_once() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _import_once() -> Iterator[None]:
+def _import_once(_shared_cache: None) -> Iterator[None]:
     """Start references, and what makes tiny models, in processes that need not import anything."""
     from qeff_zoo.scaffold import trial
     from qeff_zoo.validation import tiny_models
@@ -247,7 +239,6 @@ def _import_once() -> Iterator[None]:
         for module in (answers, tiny_models, trial):
             patch.setattr(module, "sys", warm.PYTHON)
         yield
-    warm.PYTHON.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -276,8 +267,6 @@ def _trace_once(_shared_cache: None) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Name the folder where `parity` keeps traced graphs for all processes of a session."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    (folder / "graphs").mkdir(exist_ok=True)
-    os.environ["QEFF_ZOO_TEST_CACHE"] = str(folder / "graphs")
+    folder = tmp_path_factory.getbasetemp() / "graphs"
+    folder.mkdir(exist_ok=True)
+    os.environ["QEFF_ZOO_TEST_CACHE"] = str(folder)

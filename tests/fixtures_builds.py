@@ -189,11 +189,9 @@ class Models:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Give the checkpoints that all tests share."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    (folder / "models").mkdir(exist_ok=True)
-    return Models(folder / "models")
+    folder = tmp_path_factory.getbasetemp() / "models"
+    folder.mkdir(exist_ok=True)
+    return Models(folder)
 
 
 @pytest.fixture

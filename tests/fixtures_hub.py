@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pytest plugin: a Hub on the loopback, and a Hub cache of its own for every test.
 
-`huggingface_hub` reads its environment once, at import, so the server starts when pytest loads this
-plugin. No test of the session, nor a process that one starts, can reach any other Hub.
+Each process that runs tests has a server. No test of the session, nor a process that one starts, can reach any other
+Hub.
 """
 
+import importlib
 import itertools
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,27 +32,34 @@ _FOREIGN = ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "TRANSFORMERS_OFFLINE"
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError("huggingface_hub was imported before the environment of its tests was set")
-_home = tempfile.mkdtemp(prefix="hf-home-")
-_hub = LocalHub().start()
-os.environ.update(_ENVIRONMENT, HF_ENDPOINT=_hub.endpoint, HF_HOME=_home)
+os.environ.update(_ENVIRONMENT)
 for _name in _FOREIGN:
     os.environ.pop(_name, None)
 
 
-def pytest_unconfigure() -> None:
-    _hub.stop()
-    shutil.rmtree(_home, ignore_errors=True)
+@pytest.fixture(scope="session", autouse=True)
+def _own_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHub]:
+    """Start the Hub of this process, and set the constants of huggingface_hub, which was imported before."""
+    from huggingface_hub import constants, hf_api
+
+    hub = LocalHub().start()
+    home = tmp_path_factory.mktemp("hf-home")
+    os.environ.update(HF_ENDPOINT=hub.endpoint, HF_HOME=str(home))
+    importlib.reload(constants)
+    hf_api.api.endpoint = hub.endpoint
+    yield hub
+    hub.stop()
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
+def hub(_own_hub: LocalHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalHub]:
     """Give an empty Hub, and point the client to an empty cache."""
     from huggingface_hub import constants
 
-    _hub.clear()
+    _own_hub.clear()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    yield _hub
-    _hub.clear()
+    yield _own_hub
+    _own_hub.clear()
 
 
 @pytest.fixture

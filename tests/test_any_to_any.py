@@ -40,7 +40,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
 
-pytestmark = pytest.mark.xdist_group("any_to_any")
+pytestmark = pytest.mark.together("any_to_any")
 
 SIZES: dict[str, Any] = {"ctx_len": 128, "prefill_seq_len": 8, "full_batch_size": 2}
 IMAGE = "<|vision_bos|> <|IMAGE|> <|vision_eos|>"

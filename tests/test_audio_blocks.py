@@ -34,7 +34,7 @@ from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.reference.loading import load_model
 
 GRANITE_5 = "transformers.models.granite_speech5"
-pytestmark = pytest.mark.xdist_group("block_sounds")
+pytestmark = pytest.mark.together("block_sounds")
 
 
 class MelSpectrogram(torch.nn.Module):

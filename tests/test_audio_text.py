@@ -52,7 +52,7 @@ EXTRACTOR = {
     "n_fft": 400,
 }
 SIZES = {"ctx_len": 64, "prefill_seq_len": 8, "batch_size": 2}
-pytestmark = pytest.mark.xdist_group("audio_text")
+pytestmark = pytest.mark.together("audio_text")
 
 
 @pytest.fixture(scope="module")

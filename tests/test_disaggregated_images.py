@@ -20,7 +20,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 
-pytestmark = pytest.mark.xdist_group("apart_pictures")
+pytestmark = pytest.mark.together("apart_pictures")
 LENGTH = 5
 ROWS = 6  # of features of a picture
 

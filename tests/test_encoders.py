@@ -29,7 +29,7 @@ MANY = (33, 28, 24, 20, 16, 12, 9, 7, 5, 4, 3, 2)
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TRACED],
+    params=[pytest.param(name, marks=pytest.mark.together(name)) for name in TRACED],
 )
 def encoder(request: pytest.FixtureRequest) -> Subject:
     return parity.subject(request.param)
@@ -63,7 +63,7 @@ def texts_for(encoder: Subject, lengths: tuple[int, ...]) -> tuple[Array, Array]
 @pytest.mark.parametrize(
     ("name", "pooling", "norm", "how"),
     [
-        pytest.param(name, *pooling, how, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, *pooling, how, marks=pytest.mark.together(name))
         for name in parity.names_of("feature-extraction")
         # What a pooling does is not the model's.
         for pooling in (POOLINGS[1:] if name == "bert-base" else POOLINGS[1:2])
@@ -189,7 +189,7 @@ def test_heads_that_are_traced_are_there() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in parity.more_cases()],
+    [pytest.param(name, marks=pytest.mark.together(name)) for name in parity.more_cases()],
 )
 @pytest.mark.sampled(9, kept=TRACED_HEADS)
 def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
@@ -439,7 +439,7 @@ FACTS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
 
 
 @pytest.mark.parametrize(
-    "fact", [pytest.param(fact, marks=pytest.mark.xdist_group(FACTS[fact][0])) for fact in FACTS]
+    "fact", [pytest.param(fact, marks=pytest.mark.together(FACTS[fact][0])) for fact in FACTS]
 )
 def test_dropped_fact_of_an_encoder_shows(fact: str) -> None:
     name, change = FACTS[fact]
@@ -477,7 +477,7 @@ HEADS: Mapping[str, tuple[str, Callable[[Subject], Any]]] = {
 
 
 @pytest.mark.parametrize(
-    "fact", [pytest.param(fact, marks=pytest.mark.xdist_group(HEADS[fact][0])) for fact in HEADS]
+    "fact", [pytest.param(fact, marks=pytest.mark.together(HEADS[fact][0])) for fact in HEADS]
 )
 def test_dropped_fact_of_a_head_shows(fact: str) -> None:
     name, change = HEADS[fact]
@@ -496,7 +496,7 @@ def test_dropped_fact_of_a_head_shows(fact: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, marks=pytest.mark.together(name))
         for name in ("llama-base-text-classification", "gemma3_text-base-feature-extraction")
     ],
 )

@@ -47,7 +47,7 @@ def shell(zoo: Path, command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.xdist_group("farm")
+@pytest.mark.together("farm")
 def test_its_commands_build_and_publish_its_packages(zoo: Path) -> None:
     readme = (zoo / "README.md").read_text()
     (commands,) = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)

@@ -20,7 +20,7 @@ ROUTED = "own_tokens:"
 
 
 def grouped(cases: list[tuple[Any, ...]]) -> list[Any]:
-    return [pytest.param(*case, marks=pytest.mark.xdist_group(case[0])) for case in cases]
+    return [pytest.param(*case, marks=pytest.mark.together(case[0])) for case in cases]
 
 
 def blocks(name: str) -> list[dict[str, float]]:

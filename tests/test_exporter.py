@@ -40,7 +40,7 @@ GRAPHS: Mapping[str, tuple[str, Variant]] = {
     "encoder": ("bert-base", EMBEDDING),
 }
 EVERY = [
-    pytest.param(name, id=name, marks=pytest.mark.xdist_group(GRAPHS[name][0])) for name in GRAPHS
+    pytest.param(name, id=name, marks=pytest.mark.together(GRAPHS[name][0])) for name in GRAPHS
 ]
 
 
@@ -59,7 +59,7 @@ def described(values: Any) -> dict[str, tuple[str, list[Any]]]:
 # --- the contract --------------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 @pytest.mark.parametrize("name", ["decoder", "continuous batching"])
 def test_inputs_and_outputs_of_a_decoder(name: str) -> None:
     subject, graph = graph_of(name)
@@ -86,7 +86,7 @@ def test_inputs_and_outputs_of_a_decoder(name: str) -> None:
     ]
 
 
-@pytest.mark.xdist_group("bert-base")
+@pytest.mark.together("bert-base")
 def test_inputs_and_outputs_of_an_encoder() -> None:
     subject, graph = graph_of("encoder")
     tokens = ("INT64", ["batch_size", "seq_len"])
@@ -155,7 +155,7 @@ def nodes_of(graph: ir.Model) -> list[ir.Node]:
     return [*graph.graph.all_nodes(), *inner]
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 def test_states_are_marked_in_the_file() -> None:
     """Also those of layers that were not traced."""
     states = states_of(graph_of("decoder")[1].graph.inputs)
@@ -183,7 +183,7 @@ def test_a_state_is_of_a_kind(name: str, kinds: set[str]) -> None:
         assert (state.kind == "recurrent") == (not state.name.startswith("past_"))
 
 
-@pytest.mark.xdist_group("gemma2-base")
+@pytest.mark.together("gemma2-base")
 def test_a_tied_weight_is_one_initializer() -> None:
     subject, graph = graph_of("tied")
     assert subject.config["tie_word_embeddings"]

@@ -50,7 +50,7 @@ def assert_shows(subject: Subject, changed: Any) -> None:
 @pytest.mark.parametrize(
     "fact",
     [
-        pytest.param(fact, marks=pytest.mark.xdist_group(FACTS[fact][0]))
+        pytest.param(fact, marks=pytest.mark.together(FACTS[fact][0]))
         for fact in FACTS
         if parity.is_traced(parity.all_cases()[FACTS[fact][0]].recipe)  # a release asks for all
     ],
@@ -66,7 +66,7 @@ def test_dropped_fact_shows(fact: str) -> None:
 
 @pytest.mark.parametrize(
     "fact",
-    [pytest.param(fact, marks=pytest.mark.xdist_group(MUTATIONS[fact][0])) for fact in MUTATIONS],
+    [pytest.param(fact, marks=pytest.mark.together(MUTATIONS[fact][0])) for fact in MUTATIONS],
 )
 @pytest.mark.sampled(3)
 def test_fact_dropped_from_the_model_shows(fact: str) -> None:
@@ -102,7 +102,7 @@ def test_field_that_shows_is_found_without_a_table(model_type: str, field: str |
     assert field_that_shows(find_recipe(model_type)) == field
 
 
-@pytest.mark.xdist_group("qwen3-base")
+@pytest.mark.together("qwen3-base")
 @pytest.mark.parametrize("norm", ["q_norm", "k_norm"])
 def test_dropped_norm_of_heads_shows(norm: str) -> None:
     subject = parity.subject("qwen3-base")
@@ -115,7 +115,7 @@ def test_dropped_norm_of_heads_shows(norm: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, marks=pytest.mark.together(name))
         for name in ("gpt_oss-base", "granite_swa-base", "flint-base")
     ],
 )
@@ -127,7 +127,7 @@ def test_dropped_sinks_show(name: str) -> None:
     assert_shows(subject, changed)
 
 
-@pytest.mark.xdist_group("qwen2-base")
+@pytest.mark.together("qwen2-base")
 def test_dropped_biases_show() -> None:
     subject = parity.subject("qwen2-base")
     changed = copy.deepcopy(subject.hf)
@@ -136,7 +136,7 @@ def test_dropped_biases_show() -> None:
     assert_shows(subject, changed)
 
 
-@pytest.mark.xdist_group("gemma2-base")
+@pytest.mark.together("gemma2-base")
 def test_dropped_offset_of_norms_shows() -> None:
     subject = parity.subject("gemma2-base")
     changed = copy.deepcopy(subject.hf)
@@ -181,7 +181,7 @@ def test_rope_scaling_is_exact(name: str) -> None:
         parity.assert_close(subject, "portable", "chunked", parity.PLAIN)
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 @pytest.mark.full
 def test_config_of_older_checkpoints_gives_the_same_graph() -> None:
     """Llama 3 checkpoints say `rope_theta` and `rope_scaling` side by side."""
@@ -197,7 +197,7 @@ def test_config_of_older_checkpoints_gives_the_same_graph() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, marks=pytest.mark.together(name))
         for name in ("qwen3_moe-base", "deepseek_v3-base")
     ],
 )
@@ -259,7 +259,7 @@ def test_biases_and_a_tied_head() -> None:
     assert_shows(subject, changed)
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 def test_an_untied_head() -> None:
     subject = parity.subject("llama-base")
     changed = copy.deepcopy(subject.hf)

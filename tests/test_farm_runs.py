@@ -32,7 +32,7 @@ from qeff_zoo.store import Store
 
 ray = pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.xdist_group("farm"),
+    pytest.mark.together("farm"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
     pytest.mark.filterwarnings(
         "ignore::FutureWarning", "ignore::pytest.PytestUnraisableExceptionWarning"

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 LLAMA = ROOT / "examples" / "tiny-llama"
 STEPS, HALF = 6, 3
 
-pytestmark = pytest.mark.xdist_group("finetuning")
+pytestmark = pytest.mark.together("finetuning")
 
 
 def chat(*turns: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from qeff_zoo.qefficient.cloud import finetune as command
 ROOT = Path(__file__).parent.parent
 LLAMA = str(ROOT / "examples" / "tiny-llama")
 
-pytestmark = pytest.mark.xdist_group("finetuning")
+pytestmark = pytest.mark.together("finetuning")
 
 
 @pytest.fixture

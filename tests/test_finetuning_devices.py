@@ -21,7 +21,7 @@ from qeff_zoo.finetuning.config import Config
 from qeff_zoo.finetuning.config_files import as_yaml
 from qeff_zoo.finetuning.run_folder import RunFolder
 
-pytestmark = pytest.mark.xdist_group("finetuning")
+pytestmark = pytest.mark.together("finetuning")
 WEIGHTS = Path("adapter") / "adapter_model.safetensors"
 
 

@@ -39,7 +39,7 @@ from qeff_zoo.weights.writing import plan_file, write
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 BFLOAT16, HALF, FLOAT = torch.bfloat16, torch.float16, torch.float32
-pytestmark = pytest.mark.xdist_group("llama-base")
+pytestmark = pytest.mark.together("llama-base")
 GENUINE = ("ct-fp8-block", "ct-fp8-dynamic", "fp8-block", "torchao-fp8")
 
 

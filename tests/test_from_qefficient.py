@@ -85,7 +85,7 @@ SWIFTKV = "Snowflake/Llama-3.1-SwiftKV-8B-Instruct"
 ENCODER, CLASSIFIER = "BAAI/bge-small-en-v1.5", "cross-encoder/ms-marco-MiniLM-L6-v2"
 TINY = {"prefill_seq_len": 32, "ctx_len": 128}
 
-pytestmark = pytest.mark.xdist_group("from-qefficient")
+pytestmark = pytest.mark.together("from-qefficient")
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ REPEATED = {
 
 @pytest.fixture(
     scope="module",  # the tests of one model come together: its graph is traced once
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in PUBLISHED],
+    params=[pytest.param(name, marks=pytest.mark.together(name)) for name in PUBLISHED],
 )
 def model_id(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -123,7 +123,7 @@ def test_the_graph_is_valid(model_id: str) -> None:
 
 
 @pytest.mark.full  # else this model is not traced
-@pytest.mark.xdist_group("google/gemma-2-2b")
+@pytest.mark.together("google/gemma-2-2b")
 def test_a_lost_weight_shows() -> None:
     """Gemma 2 2B has one matrix at both ends: it counts once, and a norm less is not what was published."""
     name = "google/gemma-2-2b"
@@ -135,7 +135,7 @@ def test_a_lost_weight_shows() -> None:
 
 
 @pytest.mark.full  # else this model is not traced
-@pytest.mark.xdist_group("google/gemma-2-2b")
+@pytest.mark.together("google/gemma-2-2b")
 def test_an_invalid_graph_shows() -> None:
     proto = without_weights(graph_of("google/gemma-2-2b"))
     proto.graph.node[0].input[0] = "nowhere"

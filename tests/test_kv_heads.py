@@ -131,7 +131,7 @@ TRACED = [
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [pytest.param(name, how, marks=pytest.mark.xdist_group(name)) for name, how in TRACED],
+    [pytest.param(name, how, marks=pytest.mark.together(name)) for name, how in TRACED],
 )
 @pytest.mark.sampled(99, kept=["llama-base"])
 def test_a_graph_answers_the_same(name: str, how: str) -> None:

@@ -88,7 +88,7 @@ MEDIA = {
     for case in [parity.Case(recipe=for_task(recipe, task), tiny=tiny)]
 }
 CASES = [
-    pytest.param(name, marks=pytest.mark.xdist_group(case.recipe.model_type))
+    pytest.param(name, marks=pytest.mark.together(case.recipe.model_type))
     for name, case in MEDIA.items()
 ]
 

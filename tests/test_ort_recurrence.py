@@ -277,7 +277,7 @@ def test_a_convolution_equals_its_body(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, marks=pytest.mark.together(name))
         for name in ("mamba-base", "mamba2-base", "qwen3_5_text-base", "recurrent_gemma-base")
     ],
 )

@@ -41,7 +41,7 @@ NAMES = ["llama-base", "gemma2-base", "gpt2-base", "mixtral-base"]
 
 
 def grouped(*names: str) -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+    return [pytest.param(name, marks=pytest.mark.together(name)) for name in names]
 
 
 @cache
@@ -412,7 +412,7 @@ def test_continuous_batching_lowers_alike(storage: str) -> None:
     assert every[0] == every[1]
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 def test_a_cached_graph_is_lowered_without_torch(tmp_path: Path) -> None:
     """Also one with slots, whose ops get other bodies."""
     subject = parity.subject("llama-base")

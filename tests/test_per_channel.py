@@ -317,7 +317,7 @@ def test_sums_beyond_32_bits_are_refused(tmp_path: Path) -> None:
 # --- whole models --------------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("llama-base")
+@pytest.mark.together("llama-base")
 @pytest.mark.parametrize("name", ["llama-base", "gpt2-base", "qwen2-base"])
 @pytest.mark.sampled(2)
 def test_attention_is_the_kernel_that_it_is_with_int8(name: str) -> None:
@@ -338,7 +338,7 @@ def test_attention_is_the_kernel_that_it_is_with_int8(name: str) -> None:
     assert rows.numerics.int8_activations
 
 
-@pytest.mark.xdist_group("mixtral-base")
+@pytest.mark.together("mixtral-base")
 def test_the_kernel_of_experts_has_its_matrices_in_blocks() -> None:
     numerics = parity.subject("mixtral-base").lower("w8a8").numerics
     formats = {matrix.format for matrix in numerics.matrices if ".experts." in matrix.name}

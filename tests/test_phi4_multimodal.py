@@ -41,7 +41,7 @@ from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 
-pytestmark = pytest.mark.xdist_group("pictures_and_sounds")
+pytestmark = pytest.mark.together("pictures_and_sounds")
 
 SMALL = {"size": {"height": 28, "width": 28}, "patch_size": 7, "dynamic_hd": 4}
 LARGE = {"size": {"height": 448, "width": 448}, "patch_size": 14, "dynamic_hd": 36}

@@ -163,7 +163,7 @@ REFUSED = {"video_llava": {(1, 1)}}
 
 #: Of numpy, where transformers gives it a tensor.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
-NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in published.names()]
+NAMES = [pytest.param(name, marks=pytest.mark.together(name)) for name in published.names()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,7 +244,7 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
     assert list(made.prompt) == right["input_ids"][0].tolist()
 
 
-@pytest.mark.xdist_group("llava")
+@pytest.mark.together("llava")
 def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tokenizer that adds one, as the template does not."""
     session, reference = opened("llava").session, opened("llava").processor
@@ -356,7 +356,7 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
 @pytest.mark.parametrize(
     ("name", "field", "token", "expected"),
     [
-        pytest.param(name, *more, marks=pytest.mark.xdist_group(name))
+        pytest.param(name, *more, marks=pytest.mark.together(name))
         for name, *more in (
             ("llava_pixtral", "image_break_token", "<s>", "same"),
             ("llava_pixtral", "image_end_token", "[IMG]", "refused"),

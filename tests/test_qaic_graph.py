@@ -279,7 +279,7 @@ FORMS = [
 
 @pytest.mark.parametrize(
     ("name", "variant"),
-    [pytest.param(*form, marks=pytest.mark.xdist_group(form[0])) for form in FORMS],
+    [pytest.param(*form, marks=pytest.mark.together(form[0])) for form in FORMS],
 )
 @pytest.mark.sampled(2)
 def test_the_graph_is_one_that_the_compiler_takes(name: str, variant: Variant) -> None:

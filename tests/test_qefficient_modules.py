@@ -41,7 +41,7 @@ SIZES = {"prefill_seq_len": 8, "ctx_len": 32}
 #: A prompt of two chunks, and how long it is.
 IDS, LENGTH = np.random.default_rng(0).integers(3, 250, (1, 16)), 13
 
-pytestmark = pytest.mark.xdist_group("qefficient-modules")
+pytestmark = pytest.mark.together("qefficient-modules")
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.xdist_group("readme")
+@pytest.mark.together("readme")
 def test_commands_run(tmp_path: Path) -> None:
     workplace = made(tmp_path)  # its own: what it lists and removes is what it built
     shown = "".join(text for kind, text in SESSIONS if kind == "console")
@@ -70,7 +70,7 @@ def words(line: str) -> list[str]:
     return [re.sub("^[kMG]?B$", "B", word.rpartition("/")[2]) for word in line.split()]
 
 
-@pytest.mark.xdist_group("readme")
+@pytest.mark.together("readme")
 def test_python_runs(workplace: Path) -> None:
     shown = [text for kind, text in SESSIONS if kind == "python"]
     assert len(shown) == 2
@@ -82,7 +82,7 @@ def test_python_runs(workplace: Path) -> None:
     assert "->" in first
 
 
-@pytest.mark.xdist_group("readme")
+@pytest.mark.together("readme")
 def test_images_are_recognized_and_compared(workplace: Path) -> None:
     printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "images.py")], workplace)
     assert re.search(r"sunset.png: \w+ 0\.\d{3}", printed)
@@ -103,7 +103,7 @@ def test_examples_run(workplace: Path) -> None:
     assert len({line.partition(" -> ")[2] for line in lines}) == 3
 
 
-@pytest.mark.xdist_group("readme")
+@pytest.mark.together("readme")
 def test_the_way_from_chats_to_a_package_runs(workplace: Path) -> None:
     printed = run([warm.PYTHON.executable, str(ROOT / "examples" / "finetune.py")], workplace)
     before, after = (float(one) for one in re.findall(r"held out, \w+: ([\d.]+)", printed))

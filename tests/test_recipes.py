@@ -54,7 +54,7 @@ KNOWN_TASKS = {
 
 def grouped(names: list[str]) -> list[Any]:
     """Keep the tests of one tiny config in one process: what they share is made once."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+    return [pytest.param(name, marks=pytest.mark.together(name)) for name in names]
 
 
 CASES = grouped(parity.names_of())

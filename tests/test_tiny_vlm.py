@@ -40,7 +40,7 @@ ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "examples" / "tiny-vlm"
 GUIDE = (ROOT / "docs" / "vision-language.md").read_text(encoding="utf-8")
 SIZES = {"ctx_len": 256, "full_batch_size": 4, "prefill_seq_len": 64}
-pytestmark = pytest.mark.xdist_group("tiny_vlm")
+pytestmark = pytest.mark.together("tiny_vlm")
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,18 @@ import marshal
 import os
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import weakref
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sharing import made_once
 from warm_client import LARGEST
 
 _IMPORTS = (
@@ -51,35 +53,39 @@ _IMPORTS = (
 )
 
 
-class Warm:
-    """Stands in for `sys` where Pythons are started with `-m`, `-c` or a file; the first starts the server."""
+#: Ends when every process that imported this module, or was forked from one that did, has ended.
+_SESSION = os.pipe()
 
-    def __init__(self) -> None:
-        self._open = ExitStack()
+
+class Warm:
+    """Stands in for `sys` where Pythons are started with `-m`, `-c` or a file.
+
+    All processes of a session have one server. The first that needs it starts it.
+    """
 
     @functools.cached_property
     def executable(self) -> str:
         """What to call in place of `sys.executable`."""
-        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="warm-python-")))
-        where, client = folder / "socket", folder / "python"
+        return made_once(
+            Path(os.environ["QEFF_ZOO_TEST_CACHE"], "warm-python"), self._start
+        ).read_text()
+
+    def _start(self, path: Path) -> None:
+        """Start the server, and write the name of its client into a file."""
+        folder = Path(tempfile.mkdtemp(prefix="warm-python-"))  # names of sockets are short
+        client = folder / "python"
         program = str(Path(__file__).with_name("warm_client.py"))
         start = [sys.executable, "-S", "-E", program, str(folder)]
         client.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
         client.chmod(0o755)
-        server = self._open.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", __file__, str(where)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
-            )
+        self._server = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, str(folder)],
+            stdin=_SESSION[0], stdout=subprocess.PIPE,
+            env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
         )  # fmt: skip
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        return str(client)
-
-    def close(self) -> None:
-        """End the server, whose standard input ends then."""
-        self._open.close()
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == b"ready\n"
+        path.write_text(str(client))
 
 
 PYTHON = Warm()
@@ -103,7 +109,7 @@ class _Server:
             self._selector.register(source, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Serve until the standard input ends."""
+        """Serve until the session ends, and the standard input with it."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is sys.stdin:
@@ -150,15 +156,19 @@ class _Server:
 
 def _become(argv: list[str], environment: dict[str, str], folder: str, executable: str) -> NoReturn:
     """Run a program as Python does, and end."""
+    import importlib
     import runpy
     import threading
     import traceback
     import warnings
 
     import torch
+    from huggingface_hub import constants, hf_api
 
     os.environ.clear()
     os.environ.update(environment)
+    importlib.reload(constants)  # each process of tests has a Hub
+    hf_api.api.endpoint = constants.ENDPOINT
     os.chdir(folder)
     sys.executable = executable
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
@@ -201,6 +211,8 @@ if __name__ == "__main__":
     gc.freeze()  # no program looks through what was imported here
     for one in [*weakref.finalize._registry]:
         one.atexit = False  # nor does it take apart before its end what ends with it
-    _listening = _Server(sys.argv[1])
+    _folder = Path(sys.argv[1])
+    _listening = _Server(str(_folder / "socket"))
     os.write(1, b"ready\n")
     _listening.serve()
+    shutil.rmtree(_folder)
