@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,19 +28,25 @@ _ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_ETAG_TIMEOUT": "2",
+    "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing listens there
 }
 _FOREIGN = ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "TRANSFORMERS_OFFLINE")
 
 if "huggingface_hub" in sys.modules:
     raise RuntimeError("huggingface_hub was imported before the environment of its tests was set")
-os.environ.update(_ENVIRONMENT)
+_home = tempfile.mkdtemp(prefix="hf-home-")
+os.environ.update(_ENVIRONMENT, HF_HOME=_home)
 for _name in _FOREIGN:
     os.environ.pop(_name, None)
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_home, ignore_errors=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHub]:
-    """Start the Hub of this process, and set the constants of huggingface_hub, which was imported before."""
+    """Start the Hub of this process, and give it a home; huggingface_hub and others were imported before."""
     from huggingface_hub import constants, hf_api
 
     hub = LocalHub().start()
