@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn
@@ -95,7 +96,8 @@ class _Run:
                 process.waiting.appendleft(richest.waiting.pop())
         number = process.waiting.popleft() if process.waiting else None
         process.sent.append(number)
-        process.connection.send(number)
+        with suppress(BrokenPipeError):  # it has ended, see `_end`
+            process.connection.send(number)
 
     def until_all_are_done(self) -> None:
         """Receive reports until each process has ended."""
