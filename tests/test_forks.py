@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_an_interrupted_run_tears_down_what_its_processes_made(tmp_path: Path) -
     run = start(tmp_path, SLOW, "--forks", "2")
     begun = tmp_path / "begun"
     while run.poll() is None and not (begun.exists() and begun.stat().st_size == 2):
-        pass
+        time.sleep(0.01)
     run.send_signal(signal.SIGINT)
     out, _ = run.communicate(timeout=30)
     assert "KeyboardInterrupt" in out

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.types import Expression
+from qeff_zoo.graph.constants import array_of
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,8 @@ def moved(node: ir.Node, known: Known) -> list[Moved]:
 
 def _constant(node: ir.Node, place: int) -> list[int] | None:
     """Return integers that are given to a node as a constant."""
-    value = node.inputs[place] if place < len(node.inputs) else None
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.atleast_1d(tensor.numpy()).tolist()
+    array = array_of(node.inputs[place] if place < len(node.inputs) else None)
+    return None if array is None else np.atleast_1d(array).tolist()
 
 
 def _same(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
@@ -124,10 +124,10 @@ def _slice(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
 
 
 def _gather(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
-    index = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
-    if index is None or index.shape.rank() or node.attributes.get_int("axis", 0):
+    index = array_of(node.inputs[1])
+    if index is None or index.ndim or node.attributes.get_int("axis", 0):
         return None
-    number = int(index.numpy()) % x.shape[0]
+    number = int(index) % x.shape[0]
     return [Moved(f"{x.name}:{number}", expressions.index(number, x.expression), x.shape[1:])]
 
 

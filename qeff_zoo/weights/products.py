@@ -10,6 +10,7 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.expressions import sources_of
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.external_data import SLOT
 from qeff_zoo.graph.numerics import FLOAT32, RoundedMatrix
 from qeff_zoo.weights.layout import Slot
@@ -110,7 +111,7 @@ class Products(Matrices):
             # A product with ones: ReduceSum of ONNX Runtime gives the wrong shape where an expert has no tokens.
             ones = ir.tensor([[1.0]] * block, dtype=ir.DataType.FLOAT)
             given = [by_block(tape, x, blocks, block), tape.op("Constant", [], {"value": ones})]
-            last = tape.op("Constant", [], {"value_ints": [-1]})
+            last = integers(tape, -1)
             self.made[key] = tape.op("Squeeze", [tape.op("MatMul", given), last])
         return self.made[key]
 
@@ -135,7 +136,7 @@ class Products(Matrices):
 
 def by_block(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
     """Cut the last axis into blocks, which get an axis of their own."""
-    sizes = tape.op("Constant", [], {"value_ints": [blocks, block]})
+    sizes = integers(tape, blocks, block)
     shape = tape.op("Concat", [tape.op("Shape", [x], {"end": -1}), sizes], {"axis": 0})
     return tape.op("Reshape", [x, shape])
 

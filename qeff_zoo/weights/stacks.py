@@ -8,6 +8,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of, integer, integers, number_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
@@ -45,10 +47,10 @@ def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
         return Stack(source=value, first=0, count=dims[0], rows=dims[1], columns=dims[2])
     source = maker.inputs[0]
     if maker.op_type == "Reshape":
-        shape = ir.convenience.get_const_tensor(maker.inputs[1])
+        shape = array_of(maker.inputs[1])
         if source not in weights or shape is None or len(_dims(source)) != 2 or shape.size != 3:
             return None
-        (total, columns), (count, *_) = _dims(source), shape.numpy().tolist()
+        (total, columns), (count, *_) = _dims(source), shape.tolist()
         return Stack(source=source, first=0, count=count, rows=total // count, columns=columns)
     whole = stack_of(source, weights) if maker.op_type in ("Transpose", "Slice") else None
     if whole is None:
@@ -71,9 +73,9 @@ def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
     """
     number += stack.first
     if len(_dims(stack.source)) == 3:
-        return tape.op("Gather", [stack.source, _constant(tape, number)], {"axis": 0})
+        return tape.op("Gather", [stack.source, integer(tape, number)], {"axis": 0})
     rows = stack.columns if stack.transposed else stack.rows
-    given = [_constant(tape, [one]) for one in (number * rows, (number + 1) * rows, 0)]
+    given = [integers(tape, one) for one in (number * rows, (number + 1) * rows, 0)]
     return tape.op("Slice", [stack.source, *given])
 
 
@@ -82,10 +84,8 @@ def picked(value: ir.Value) -> tuple[ir.Value | None, int]:
     gather: Any = value.producer()
     if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
         return None, 0
-    constant = ir.convenience.get_const_tensor(gather.inputs[1])
-    if constant is None or constant.shape.rank() != 0:
-        return None, 0
-    return gather.inputs[0], int(constant.numpy())
+    index = array_of(gather.inputs[1])
+    return (None, 0) if index is None or index.ndim else (gather.inputs[0], int(index))
 
 
 def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
@@ -93,19 +93,14 @@ def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
     part: Any = value.producer()
     if part is None or part.op_type != "Slice":
         return None, 0, 0
-    given = [ir.convenience.get_const_tensor(value) for value in part.inputs[1:]]
-    known = [int(tensor.numpy().item()) for tensor in given if tensor and tensor.size == 1]
+    given = [number_of(value) for value in part.inputs[1:]]
+    known = [int(number) for number in given if number is not None]
     if len(known) != len(given):
         return None, 0, 0
     first, last, axis, step = [*known, *[0, 1][len(known) - 2 :]]
     if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:
         return None, 0, 0
     return part.inputs[0], first, last
-
-
-def _constant(tape: Tape, value: int | list[int]) -> ir.Value:
-    kind = "value_ints" if isinstance(value, list) else "value_int"
-    return tape.op("Constant", [], {kind: value})
 
 
 def _dims(value: ir.Value) -> list[int]:

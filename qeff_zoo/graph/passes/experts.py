@@ -7,6 +7,7 @@ For targets without a kernel for the whole block, or for this one.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integer, integers
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.graph.semantic.op import UNBOUNDED
 
@@ -37,7 +38,7 @@ def take_apart(graph: ir.Graph, node: ir.Node) -> None:
     """
     tape = Tape()
     hidden, index, weights, *_ = node.inputs
-    second = tape.op("Constant", [], {"value_ints": [1]})
+    second = integers(tape, 1)
     tokens = tape.op("Unsqueeze", [hidden, second])  # (tokens, 1, hidden)
     if is_interleaved(node):
         made, weights = _biased(tape, node, tokens)
@@ -62,8 +63,8 @@ def routing_weights(tape: Tape, node: ir.Node) -> tuple[ir.Value, ir.Value]:
         Two float32 values (tokens, experts): 1 for those chosen, else 0; the weight, 0 for others.
     """
     _, index, weights = node.inputs[:3]
-    numbers = tape.op("Constant", [], {"value_ints": list(range(_count(node)))})
-    last, second = (tape.op("Constant", [], {"value_ints": [axis]}) for axis in (-1, 1))
+    numbers = integers(tape, *range(_count(node)))
+    last, second = (integers(tape, axis) for axis in (-1, 1))
     # (tokens, k, experts)
     chosen = tape.op("Equal", [tape.op("Unsqueeze", [index, last]), numbers])
     zero, one = (tape.op("Constant", [], {"value_float": value}) for value in (0.0, 1.0))
@@ -97,15 +98,12 @@ def _routed(
 def _biased(tape: Tape, node: ir.Node, tokens: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Compute what each expert makes of its tokens, and the routing weights, 0 for experts that there are not."""
     _, index, weights, gate_up, gate_up_bias, down, down_bias = node.inputs
-    last = tape.op("Constant", [], {"value_int": _count(node) - 1})
+    last = integer(tape, _count(node) - 1)
     known = tape.op("Min", [index, last])  # whose biases there are
     both = _routed(tape, tokens, index, gate_up, transposed=True)
     both = tape.op("Add", [both, tape.op("Gather", [gate_up_bias, known], {"axis": 0})])
-    pairs = tape.op("Reshape", [both, tape.op("Constant", [], {"value_ints": [0, 0, -1, 2]})])
-    gate, up = (
-        tape.op("Gather", [pairs, tape.op("Constant", [], {"value_int": place})], {"axis": 3})
-        for place in (0, 1)
-    )
+    pairs = tape.op("Reshape", [both, integers(tape, 0, 0, -1, 2)])
+    gate, up = (tape.op("Gather", [pairs, integer(tape, place)], {"axis": 3}) for place in (0, 1))
     made = _routed(tape, _gated(tape, node, gate, up), index, down, transposed=True)
     made = tape.op("Add", [made, tape.op("Gather", [down_bias, known], {"axis": 0})])
     nothing = tape.op("CastLike", [tape.op("Constant", [], {"value_float": 0.0}), weights])

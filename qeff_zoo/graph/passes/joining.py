@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.external_data import is_placeholder
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.graph.states import VISION_SIZE
@@ -42,7 +43,7 @@ def join(reader: ir.Model, model: ir.Model) -> None:
             value.replace_all_uses_with(known)
     tape = Tape()
     width = tape.op("Shape", [inputs[_TOKENS]], {"start": 1, "end": 2})
-    is_one = tape.op("Equal", [width, tape.op("Constant", [], {"value_ints": [1]})])
+    is_one = tape.op("Equal", [width, integers(tape, 1)])
     nothing = tape.op("Constant", [], {"value_float": 0.0})
     read = tape.op("Where", [is_one, nothing, features])
     read.type = features.type

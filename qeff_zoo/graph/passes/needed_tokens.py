@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 
 _END = (1 << 31) - 1  # of a slice up to the end
@@ -140,9 +141,9 @@ def _tokens(node: ir.Node, ranks: _Ranks) -> Sequence[ir.Value]:
 
 def _is_same_for_all(value: ir.Value) -> bool:
     """Whether a value is a constant that is the same for all tokens."""
-    tensor = None if value.is_initializer() else ir.convenience.get_const_tensor(value)
-    sizes = [*(value.shape or ())] if tensor is None else [*tensor.numpy().shape]
-    is_constant = value.is_initializer() or tensor is not None
+    array = None if value.is_initializer() else array_of(value)
+    sizes = [*(value.shape or ())] if array is None else [*array.shape]
+    is_constant = value.is_initializer() or array is not None
     return is_constant and len(sizes) <= 3 and all(size == 1 for size in sizes[:-1])
 
 
@@ -198,8 +199,8 @@ def _input(node: ir.Node, place: int) -> ir.Value | None:
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.ravel(tensor.numpy()).tolist()
+    array = array_of(value)
+    return None if array is None else np.ravel(array).tolist()
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:

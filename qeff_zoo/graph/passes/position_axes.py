@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integer
 from qeff_zoo.graph.passes.parts import Array
 
 from . import parts
@@ -185,7 +186,7 @@ def look_up(
         return _moved_value(tape, found, table.rows.ndim + 1, moves)
 
     def at(place: int) -> ir.Value:
-        number = tape.op("Constant", [], {"value_int": place})
+        number = integer(tape, place)
         one = tape.op("Gather", [safe, number], {"axis": 0 if axes.first else 1})
         return tape.op("Gather", [rows, one], {"axis": 0})
 

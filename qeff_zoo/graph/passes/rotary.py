@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.external_data import is_placeholder
 from qeff_zoo.graph.passes.parts import Array
 from qeff_zoo.graph.semantic.domains import SEMANTIC
@@ -230,12 +231,12 @@ class _Finder:
             tape, value = Tape(), table.value
             ones = _ones(table.shape)
             if len(table.shape) == 2:
-                value = tape.op("Unsqueeze", [value, _ints(tape, 0)])
+                value = tape.op("Unsqueeze", [value, integers(tape, 0)])
             elif ones:
-                value = tape.op("Squeeze", [value, _ints(tape, *ones)])
+                value = tape.op("Squeeze", [value, integers(tape, *ones)])
             start, end, step = table.columns
             if (start, end, step) != (0, table.shape[-1], 1):
-                given = [_ints(tape, one) for one in (start, end, -1, step)]
+                given = [integers(tape, one) for one in (start, end, -1, step)]
                 value = tape.op("Slice", [value, *given])
             value = tape.op("Neg", [value]) if table.negative else value
             _name(tape, f"{table.value.name}_table{len(self._tables)}")
@@ -350,7 +351,7 @@ def _ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _in_halves(tape: Tape, x: ir.Value, size: int, width: int) -> ir.Value:
     """Put interleaved pairs into halves; leave the numbers beyond `size`."""
     slices = [(0, size, 2), (1, size, 2), *([(size, width, 1)] if size < width else [])]
-    cut = [[_ints(tape, one) for one in (start, end, -1, step)] for start, end, step in slices]
+    cut = [[integers(tape, one) for one in (start, end, -1, step)] for start, end, step in slices]
     return tape.op("Concat", [tape.op("Slice", [x, *given]) for given in cut], {"axis": -1})
 
 
@@ -386,7 +387,3 @@ def _is_root(value: ir.Value) -> bool:
 
 def _dims(value: ir.Value) -> list[int | str]:
     return [dim if isinstance(dim, int) else str(dim) for dim in value.shape or ()]
-
-
-def _ints(tape: Tape, *values: int) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": values})

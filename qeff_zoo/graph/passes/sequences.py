@@ -5,6 +5,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of, integers
+
 
 def slice_parts(graph: ir.Graph) -> int:
     """Replace every item that is taken of a sequence of parts, in place; return how many there were.
@@ -19,7 +21,7 @@ def slice_parts(graph: ir.Graph) -> int:
         )
         if maker is None or maker.op_type != "SplitToSequence":
             continue
-        sizes, place = (_constant(value) for value in (maker.inputs[1], node.inputs[1]))
+        sizes, place = (array_of(value) for value in (maker.inputs[1], node.inputs[1]))
         if sizes is None or place is None:
             continue
         if sizes.ndim:
@@ -28,7 +30,7 @@ def slice_parts(graph: ir.Graph) -> int:
         else:  # parts of one size
             start, stop = int(place * sizes), int((place + 1) * sizes)
         tape, axis = Tape(), maker.attributes.get_int("axis", 0)
-        given = [tape.op("Constant", [], {"value_ints": [one]}) for one in (start, stop, axis)]
+        given = [integers(tape, one) for one in (start, stop, axis)]
         part = tape.op("Slice", [maker.inputs[0], *given])
         for one in tape.nodes:
             one.metadata_props.update(node.metadata_props)
@@ -37,8 +39,3 @@ def slice_parts(graph: ir.Graph) -> int:
         )
         count += 1
     return count
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()

@@ -8,6 +8,8 @@ quotient of floats that is rounded down.
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import number_of
+
 _WHOLE = (ir.DataType.INT32, ir.DataType.INT64)
 #: Added to a quotient and taken off again, since Div rounds towards zero: no quotient is less than minus this.
 _OFFSET = 1 << 20
@@ -47,13 +49,12 @@ def _quotient(node: ir.Node) -> tuple[ir.Value, int] | None:
     floor = _made_by(node.inputs[0], "Floor")
     shares = _made_by(floor.inputs[0], "Div") if floor else None
     cast = _made_by(shares.inputs[0], "Cast") if shares else None
-    if shares is None or cast is None or shares.inputs[1] is None:
+    if shares is None or cast is None:
         return None
-    number, tensor = cast.inputs[0], ir.convenience.get_const_tensor(shares.inputs[1])
-    if number is None or number.dtype not in _WHOLE or tensor is None or tensor.size != 1:
+    number, divisor = cast.inputs[0], number_of(shares.inputs[1])
+    if number is None or number.dtype not in _WHOLE or divisor is None:
         return None
-    divisor = float(tensor.numpy().reshape(()))
-    return (number, int(divisor)) if divisor >= 1 and divisor.is_integer() else None
+    return (number, int(divisor)) if divisor >= 1 and float(divisor).is_integer() else None
 
 
 def _made_by(value: ir.Value | None, op: str) -> ir.Node | None:

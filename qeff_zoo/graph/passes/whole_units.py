@@ -4,6 +4,8 @@
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
+
 
 def fill_up(graph: ir.Graph, unit: int) -> None:
     """Let a graph fill up its inputs, in place.
@@ -18,9 +20,9 @@ def fill_up(graph: ir.Graph, unit: int) -> None:
         value.shape = ir.Shape([value.shape[0], "seq_len", *value.shape[2:]])
         uses, tape, rank = list(value.uses()), Tape(), len(value.shape)
         length = tape.op("Shape", [value], {"start": 1, "end": 2})
-        size = tape.op("Constant", [], {"value_ints": [unit]})
+        size = integers(tape, unit)
         lacking = tape.op("Mod", [tape.op("Neg", [length]), size])
-        none = tape.op("Constant", [], {"value_ints": [0]})
+        none = integers(tape, 0)
         pads = [none] * (rank + 1) + [lacking] + [none] * (rank - 2)  # before all axes, then behind
         filled = tape.op("Pad", [value, tape.op("Concat", pads, {"axis": 0})])
         filled.name, filled.type = f"{value.name}.filled", value.type

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qeff_zoo.graph.constants import number_of
 from qeff_zoo.graph.semantic.domains import OPSET
 
 _SHORT = 0.99885  # the mean over all mantissas
@@ -157,7 +158,7 @@ def mark(graph: ir.Graph, domain: str) -> None:
             node.domain = domain
         elif node.op_type in ("Div", "Reciprocal"):
             divisor = node.inputs[-1]
-            if node.outputs[0].dtype == ir.DataType.FLOAT and _number(divisor) is None:
+            if node.outputs[0].dtype == ir.DataType.FLOAT and number_of(divisor) is None:
                 node.domain = domain
 
 
@@ -205,16 +206,10 @@ def _computed(value: ir.Value | None, x: ir.Value, steps: int) -> Any:
     """Compute a value from points of another; None where it depends on more."""
     if value is x:
         return _POINTS
-    if (number := _number(value)) is not None:
+    if (number := number_of(value)) is not None:
         return number
     node = value.producer() if value is not None else None
     if node is None or not steps or node.domain or node.op_type not in _ARITHMETIC:
         return None
     given = [_computed(one, x, steps - 1) for one in node.inputs]
     return None if any(one is None for one in given) else _ARITHMETIC[node.op_type](*given)
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """Return a constant of one number."""
-    known = ir.convenience.get_const_tensor(value) if value is not None else None
-    return float(known.numpy().reshape(-1)[0]) if known is not None and known.size == 1 else None

@@ -27,6 +27,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of, integer, integers
 from qeff_zoo.graph.semantic import domains
 from qeff_zoo.graph.states import state_of
 from qeff_zoo.targets.ort.rotary import Tables
@@ -237,23 +238,23 @@ class _Lowering:
         """Return where new keys go, (batch, seq, heads, 3): of each its batch row, head and row of the cache."""
         if groups not in self._places:
             tape, positions = Tape(), self._input("position_ids")
-            zero, one = (tape.op("Constant", [], {"value_int": value}) for value in (0, 1))
+            zero, one = (integer(tape, value) for value in (0, 1))
             batch, columns = (
                 tape.op("Squeeze", [tape.op("Shape", [positions], {"start": a, "end": a + 1})])
                 for a in (0, 1)
             )
-            ends = [heads.ints(tape, value) for value in (0, 1, 1)]
+            ends = [integers(tape, value) for value in (0, 1, 1)]
             first = tape.op("Slice", [positions, *ends])  # (batch, 1)
             rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
             numbers = tape.op("Range", [zero, batch, one])
             places = [
-                tape.op("Unsqueeze", [numbers, heads.ints(tape, 1, 2, 3)]),
+                tape.op("Unsqueeze", [numbers, integers(tape, 1, 2, 3)]),
                 tape.op(
                     "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
                 ),
-                tape.op("Unsqueeze", [rows, heads.ints(tape, 2, 3)]),
+                tape.op("Unsqueeze", [rows, integers(tape, 2, 3)]),
             ]
-            every = [tape.op("Shape", [positions]), heads.ints(tape, groups, 1)]
+            every = [tape.op("Shape", [positions]), integers(tape, groups, 1)]
             shape = tape.op("Concat", every, {"axis": 0})
             spread = [tape.op("Expand", [one, shape]) for one in places]
             self._places[groups] = tape.op("Concat", spread, {"axis": -1})
@@ -265,7 +266,7 @@ class _Lowering:
         if width not in self._none:
             tape, positions = Tape(), self._input("position_ids")
             batch = tape.op("Shape", [positions], {"start": 0, "end": 1})
-            shape = tape.op("Concat", [batch, heads.ints(tape, 0, width)], {"axis": 0})
+            shape = tape.op("Concat", [batch, integers(tape, 0, width)], {"axis": 0})
             self._none[width] = tape.op("ConstantOfShape", [shape])
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._none[width]
@@ -277,10 +278,10 @@ class _Lowering:
         assert made is not None
         assert positions is not None
         if positions not in self._last:
-            tape, one = Tape(), heads.ints
+            tape, one = Tape(), integers
             newest = tape.op("ReduceMax", [positions, one(tape, 1)], {"keepdims": 0})  # (batch,)
             longest = tape.op("ReduceMax", [newest], {"keepdims": 0})
-            total = tape.op("Add", [longest, tape.op("Constant", [], {"value_int": 1})])
+            total = tape.op("Add", [longest, integer(tape, 1)])
             narrow = {"to": ir.DataType.INT32}
             self._last[positions] = [tape.op("Cast", [value], narrow) for value in (newest, total)]
             self.graph.insert_before(made, tape.nodes)
@@ -301,7 +302,7 @@ class _Lowering:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
         if not self._key_lengths:
             tape, positions = Tape(), self._input("position_ids")
-            zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
+            zero, one = integers(tape, 0), integers(tape, 1)
             first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
             columns = tape.op("Shape", [positions], {"start": 1})
             total = tape.op("Add", [first, columns])
@@ -315,14 +316,14 @@ class _Lowering:
     def trim(self) -> None:
         """Cut off the columns of a call that are padding in all rows."""
         tape, positions = Tape(), self._input("position_ids")
-        zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
+        zero, one = integers(tape, 0), integers(tape, 1)
         last = tape.op("ReduceMax", [positions, one], {"keepdims": 1})
         first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
         follow = tape.op("ReduceMax", [tape.op("Sub", [last, first]), zero], {"keepdims": 0})
         columns = tape.op("Add", [follow, one])
         for given, axis in _axes_of_columns(self.graph.inputs):
             users = [use for use in given.uses() if use.node not in tape.nodes]
-            kept = tape.op("Slice", [given, zero, columns, heads.ints(tape, axis)])
+            kept = tape.op("Slice", [given, zero, columns, integers(tape, axis)])
             for use in users:
                 use.node.replace_input_with(use.idx, kept)
         for made, axis in _axes_of_columns(self.graph.outputs):
@@ -419,8 +420,8 @@ def _hides_nothing(mask: ir.Value | None) -> bool:
     if made is not None and made.op_type == "ConstantOfShape":
         filled = made.attributes.get_tensor("value", None)
         return filled is None or not filled.numpy().any()
-    known = ir.convenience.get_const_tensor(mask) if mask is not None else None
-    return known is not None and not known.numpy().any()
+    known = array_of(mask)
+    return known is not None and not known.any()
 
 
 def _narrowed(mask: ir.Value | None) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers, number_of
 from qeff_zoo.graph.semantic import domains
 
 _CONTRIB = "com.microsoft"
@@ -58,13 +59,13 @@ class _Lowering:
         """Return the columns (batch, 1, kernel) of each row's newest tokens, after the `kernel` of before."""
         if kernel not in self._newest:
             tape = Tape()
-            zero, last = (tape.op("Constant", [], {"value_ints": [n]}) for n in (0, -1))
+            zero, last = (integers(tape, n) for n in (0, -1))
             valid = tape.op("GreaterOrEqual", [positions, zero])
             valid = tape.op("Cast", [valid], {"to": ir.DataType.INT64})
             tokens = tape.op("ReduceSum", [valid, last], {"keepdims": 1})
-            first = tape.op("Constant", [], {"value_ints": list(range(kernel))})
+            first = integers(tape, *range(kernel))
             columns = tape.op("Add", [tokens, first])
-            middle = tape.op("Constant", [], {"value_ints": [1]})
+            middle = integers(tape, 1)
             self._newest[kernel] = tape.op("Unsqueeze", [columns, middle])
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._newest[kernel]
@@ -91,9 +92,7 @@ def _convolve(
     """Let the kernel compute the newest columns from those before and the new ones."""
     (before, new), (_, weight, bias, *_) = given, [*conv.inputs, None]
     tape = Tape()
-    bounds = [
-        tape.op("Constant", [], {"value_ints": [n]}) for n in (1 - _width(conv), _END, _COLUMNS)
-    ]
+    bounds = [integers(tape, n) for n in (1 - _width(conv), _END, _COLUMNS)]
     past = tape.op("Slice", [before, *bounds])
     output, _ = tape.op_multi_out(
         "CausalConvWithState", [new, weight, bias, past], num_outputs=2, domain=_CONTRIB
@@ -116,12 +115,12 @@ def _read(conv: ir.Node, window: ir.Node) -> _Read | None:
     pads, computed, length = conv.attributes.get_ints("pads", []), conv.outputs[0], None
     if any(pads):
         head = _cut(computed)
-        if set(pads) != {_width(conv) - 1} or head is None or _number(head.inputs[1]) != 0:
+        if set(pads) != {_width(conv) - 1} or head is None or number_of(head.inputs[1]) != 0:
             return None
         computed, length = head.outputs[0], head.inputs[2]
     activated = _activated(computed)
     tail = _cut(activated)
-    if tail is None or _number(tail.inputs[2]) != _END:
+    if tail is None or number_of(tail.inputs[2]) != _END:
         return None
     negated, total = _producer(tail.inputs[1]), _producer(length)
     if negated is None or negated.op_type != "Neg":
@@ -158,21 +157,15 @@ def _cut(value: ir.Value) -> ir.Node | None:
     if len(users) != 1 or users[0].op_type != "Slice":
         return None
     _, _, _, axis, step, *_ = [*users[0].inputs, None]
-    neighbours = step is None or _number(step) == 1
-    return users[0] if neighbours and _number(axis) == _COLUMNS else None
+    neighbours = step is None or number_of(step) == 1
+    return users[0] if neighbours and number_of(axis) == _COLUMNS else None
 
 
 def _is_sum(node: ir.Node | None, number: int, other: ir.Value | None) -> bool:
     """Whether a node adds a number to another value."""
     if node is None or node.op_type != "Add" or other not in node.inputs:
         return False
-    return number in [_number(value) for value in node.inputs]
-
-
-def _number(value: ir.Value | None) -> int | None:
-    """Return the one number that a value always has."""
-    constant = ir.convenience.get_const_tensor(value) if value is not None else None
-    return int(constant.numpy().item()) if constant is not None and constant.size == 1 else None
+    return number in [number_of(value) for value in node.inputs]
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:

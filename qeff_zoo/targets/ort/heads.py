@@ -9,16 +9,13 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of, integers
+
 _READS = ("Identity", "ContextRead")
 _PRODUCTS = ("FusedMatMul", "MatMulNBits", "QGemm")
 #: Inputs with a row for each output.
 _WEIGHTS = {"FusedMatMul": 1, "QGemm": 3}
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
-
-
-def ints(tape: Tape, *values: int) -> ir.Value:
-    """Return a tensor of whole numbers."""
-    return tape.op("Constant", [], {"value_ints": values})
 
 
 def read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
@@ -41,7 +38,7 @@ def flat(tape: Tape, heads: ir.Value) -> ir.Value:
     made = split.producer()
     if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
         return made.inputs[0]  # type: ignore[return-value]
-    return tape.op("Reshape", [split, ints(tape, 0, 0, -1)])
+    return tape.op("Reshape", [split, integers(tape, 0, 0, -1)])
 
 
 def as_heads(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -59,7 +56,7 @@ def as_heads(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, i
     if len(readers) == 1 and _flattens(readers[0]):
         return readers[0].outputs[0], attended
     heads = node.attributes.get_int("num_heads", 0)
-    return node.outputs[0], tape.op("Reshape", [attended, ints(tape, 0, 0, heads, -1)])
+    return node.outputs[0], tape.op("Reshape", [attended, integers(tape, 0, 0, heads, -1)])
 
 
 def _flattens(node: ir.Node) -> bool:
@@ -67,9 +64,9 @@ def _flattens(node: ir.Node) -> bool:
     shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
     if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
         return False
-    last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
+    last = array_of(shape.inputs[2])
     multiplied = any(_is_product(reader.outputs[0]) for reader in _readers(node))
-    return multiplied and last is not None and last.numpy().tolist() == [-1]
+    return multiplied and last is not None and last.tolist() == [-1]
 
 
 def _readers(node: ir.Node) -> Iterator[ir.Node]:

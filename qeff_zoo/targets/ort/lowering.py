@@ -15,6 +15,7 @@ from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
 from qeff_zoo.checkpoint.types import Expression
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.numerics import Format, Numerics, format_of
 from qeff_zoo.graph.passes import needed_tokens
 from qeff_zoo.graph.passes import slots as slots_pass
@@ -133,7 +134,7 @@ class _Lowering(products.Products):
             blocks = columns // format.block
             offsets = self.tensor(slot, [rows, blocks], f"{slot.name}.offsets")
             less = tape.op("Gather", [offsets, indices])
-            last = tape.op("Constant", [], {"value_ints": [-1]})
+            last = integers(tape, -1)
             by_block = products.by_block(tape, found, blocks, format.block)
             whole = tape.op("Sub", [by_block, tape.op("Unsqueeze", [less, last])])
             tape.op("Reshape", [whole, tape.op("Shape", [found])])

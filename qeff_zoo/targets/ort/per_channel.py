@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.errors import CompileError
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.products import CONTRIB, Products
 
@@ -58,7 +59,7 @@ def rows(lowering: Products, indices: ir.Value, matrix: Matrix) -> list[ir.Node]
     weight, scales, _ = _stored(lowering, matrix, gathered=True)
     tape = Tape()
     found = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
-    last = tape.op("Constant", [], {"value_ints": [-1]})
+    last = integers(tape, -1)
     tape.op("Mul", [found, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
     return list(tape.nodes)
 
@@ -87,7 +88,7 @@ def _rounded(lowering: Products, tape: Tape, x: ir.Value) -> tuple[ir.Value, ir.
 
 
 def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
-    last = tape.op("Constant", [], {"value_ints": [-1]})
+    last = integers(tape, -1)
     numbers = (np.float32(1), np.float32(_LEAST), np.float32(_LARGEST), np.uint8(_MIDDLE))
     one, least, steps, middle = (
         tape.op("Constant", [], {"value": ir.tensor(number)}) for number in numbers
@@ -112,12 +113,12 @@ def _round_split(lowering: Products, tape: Tape, split: ir.Node) -> None:
             lowering.made[part, name] = its
 
 
-def _flat(lowering: Products, tape: Tape, integers: ir.Value, columns: int) -> ir.Value:
+def _flat(lowering: Products, tape: Tape, rounded: ir.Value, columns: int) -> ir.Value:
     """Return the rows of all axes but the last, one below the other."""
-    if (integers, "flat") not in lowering.made:
-        shape = tape.op("Constant", [], {"value_ints": [-1, columns]})
-        lowering.made[integers, "flat"] = tape.op("Reshape", [integers, shape])
-    return lowering.made[integers, "flat"]
+    if (rounded, "flat") not in lowering.made:
+        shape = integers(tape, -1, columns)
+        lowering.made[rounded, "flat"] = tape.op("Reshape", [rounded, shape])
+    return lowering.made[rounded, "flat"]
 
 
 def _reshaped(
@@ -126,7 +127,7 @@ def _reshaped(
     """Give a value the shape of a left side, but for the number of columns."""
     name = f"shape of {columns} columns"
     if (x, name) not in lowering.made:
-        width = tape.op("Constant", [], {"value_ints": [columns]})
+        width = integers(tape, columns)
         lead = tape.op("Shape", [x], {"end": -1})
         lowering.made[x, name] = tape.op("Concat", [lead, width], {"axis": 0})
     return tape.op("Reshape", [value, lowering.made[x, name]], {"allowzero": 1})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.semantic import domains
 
 _CONTRIB = "com.microsoft"
@@ -57,7 +58,7 @@ class _Lowering:
         """Replace one recurrence."""
         state, log_decay, key, value, query, *beta = node.inputs
         heads, tape = node.attributes.get_int("heads", 0), Tape()
-        flat = tape.op("Constant", [], {"value_ints": [0, 0, -1]})
+        flat = integers(tape, 0, 0, -1)
         packed = [tape.op("Reshape", [one, flat]) for one in (query, key, value, log_decay)]
         kernel = _Kernel(
             queries_keys_values=packed[:3],
@@ -70,7 +71,7 @@ class _Lowering:
             },
         )
         read, last = self._begin(tape, kernel, state, str(node.outputs[0].name))
-        by_head = tape.op("Constant", [], {"value_ints": [0, 0, heads, -1]})
+        by_head = integers(tape, 0, 0, heads, -1)
         output = tape.op("Reshape", [read, by_head])
         ir.convenience.replace_nodes_and_values(
             self.graph, node, [node], tape.nodes, node.outputs, [output, last]
@@ -98,9 +99,7 @@ class _Lowering:
         """Return whether any row starts at position 0, and which, (batch, 1, 1, 1)."""
         if not self._starts:
             tape = Tape()
-            zero, last, axes = (
-                tape.op("Constant", [], {"value_ints": ints}) for ints in ([0], [-1], [2, 3])
-            )
+            zero, last, axes = (integers(tape, *ints) for ints in ([0], [-1], [2, 3]))
             first = tape.op(
                 "Cast", [tape.op("Equal", [positions, zero])], {"to": ir.DataType.INT64}
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integer, integers
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.weights import stacks
@@ -67,9 +68,9 @@ class _Route:
 
 def _route(tape: Tape, index: ir.Value, count: int) -> _Route:
     """Sort choices by expert."""
-    last, second = (tape.op("Constant", [], {"value_ints": [axis]}) for axis in (-1, 1))
-    zero, one = (tape.op("Constant", [], {"value_int": value}) for value in (0, 1))
-    numbers = tape.op("Constant", [], {"value_ints": list(range(count))})
+    last, second = (integers(tape, axis) for axis in (-1, 1))
+    zero, one = (integer(tape, value) for value in (0, 1))
+    numbers = integers(tape, *range(count))
     flat = tape.op("Reshape", [index, last])
     chosen = tape.op("Equal", [tape.op("Unsqueeze", [numbers, last]), flat])  # (experts, choices)
     ones = tape.op("Cast", [chosen], {"to": ir.DataType.INT64})
@@ -92,11 +93,11 @@ def _product(tape: Tape, x: ir.Value, route: _Route, stack: stacks.Stack) -> ir.
     own, k = (tape.op("Shape", [value], second) for value in (x, route.index))
     # Of what is given for all of a token's experts, each of its choices reads the same row.
     row = tape.op("Div", [tape.op("Mul", [route.choices, own]), k])
-    flat = tape.op("Constant", [], {"value_ints": [-1, stack.columns]})
+    flat = integers(tape, -1, stack.columns)
     given = tape.op("Gather", [tape.op("Reshape", [x, flat]), row], {"axis": 0})
     parts = tape.op_multi_out("Split", [given, route.counts], {"axis": 0}, num_outputs=stack.count)
     made = [_multiply(tape, part, stack, number) for number, part in enumerate(parts)]
-    size = tape.op("Constant", [], {"value_ints": [1, stack.rows]})
+    size = integers(tape, 1, stack.rows)
     made.append(tape.op("ConstantOfShape", [size]))  # for choices of no expert
     return tape.op("Gather", [tape.op("Concat", made, {"axis": 0}), route.places], {"axis": 0})
 

@@ -8,6 +8,8 @@ graph was opened, and packs a copy of every matrix otherwise. Of the largest mod
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
+
 #: Rows of each matrix that are computed.
 _ROWS = 16
 #: Products by tables, all inputs from a file but the first, with a row for each output; and the attribute that says so.
@@ -36,8 +38,8 @@ def shorten(graph: ir.Graph) -> int:
         if "N" not in node.attributes:
             del attributes["N"]
         some = tape.op(node.op_type, given, attributes, domain=node.domain)
-        rest = tape.op("Constant", [], {"value_ints": [0, rows - _ROWS]})
-        last = tape.op("Constant", [], {"value_ints": [-1]})
+        rest = integers(tape, 0, rows - _ROWS)
+        last = integers(tape, -1)
         whole = tape.op("Pad", [some, rest, None, last])
         ir.convenience.replace_nodes_and_values(
             graph, node, [node], tape.nodes, node.outputs, [whole]

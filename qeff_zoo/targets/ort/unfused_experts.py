@@ -11,6 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integers
+
 _MIDDLE = 128  # zero point of 8 bits
 _FIRST, _SECOND, _ROUTED = (
     2,
@@ -31,11 +33,11 @@ def replace(graph: ir.Graph, node: ir.Node) -> None:
     op = tape.op
     inputs = [*node.inputs, *[None] * (_ROUTED + 1 - len(node.inputs))]
     x, routed = inputs[0], inputs[_ROUTED]
-    hidden = op("Unsqueeze", [x, _numbers(tape, 0)])  # (1, tokens, hidden)
+    hidden = op("Unsqueeze", [x, integers(tape, 0)])  # (1, tokens, hidden)
     both = _product(tape, node, hidden, inputs[_FIRST : _FIRST + 3], inputs[_ZERO_POINTS[0]])
-    pairs = op("Reshape", [both, _numbers(tape, 0, 0, -1, 2)])  # of zeros: as it is
+    pairs = op("Reshape", [both, integers(tape, 0, 0, -1, 2)])  # of zeros: as it is
     gate, up = (
-        op("Squeeze", [part, _numbers(tape, -1)])
+        op("Squeeze", [part, integers(tape, -1)])
         for part in tape.op_multi_out(
             "Split", [pairs], {"axis": -1, "num_outputs": 2}, num_outputs=2
         )
@@ -48,8 +50,8 @@ def replace(graph: ir.Graph, node: ir.Node) -> None:
     offset = _float(tape, node.attributes.get_float("activation_beta", 0.0))
     mixed = op("Mul", [op("Mul", [gate, op("Sigmoid", [scaled])]), op("Add", [up, offset])])
     down = _product(tape, node, mixed, inputs[_SECOND : _SECOND + 3], inputs[_ZERO_POINTS[1]])
-    weights = op("Unsqueeze", [op("Transpose", [routed], {"perm": [1, 0]}), _numbers(tape, -1)])
-    total = op("ReduceSum", [op("Mul", [down, weights]), _numbers(tape, 0)], {"keepdims": 0})
+    weights = op("Unsqueeze", [op("Transpose", [routed], {"perm": [1, 0]}), integers(tape, -1)])
+    total = op("ReduceSum", [op("Mul", [down, weights]), integers(tape, 0)], {"keepdims": 0})
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [total])
 
 
@@ -64,26 +66,22 @@ def _product(
     op = tape.op
     packed, scales, bias = matrix
     block = node.attributes.get_int("block_size", 0)
-    last = _numbers(tape, -1)
+    last = integers(tape, -1)
     middle = _float(tape, _MIDDLE)
     if zero_points is not None:
         middle = op("Unsqueeze", [op("Cast", [zero_points], {"to": ir.DataType.FLOAT}), last])
     blocks = op(
         "Reshape",
-        [op("Cast", [packed], {"to": ir.DataType.FLOAT}), _numbers(tape, 0, 0, -1, block)],
+        [op("Cast", [packed], {"to": ir.DataType.FLOAT}), integers(tape, 0, 0, -1, block)],
     )
     values = op("Mul", [op("Sub", [blocks, middle]), op("Unsqueeze", [scales, last])])
-    weights = op("Reshape", [values, _numbers(tape, 0, 0, -1)])  # (experts, rows, columns)
+    weights = op("Reshape", [values, integers(tape, 0, 0, -1)])  # (experts, rows, columns)
     product = op("MatMul", [x, op("Transpose", [weights], {"perm": [0, 2, 1]})])
     return (
         product
         if bias is None
-        else op("Add", [product, op("Unsqueeze", [bias, _numbers(tape, 1)])])
+        else op("Add", [product, op("Unsqueeze", [bias, integers(tape, 1)])])
     )
-
-
-def _numbers(tape: Tape, *values: int) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": list(values)})
 
 
 def _float(tape: Tape, value: float) -> ir.Value:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.errors import CompileError
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.weights.matrices import input_of
 
@@ -277,7 +278,7 @@ class _Cut:
         return values[0] if len(values) == 1 else self._op("Concat", *values, axis=axis)
 
     def _ints(self, *values: int) -> ir.Value:
-        return self.tape.op("Constant", [], {"value_ints": values})
+        return integers(self.tape, *values)
 
     def _number(self, value: float) -> ir.Value:
         return self.tape.op("Constant", [], {"value_float": value})

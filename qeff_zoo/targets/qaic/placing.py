@@ -10,6 +10,7 @@ from functools import reduce
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import integer, integers
 from qeff_zoo.graph.states import mark, tokens_of
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
 from qeff_zoo.targets.qaic.states import retain
@@ -58,15 +59,15 @@ def _count(
     tape: Tape, tokens: ir.Value, first: ir.Value, known: list[int]
 ) -> tuple[ir.Value, ir.Value]:
     """Return each token's row of features, -1 for what stands for itself; and the first that a next call finds."""
-    each = [tape.op("Equal", [tokens, _constant(tape, token)]) for token in known]
+    each = [tape.op("Equal", [tokens, integer(tape, token)]) for token in known]
     stands = reduce(lambda one, other: tape.op("Or", [one, other]), each)
     ones = tape.op("Cast", [stands], {"to": ir.DataType.INT64})
-    counted = tape.op("Sub", [tape.op("CumSum", [ones, _constant(tape, 1)]), _constant(tape, 1)])
+    counted = tape.op("Sub", [tape.op("CumSum", [ones, integer(tape, 1)]), integer(tape, 1)])
     rows = tape.op("Add", [counted, first])
-    found = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, _constant(tape, 0)])])
-    axis = tape.op("Constant", [], {"value_ints": [1]})
+    found = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, integer(tape, 0)])])
+    axis = integers(tape, 1)
     after = tape.op("Add", [tape.op("ReduceSum", [ones, axis]), first])
-    return tape.op("Where", [found, rows, _constant(tape, -1)]), after
+    return tape.op("Where", [found, rows, integer(tape, -1)]), after
 
 
 def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
@@ -83,19 +84,15 @@ def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
     mark(whole, "features", 0)
     graph.inputs[graph.inputs.index(first)] = whole
     for at, value in enumerate(values):
-        part = tape.op("Gather", [whole, _constant(tape, at)], {"axis": 0})
+        part = tape.op("Gather", [whole, integer(tape, at)], {"axis": 0})
         value.replace_all_uses_with(_without_first(tape, part) if len(axes) > 1 else part)
         if value is not first:
             graph.inputs.remove(value)
     return whole
 
 
-def _constant(tape: Tape, number: int) -> ir.Value:
-    return tape.op("Constant", [], {"value_int": number})
-
-
 def _without_first(tape: Tape, value: ir.Value) -> ir.Value:
-    return tape.op("Squeeze", [value, tape.op("Constant", [], {"value_ints": [0]})])
+    return tape.op("Squeeze", [value, integers(tape, 0)])
 
 
 def _return_whole(graph: ir.Graph) -> None:
@@ -118,7 +115,7 @@ def _return_whole(graph: ir.Graph) -> None:
 def _return(graph: ir.Graph, values: list[ir.Value], name: str, axes: list[int | str]) -> None:
     """Put features, or those of layers one after another, in the place of the first that a graph returns."""
     tape = Tape()
-    new = tape.op("Constant", [], {"value_ints": [*range(len(axes))]})
+    new = integers(tape, *range(len(axes)))
     wide = [tape.op("Unsqueeze", [value, new]) for value in values]
     whole = tape.op("Concat", wide, {"axis": 0}) if len(wide) > 1 else wide[0]
     first = values[0]

@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.graph.constants import array_of, integers, number_of
+
 _VANISHES = -40.0  # exp of it is nothing beside 1, in float32 as well
 
 _IN_ROWS = 3  # axes of (1, rows, columns)
@@ -37,7 +39,7 @@ def _equal(tape: Tape, node: ir.Node) -> ir.Value | None:
     left, right = node.inputs
     if left is None or left.dtype != ir.DataType.BOOL:
         return None
-    return tape.op("Equal", [_number_of(tape, one) for one in (left, right)])
+    return tape.op("Equal", [_as_float(tape, one) for one in (left, right)])
 
 
 def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
@@ -46,9 +48,9 @@ def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
         return None
     data, *others = node.inputs
     if node.op_type == "ScatterElements":
-        others[1] = _number_of(tape, others[1])
+        others[1] = _as_float(tape, others[1])
     attributes = dict(node.attributes)
-    numbers = tape.op(node.op_type, [_number_of(tape, data), *others], attributes)
+    numbers = tape.op(node.op_type, [_as_float(tape, data), *others], attributes)
     return tape.op("Cast", [numbers], {"to": ir.DataType.BOOL})
 
 
@@ -60,25 +62,25 @@ def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
     assert data.shape is not None
     if node.attributes.get_int("batch_dims", 0) or indices.shape is None:
         return None
-    depth, known = int(indices.shape.numpy()[-1]), ir.convenience.get_const_tensor(indices)
+    depth, known = int(indices.shape.numpy()[-1]), array_of(indices)
     if known is None and depth > 1:
         return None
     booleans = node.outputs[0].dtype == ir.DataType.BOOL
-    flat = _number_of(tape, data) if booleans else data
+    flat = _as_float(tape, data) if booleans else data
     if known is None:
-        rows = tape.op("Squeeze", [indices, tape.op("Constant", [], {"value_ints": [-1]})])
+        rows = tape.op("Squeeze", [indices, integers(tape, -1)])
     else:
         sizes = [int(size) for size in data.shape.numpy()]
-        places = np.moveaxis(known.numpy(), -1, 0)
+        places = np.moveaxis(known, -1, 0)
         every = np.ravel_multi_index(tuple(places), sizes[:depth], mode="wrap").astype(np.int64)
         rows = tape.op("Constant", [], {"value": ir.tensor(every)})
-        shape = tape.op("Constant", [], {"value_ints": [-1, *sizes[depth:]]})
+        shape = integers(tape, -1, *sizes[depth:])
         flat = tape.op("Reshape", [flat, shape])
     picked = tape.op("Gather", [flat, rows], {"axis": 0})
     return tape.op("Cast", [picked], {"to": ir.DataType.BOOL}) if booleans else picked
 
 
-def _number_of(tape: Tape, value: ir.Value | None) -> ir.Value:
+def _as_float(tape: Tape, value: ir.Value | None) -> ir.Value:
     return tape.op("Cast", [value], {"to": ir.DataType.FLOAT})
 
 
@@ -91,13 +93,13 @@ def _exp(tape: Tape, node: ir.Node) -> ir.Value:
 def _pad(tape: Tape, node: ir.Node) -> ir.Value | None:
     """Lay what is padded with beside what is padded: HTP's Pad takes 0 for any number."""
     x, pads, value, axes = (*node.inputs, None, None)[:4]
-    known, number = ir.convenience.get_const_tensor(pads) if pads else None, _number(value)
+    known, number = array_of(pads), number_of(value)
     assert x is not None
     assert x.shape is not None
     if not number or known is None or axes is not None:
         return None
     padded, sizes = x, [int(size) for size in x.shape.numpy()]
-    before, after = known.numpy().reshape(2, -1).tolist()
+    before, after = known.reshape(2, -1).tolist()
     for axis, sides in enumerate(zip(before, after, strict=True)):
         parts = [padded]
         for place, count in zip((0, len(parts) + 1), sides, strict=True):
@@ -120,11 +122,11 @@ def _rms_norm(tape: Tape, node: ir.Node) -> ir.Value | None:
         if safe is None or x is None or x.shape is None:
             continue
         for mean_value, eps in permutations(safe.inputs, 2):
-            mean, epsilon = _made_by(mean_value, "ReduceMean"), _number(eps)
+            mean, epsilon = _made_by(mean_value, "ReduceMean"), number_of(eps)
             if mean is None or epsilon is None or not _squares(mean.inputs[0], x):
                 continue
-            axes = ir.convenience.get_const_tensor(mean.inputs[1]) if mean.inputs[1] else None
-            if axes is None or axes.numpy().tolist() not in ([-1], [len(x.shape) - 1]):
+            axes = array_of(mean.inputs[1])
+            if axes is None or axes.tolist() not in ([-1], [len(x.shape) - 1]):
                 continue
             ones = np.ones(x.shape.numpy()[-1:], np.float32)
             scale = tape.op("Constant", [], {"value": ir.tensor(ones)})
@@ -147,7 +149,7 @@ def _in_rows(tape: Tape, x: ir.Value, scale: ir.Value, epsilon: float) -> ir.Val
     assert x.shape is not None
     shape = [int(size) for size in x.shape.numpy()]
     sizes = [1, -1, shape[-1]], shape
-    rows, back = (tape.op("Constant", [], {"value_ints": one}) for one in sizes)
+    rows, back = (integers(tape, *one) for one in sizes)
     flat = tape.op("Reshape", [x, rows])
     attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
     normed = tape.op("SimplifiedLayerNormalization", [flat, scale], attributes)
@@ -179,18 +181,13 @@ def _squares(value: ir.Value | None, x: ir.Value) -> bool:
     """Whether a value is the square of another."""
     power, product = _made_by(value, "Pow"), _made_by(value, "Mul")
     if power is not None:
-        return power.inputs[0] is x and _number(power.inputs[1]) == 2
+        return power.inputs[0] is x and number_of(power.inputs[1]) == 2
     return product is not None and all(one is x for one in product.inputs)
 
 
 def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
     node = value.producer() if value is not None else None
     return node if node is not None and node.op_type == op_type else None
-
-
-def _number(value: ir.Value | None) -> float | None:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
 _RULES: dict[str, Callable[[Tape, ir.Node], ir.Value | None]] = {
