@@ -4,7 +4,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -46,25 +46,35 @@ LIMITS = {
 }
 
 
+#: What has a docstring, and what else is read of a source.
+_DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+_READ = *_DOCUMENTED, ast.arg, ast.Name
+
+
 @cache
 def faults(part: str) -> dict[str, list[str]]:
     """List violations of each rule in a part, as `path:line: text`; its sources are read once."""
     rules = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}
     found: dict[str, list[str]] = {kind: [] for kind in (*rules, "modules")}
     for path in sorted(path for folder in PARTS[part] for path in (ROOT / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = nodes_of(path.read_text(encoding="utf-8"))
         name = path.relative_to(ROOT).as_posix()
         for kind, rule in rules.items():
-            found[kind] += [f"{name}:{line}: {text}" for line, text in rule(tree)]
+            found[kind] += [f"{name}:{line}: {text}" for line, text in rule(nodes)]
         folders = path.relative_to(ROOT).parent.parts
         if BANNED_MODULES & {path.stem, *folders}:
             found["modules"].append(f"{name}:1: {path.stem}")
     return found
 
 
-def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def nodes_of(source: str) -> list[ast.AST]:
+    """Return what the rules read of a source."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, _READ)]
+
+
+def identifiers(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield names that are bound and have a banned word."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case (
                 ast.FunctionDef(name=name)
@@ -87,17 +97,17 @@ def words(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
-def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def docstrings(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield first lines of docstrings that have a banned word."""
-    for node, text in documented(tree):
+    for node, text in documented(nodes):
         first = text.split("\n", 1)[0]
         if BANNED & set(re.findall(r"[a-z]+", first.lower())):
             yield getattr(node, "lineno", 1), first
 
 
-def arguments(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def arguments(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield descriptions of arguments that begin with a preposition, a conjunction or a pronoun."""
-    for node, text in documented(tree):
+    for node, text in documented(nodes):
         entries = re.split(r"^(?:Args|Attributes):\n", text, flags=re.MULTILINE)[1:]
         for entry in entries:
             block = re.split(r"^\S", entry, maxsplit=1, flags=re.MULTILINE)[0]
@@ -117,11 +127,10 @@ def arguments(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield getattr(node, "lineno", 1), begin
 
 
-def documented(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+def documented(nodes: Sequence[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
     """Yield what has a docstring, and that."""
-    for node in ast.walk(tree):
-        documents = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, documents) and (text := ast.get_docstring(node)):
+    for node in nodes:
+        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
             yield node, text
 
 
@@ -149,6 +158,8 @@ def test_the_private_language_only_shrinks(part: str, kind: str) -> None:
     ],
 )
 def test_the_rules_themselves(source: str, counts: dict[str, int]) -> None:
-    tree = ast.parse(source)
+    nodes = nodes_of(source)
     rules = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}
-    assert Counter({kind: len(list(rule(tree))) for kind, rule in rules.items()}) == Counter(counts)
+    assert Counter({kind: len(list(rule(nodes))) for kind, rule in rules.items()}) == Counter(
+        counts
+    )

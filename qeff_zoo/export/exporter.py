@@ -15,7 +15,9 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from onnxscript.optimizer import _constant_folding
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.onnx._internal.exporter import _fx_passes
 from torch.utils._pytree import tree_map_only
 
@@ -287,11 +289,16 @@ def _finish(model: ir.Model) -> ir.Model:
 
 @contextlib.contextmanager
 def _without_records() -> Iterator[None]:
-    """Trace without PyTorch's stack traces, code of intermediate modules and cache of shapes: a third of the time."""
+    """Trace without PyTorch's stack traces, code of intermediate modules and cache of shapes: a third of the time.
+
+    Nor does it work out the memory format of each tensor, which no graph has: up to a twentieth.
+    """
     from torch._dynamo import config
 
+    formatless = partial(_extract_tensor_metadata, include_contiguity=False)
     with (
         config.patch(fake_tensor_cache_enabled=False),
+        mock.patch.object(proxy_tensor, "_extract_tensor_metadata", formatless),
         mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         _use_lazy_graph_module(True),
     ):
