@@ -137,7 +137,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("how", "scenario"), WAYS)
 @pytest.mark.parametrize("name", REPRESENTATIVES)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 def test_looking_at_no_row_too_many_agrees_with_hugging_face(
     name: str, how: str, scenario: str
 ) -> None:

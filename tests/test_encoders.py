@@ -191,7 +191,7 @@ def test_heads_that_are_traced_are_there() -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.together(name)) for name in parity.more_cases()],
 )
-@pytest.mark.sampled(9, kept=TRACED_HEADS)
+@pytest.mark.sampled(12, kept=TRACED_HEADS)
 def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
     """Heads are few: what they are in PyTorch is compared for every recipe, and one graph of each kind."""
     subject = parity.subject(name)

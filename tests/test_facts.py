@@ -55,7 +55,7 @@ def assert_shows(subject: Subject, changed: Any) -> None:
         if parity.is_traced(parity.all_cases()[FACTS[fact][0]].recipe)  # a release asks for all
     ],
 )
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 def test_dropped_fact_shows(fact: str) -> None:
     name, change = FACTS[fact]
     subject = parity.subject(name)

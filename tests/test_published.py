@@ -167,7 +167,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.together(name)) for name in publis
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> None:
     """The last logits of one prompt, too, which another image changes."""
     if name in TWIN and not parity.EVERY:

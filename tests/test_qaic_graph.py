@@ -173,7 +173,7 @@ def test_expanded_latents_agree_with_hugging_face(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", grouped(TRACED))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_encoder_agrees_with_hugging_face(name: str) -> None:
     encoder, noises, distances = parity.subject(name), [], []
     for lengths in [*LENGTHS, (parity.positions(encoder), 9)]:

@@ -39,6 +39,7 @@ from qeff_zoo.recipe import AudioShape, Recipe, Shape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.tasks import find
+from qeff_zoo.tasks.text_generation import decoder_tracing
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.damage import SWAPPED, damaged
 from qeff_zoo.validation.reference.media import of_tokens
@@ -298,6 +299,19 @@ def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
         assert int(keys[0][1]) < config.num_attention_heads
 
 
+@pytest.mark.parametrize("name", grouped(["gptj-base"]))
+def test_a_model_keeps_its_table_when_its_states_are_found(name: str) -> None:
+    """Its attention moves the table to the device of the tokens, which is none while nothing is computed."""
+    subject = parity.subject(name)
+    model = loader.load_meta(subject.config, subject.recipe)
+    tables = {path: table.clone() for path, table in model.named_buffers()}
+    assert any(path.endswith("embed_positions") for path in tables)
+    assert decoder_tracing.probe(model) == subject.states
+    assert {path: torch.equal(table, tables[path]) for path, table in model.named_buffers()} == (
+        dict.fromkeys(tables, True)
+    )
+
+
 # --- transforms ----------------------------------------------------------------------------------
 
 
@@ -376,7 +390,7 @@ def test_a_recipe_declares_whether_its_cache_grows(decoder: Subject) -> None:
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
 @pytest.mark.parametrize("how", ["portable", "fp32"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(16)
 def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
 

@@ -281,8 +281,8 @@ def _value(value: Any) -> str:
         return f"{type(value).__name__}[{', '.join(items if isinstance(value, list | tuple) else sorted(items))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_value(item)}' for key, item in value.items())}}}"
-    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-        data = b"meta" if value.is_meta else value.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_meta:
+        data = value.reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):
         return f"{value.shape} {value.dtype} {value.tobytes().hex()}"

@@ -159,8 +159,8 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
     try:
         with _disable_current_modes():  # real numbers, also while a graph is traced
             return _tried_window(mask_function)
-    except IndexError:  # the mask indexes tokens beyond their number
-        return None
+    except (IndexError, RuntimeError):
+        return None  # the mask indexes tokens beyond their number, or reads those of a run without values
 
 
 def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:

@@ -39,7 +39,7 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.attention import additive_mask
 from qeff_zoo.export.transforms.modules import vision_tower
 from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
-from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.export.uncomputed import without_values
 from qeff_zoo.graph.states import State
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.speech import ctc_tracing
@@ -397,12 +397,16 @@ def probe(model: Any) -> list[State]:
     Args:
         model: Model from `loader.load_meta`.
     """
-    with uncomputed():
+
+    def run() -> tuple[Probe, CrossCache, bool]:
         positions = torch.arange(_SEQ).expand(_BATCH, _SEQ)
         own, cross = Probe(positions, {}, {}), CrossCache()
         source = {name: example for name, (example, _) in _source(model).items()}
         _call(model, torch.zeros_like(positions), positions, EncDecCache(own, cross), source)
-    rows = SOURCE if "attention_mask" in source else None
+        return own, cross, "attention_mask" in source
+
+    own, cross, is_masked = without_values(model, run)
+    rows = SOURCE if is_masked else None
     read = [
         State(name=name, kind="cross", layer=layer, axes=_axes(value, rows))
         for name, layer, value in cross.named()

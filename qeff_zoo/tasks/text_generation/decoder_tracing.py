@@ -38,7 +38,7 @@ from qeff_zoo.export.loader import hollow
 from qeff_zoo.export.transforms.latent_kv import expand, expanders_of
 from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.export.transforms.window_cache import windows_of
-from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.export.uncomputed import without_values
 from qeff_zoo.graph.passes import hidden_states as within
 from qeff_zoo.graph.passes.slots import remove as remove_slots
 from qeff_zoo.graph.states import State
@@ -175,11 +175,15 @@ def probe(
         call: Function that runs it on tokens, positions and states.
     """
     inner = inner or model
-    with uncomputed():
+
+    def run() -> Probe:
         position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
         state = Probe(position_ids, windows_of(inner), expanders_of(inner))
         call(model, torch.zeros_like(position_ids), position_ids, state)
-    return sorted(state.found.values(), key=lambda state: state.layer)
+        return state
+
+    found = without_values(model, run).found
+    return sorted(found.values(), key=lambda state: state.layer)
 
 
 def tracing(
