@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.graph import semantic
+from qeff_zoo.graph import constants, semantic
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.passes import (
     bfloat16,
@@ -26,6 +26,7 @@ from qeff_zoo.graph.passes import (
     whole_units,
 )
 from qeff_zoo.graph.semantic.domains import LAYERS, SEMANTIC
+from qeff_zoo.weights import moves, stacks
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FLOAT, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
@@ -662,3 +663,19 @@ def test_products_behind_the_last_attention_are_of_needed_tokens(
     for tokens in (5, 1):
         feeds = {"input_ids": ids[:, :tokens], "position_ids": positions[:, :tokens]}
         np.testing.assert_allclose(run(model, **feeds), run(whole, **feeds), rtol=1e-5, atol=1e-6)
+
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+def test_data_of_weights_are_not_read_where_no_number_is_expected() -> None:
+    table, rows = (
+        value(name, dtype, [3]) for name, dtype in (("a", FLOAT), ("b", ir.DataType.INT64))
+    )
+    table.const_value = placeholder("a", FLOAT, [3])
+    rows.const_value = placeholder("b", ir.DataType.INT64, [3])
+    assert constants.number_of(table) is None
+    gather = ir.node("Gather", [table, rows])
+    assert stacks.picked(gather.outputs[0]) == (None, 0)
+    known = {table: moves.Moved("a", ("load", "a"), (3,))}
+    assert moves.moved(gather, known) == []

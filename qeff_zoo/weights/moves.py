@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.types import Expression
-from qeff_zoo.graph.constants import array_of
+from qeff_zoo.graph.constants import array_of, tensor_of
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def _slice(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
 
 
 def _gather(node: ir.Node, x: Moved, known: Known) -> list[Moved] | None:
-    index = array_of(node.inputs[1])
-    if index is None or index.ndim or node.attributes.get_int("axis", 0):
+    index = tensor_of(node.inputs[1])
+    if index is None or index.shape.rank() or node.attributes.get_int("axis", 0):
         return None
-    number = int(index) % x.shape[0]
+    number = int(index.numpy()) % x.shape[0]
     return [Moved(f"{x.name}:{number}", expressions.index(number, x.expression), x.shape[1:])]
 
 

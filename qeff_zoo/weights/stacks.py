@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.graph.constants import array_of, integer, integers, number_of
+from qeff_zoo.graph.constants import integer, integers, number_of, tensor_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,10 @@ def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
         return Stack(source=value, first=0, count=dims[0], rows=dims[1], columns=dims[2])
     source = maker.inputs[0]
     if maker.op_type == "Reshape":
-        shape = array_of(maker.inputs[1])
+        shape = tensor_of(maker.inputs[1])
         if source not in weights or shape is None or len(_dims(source)) != 2 or shape.size != 3:
             return None
-        (total, columns), (count, *_) = _dims(source), shape.tolist()
+        (total, columns), (count, *_) = _dims(source), shape.numpy().tolist()
         return Stack(source=source, first=0, count=count, rows=total // count, columns=columns)
     whole = stack_of(source, weights) if maker.op_type in ("Transpose", "Slice") else None
     if whole is None:
@@ -84,8 +84,10 @@ def picked(value: ir.Value) -> tuple[ir.Value | None, int]:
     gather: Any = value.producer()
     if gather is None or gather.op_type != "Gather" or gather.attributes.get_int("axis", 0) != 0:
         return None, 0
-    index = array_of(gather.inputs[1])
-    return (None, 0) if index is None or index.ndim else (gather.inputs[0], int(index))
+    index = tensor_of(gather.inputs[1])
+    if index is None or index.shape.rank():
+        return None, 0
+    return gather.inputs[0], int(index.numpy())
 
 
 def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
