@@ -5,7 +5,6 @@ Each process that runs tests has a server. No test of the session, nor a process
 Hub.
 """
 
-import importlib
 import itertools
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 
 import package_builder
 import pytest
+import warm
 from local_hub import LocalHub
 
 from qeff_zoo.package import Package
@@ -47,13 +47,10 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _own_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHub]:
     """Start the Hub of this process, and give it a home; huggingface_hub and others were imported before."""
-    from huggingface_hub import constants, hf_api
-
     hub = LocalHub().start()
     home = tmp_path_factory.mktemp("hf-home")
     os.environ.update(HF_ENDPOINT=hub.endpoint, HF_HOME=str(home))
-    importlib.reload(constants)
-    hf_api.api.endpoint = hub.endpoint
+    warm.read_environment()
     yield hub
     hub.stop()
 

@@ -110,12 +110,12 @@ class _Run:
                     case "next":
                         process.sent.popleft()
                         self._send(process)
-                    case report:
-                        self._report(report)
+                    case data:
+                        config = self._session.config
+                        read = self._hook.pytest_report_from_serializable
+                        self._report(read(config=config, data=data))
 
-    def _report(self, data: dict[str, Any]) -> None:
-        config = self._session.config
-        report = self._hook.pytest_report_from_serializable(config=config, data=data)
+    def _report(self, report: pytest.TestReport) -> None:
         self._hook.pytest_runtest_logreport(report=report)
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
@@ -132,8 +132,7 @@ class _Run:
         item = self._session.items[number]
         code = os.waitstatus_to_exitcode(status)
         reason = f"Its process ended with {code if code >= 0 else signal.Signals(-code).name}"
-        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", reason, "call")
-        self._report(self._hook.pytest_report_to_serializable(config=item.config, report=report))
+        self._report(pytest.TestReport(item.nodeid, item.location, {}, "failed", reason, "call"))
         left = deque(one for one in following if one is not None) + process.waiting
         if left:
             self._start(left)

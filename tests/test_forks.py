@@ -68,11 +68,14 @@ def test_sleeps(number, made):
 def start(folder: Path, tests: str, *options: str) -> subprocess.Popen[str]:
     (folder / "test_it.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]")
+    there = str(Path(__file__).parent)
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "forks", *options],
-        cwd=folder, text=True, stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )  # fmt: skip
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": there, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -154,21 +154,28 @@ class _Server:
                 client.close()
 
 
+def read_environment() -> None:
+    """Let huggingface_hub read its environment again: each process of tests has a Hub and a home."""
+    import importlib
+
+    from huggingface_hub import constants, hf_api
+
+    importlib.reload(constants)
+    hf_api.api.endpoint = constants.ENDPOINT
+
+
 def _become(argv: list[str], environment: dict[str, str], folder: str, executable: str) -> NoReturn:
     """Run a program as Python does, and end."""
-    import importlib
     import runpy
     import threading
     import traceback
     import warnings
 
     import torch
-    from huggingface_hub import constants, hf_api
 
     os.environ.clear()
     os.environ.update(environment)
-    importlib.reload(constants)  # each process of tests has a Hub
-    hf_api.api.endpoint = constants.ENDPOINT
+    read_environment()
     os.chdir(folder)
     sys.executable = executable
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
