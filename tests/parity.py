@@ -46,7 +46,7 @@ from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.targets.base import Lowered
-from qeff_zoo.targets.ort import attention, lowering
+from qeff_zoo.targets.ort import attention, lowering, processor
 from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks.encoders.pooling import Embed
 from qeff_zoo.tasks.text_generation import decoder_tracing
@@ -430,8 +430,10 @@ def awkward(name: str) -> Subject:
 
 
 def open_session(path: Path) -> onnxruntime.InferenceSession:
-    """Open a graph in ONNX Runtime as it comes, on one thread."""
+    """Open a graph in ONNX Runtime as it comes, on one thread, with the options of this processor."""
     options = onnxruntime.SessionOptions()
+    for name, value in processor.options().items():
+        options.add_session_config_entry(name, value)
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

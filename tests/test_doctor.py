@@ -70,6 +70,9 @@ def test_a_machine_without_descriptions(tmp_path: Path) -> None:
 def test_processor(machine: Path) -> None:
     assert found(machine, "processor").status == "ok"
     assert found(machine, "processor").detail.endswith("cores, avx2 avx512f avx512_vnni")
+    describe(machine, flags="fpu avx2", free=1)
+    assert found(machine, "processor").status == "ok"
+    assert "without VNNI and AMX" in found(machine, "processor").detail
     describe(machine, flags="fpu sse4_2", free=1)
     assert found(machine, "processor").status == "warn"
     assert "avx2" in found(machine, "processor").advice

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 from test_weights import Source
 
-from qeff_zoo.errors import CompileError, PackageError
+from qeff_zoo.errors import CompileError
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.numerics import Format, format_of
 from qeff_zoo.graph.semantic import domains
-from qeff_zoo.targets.ort import lowering, processor
+from qeff_zoo.targets.ort import lowering, processor, unrounded
 from qeff_zoo.targets.ort.session import open_graph
 from qeff_zoo.weights import placement
 from qeff_zoo.weights.quantization import dequantize, quantize, round_trip
@@ -194,44 +194,42 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         (None, False),
     ],
 )
-def test_a_processor_without_vnni_computes_exact_products(
-    flags: str | None,
-    sums: bool,
-    described: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_processor_without_vnni_is_asked_for_exact_products(
+    flags: str | None, sums: bool, described: Path
 ) -> None:
     if flags is not None:
         described.write_text(f"model name\t: one\n{flags}\n")
-    asked: list[tuple[str, str]] = []
-
-    class Options(onnxruntime.SessionOptions):
-        def add_session_config_entry(self, name: str, value: str) -> None:
-            asked.append((name, value))
-            super().add_session_config_entry(name, value)
-
-    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
-    x, matrix = normal(1, 3, 64), normal(8, 64)
-    (made,) = open_graph(product(matrix, ("a", "b", 64), tmp_path)).run(None, {"x": x})
-    assert (set(processor.EXACT.items()) <= set(asked)) is not sums
-    np.testing.assert_allclose(made, expected(x, matrix), atol=1e-4)
+    assert (processor.EXACT.items() <= processor.options().items()) is not sums
 
 
-def test_a_matrix_of_several_products_needs_vnni(described: Path, tmp_path: Path) -> None:
-    """ONNX Runtime's rewriting for other processors fails there; no answer is better than a wrong one."""
+@pytest.mark.parametrize("described_as", ["it is", "avx2"])
+def test_products_by_one_matrix_in_several_places(
+    described_as: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As layers share one (ALBERT): ONNX Runtime rewrites it for processors without VNNI, for each place alone."""
+    if described_as == "avx2":
+        request.getfixturevalue("described").write_text("flags : avx2\n")
     matrix, x, tape = normal(64, 64), ir.val("x", ir.DataType.FLOAT, ("tokens", 64)), Tape()
     shared = weight("w", matrix)
-    first = tape.op("Linear", [x, shared], domain=domains.SEMANTIC)
-    made = tape.op("Linear", [first, shared], domain=domains.SEMANTIC)
+    made = x
+    for _ in range(3):
+        made = tape.op("Linear", [made, shared], domain=domains.SEMANTIC)
     path = lowered(tape, x, [made], {"w": matrix}, tmp_path)
-    with pytest.raises(PackageError, match=r"without VNNI and AMX .* build with --weights int8"):
-        open_graph(path, prepack=True)
-    described.write_text("flags : avx512_vnni\n")
-    processor.sums_in_32_bits.cache_clear()
-    values = normal(3, 64)
+    assert path.parent.joinpath("weights.safetensors").stat().st_size < 3 * matrix.size  # once
+    right = values = normal(3, 64)
+    for _ in range(3):
+        right = expected(right, matrix).astype(np.float32)
     (found,) = open_graph(path, prepack=True).run(None, {"x": values})
-    right = expected(expected(values, matrix).astype(np.float32), matrix)
-    assert np.median(np.abs(found - right)) <= 1e-4
+    assert np.median(np.abs(found - right)) <= 1e-4 * np.abs(right).max()
+
+    model = ir.load(path)
+    assert unrounded.unround(model.graph) == 3
+    graph = ir.to_proto(model).SerializeToString()
+    (exact,) = open_graph(path, prepack=True, graph=graph).run(None, {"x": values})
+    whole = values.astype(np.float64)
+    for _ in range(3):
+        whole = whole @ round_trip(matrix, W8A8).astype(np.float64).T
+    np.testing.assert_allclose(exact, whole, atol=1e-5 * np.abs(whole).max())
 
 
 @pytest.mark.parametrize("lead", [(0,), (0, 5), (3, 0)])

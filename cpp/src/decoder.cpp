@@ -38,6 +38,8 @@ Ort::SessionOptions options_of(int threads) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
   if (!sums_in_32_bits()) options.AddConfigEntry("session.x64quantprecision", "1");
+  // Its kernels round left sides by rows, not in blocks.
+  options.AddConfigEntry("mlas.disable_kleidiai", "1");
   if (threads > 0) options.SetIntraOpNumThreads(threads);
   return options;
 }

@@ -38,6 +38,9 @@ _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "aarch64": (("asimd", "asimddp", "i8mm", "bf16", "sve"), "asimddp"),
 }
 
+#: Instruction sets of x86-64 that sum products of int8 in 32 bits, see `qeff_zoo.targets.ort.processor`.
+_SUM_INTEGERS = {"avx_vnni", "avx512_vnni", "amx_int8"}
+
 
 def examine(*, proc: Path = _PROC) -> list[Finding]:
     """Examine the machine.
@@ -140,6 +143,8 @@ def _processor(proc: Path) -> Finding:
     model = fields.get("model name") or platform.processor() or platform.machine()
     found = [flag for flag in useful if flag in flags]
     detail = f"{model}, {cores} cores, {' '.join(found) or 'instruction sets unknown'}"
+    if needed == "avx2" and flags and flags.isdisjoint(_SUM_INTEGERS):
+        detail += "; without VNNI and AMX --weights w8a8 is no faster than int8"
     if flags and needed and needed not in flags:
         return Finding(
             name="processor",

@@ -292,6 +292,27 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def refused_graph(runtime: str, path: Path, reason: str) -> PackageError:
+    """Return the error for a graph that a runtime does not open: damage if it differs from its manifest.
+
+    Args:
+        runtime: Name and version of the runtime.
+        path: Path of the graph.
+        reason: Message of the runtime.
+    """
+    what = f"{runtime} cannot open {str(path)!r}: {reason.rstrip('. ')}."
+    if not (path.parent / MANIFEST_NAME).is_file():
+        return PackageError(f"{what} Expected a graph as qeff-zoo writes it. Build it again.")
+    package = Package.open(path.parent)
+    if changed := package.altered(path.name):
+        return PackageError(f"{what} {_damaged(package.path, [changed])}")
+    return PackageError(
+        f"{what} The graph is as it was built. Run `qeff-zoo inspect PACKAGE --verify` to compare the weights, too; if "
+        "they are as built, this runtime does not open the graph on this processor: build the package again with "
+        "this version of qeff-zoo, or report this message and the line 'processor' of `qeff-zoo doctor`."
+    )
+
+
 def _problems(folder: Path, manifest: Manifest) -> list[str]:
     """List the faults of a manifest, or else those of its files that show without reading them."""
     return problems(manifest) or list(package_files.misplaced(folder, manifest["files"]).values())

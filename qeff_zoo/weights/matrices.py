@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import onnx_ir as ir
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CompileError
-from qeff_zoo.graph.external_data import is_placeholder, placeholder, read_slot, slots_read
+from qeff_zoo.graph.external_data import SLOT, is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.graph.numerics import FLOAT32, Format, RoundedMatrix
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
@@ -138,6 +139,18 @@ class Matrices:
         read_slot(value, entry)
         self.graph.initializers[name] = value
         return value
+
+    def another(self, value: ir.Value) -> ir.Value:
+        """Return one more initializer of the same bytes, for a reader that must share none."""
+        assert value.name is not None
+        assert isinstance(value.const_value, ir.ExternalTensor)
+        names = (f"{value.name}.use{number}" for number in count(2))
+        name = next(name for name in names if name not in self.graph.initializers)
+        tensor = placeholder(name, value.const_value.dtype, value.shape)
+        made = ir.Value(name=name, shape=value.shape, type=value.type, const_value=tensor)
+        read_slot(made, value.metadata_props[SLOT])
+        self.graph.initializers[name] = made
+        return made
 
     def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> Matrix | None:
         """Return a weight matrix, or None for any other value.

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from qeff_zoo.errors import PackageError
 from qeff_zoo.graph.numerics import Numerics
-from qeff_zoo.package import Package
+from qeff_zoo.package import Package, refused_graph
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.targets.ort import session as onnx_runtime
@@ -64,10 +63,7 @@ def open_program(
         )
         many = compiled(path, numerics, threads)
     except RuntimeError as error:
-        raise PackageError(
-            f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "
-            "inspect PACKAGE --verify`; where it is damaged, build or pull it again."
-        ) from error
+        raise refused_graph("OpenVINO", path, reason(error)) from error
     return OpenvinoProgram(program, many, few)
 
 

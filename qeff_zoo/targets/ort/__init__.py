@@ -46,7 +46,7 @@ class OrtTarget(Target):
     """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "ort"
-    revision: int = 6
+    revision: int = 7
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     lora_unsupported: str = ""
     reads: tuple[str, ...] = ("text", "image", "audio")

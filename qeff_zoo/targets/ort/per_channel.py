@@ -2,7 +2,9 @@
 """Per-channel int8 matrices (W8A8): products of integers alone, which processors are fastest at.
 
 A product first rounds each row of its left side to int8, with a scale of its own, so that what is computed for one
-token is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end.
+token is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end. Each product
+has initializers of its own, of the same bytes if the matrix is the same: ONNX Runtime rewrites them for processors
+without VNNI (see `processor`), and fails at a second reader.
 
     x (…, K) --round--> uint8 around 128 and scales (…, 1) --QGemm--> (rows of x, N) --reshape, times scales--> (…, N)
 """
@@ -16,6 +18,7 @@ from qeff_zoo.graph.constants import integers
 from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.products import CONTRIB, Products
 
+_PRODUCT = "QGemm"
 _LARGEST, _MIDDLE = 127, 128
 _MADE = _INTEGERS, _SCALES = "integers of rows", "scales of rows"
 _LEAST = 1e-30  # of a row's largest magnitude: a row of zeros is divided, too
@@ -42,6 +45,8 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
             f"bits: expected at most {_MOST_COLUMNS:,}. Give --format '{matrix.name}=int8'."
         )
     weight, scales, zeros = _stored(lowering, matrix, multiplied=True)
+    if any(node.op_type == _PRODUCT for node, _ in weight.uses()):
+        weight, zeros = lowering.another(weight), lowering.another(zeros)
     tape = Tape()
     integers, scale = _rounded(lowering, tape, x)
     one, middle = (
@@ -49,7 +54,7 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         for number in (np.float32(1), np.uint8(_MIDDLE))
     )
     given = [_flat(lowering, tape, integers, matrix.columns), one, middle, weight, scales, zeros]
-    made = tape.op("QGemm", given, {"transB": 1}, domain=CONTRIB)
+    made = tape.op(_PRODUCT, given, {"transB": 1}, domain=CONTRIB)
     tape.op("Mul", [_reshaped(lowering, tape, made, x, matrix.rows), scale])
     return list(tape.nodes)
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a processor's integer products are exact, and the option that makes ONNX Runtime use exact ones.
+"""Options that make ONNX Runtime compute on every processor what a manifest declares.
 
 x86-64 without VNNI and AMX multiplies uint8 by int8 (see `per_channel`) in an instruction that sums pairs in 16 bits
 and saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those
 of int8 in blocks. It knows VNNI, but not that products are right with it: asked there too, it takes the slower ones.
+
+On ARM64 its kernels of KleidiAI round the left side of a product by int4 with one scale a row, not in blocks.
 """
 
 from collections.abc import Mapping
@@ -11,15 +13,16 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-#: Entries of a session's configuration.
+#: Entries of a session's configuration: exact products, and left sides that are rounded in blocks.
 EXACT: Mapping[str, str] = MappingProxyType({"session.x64quantprecision": "1"})
-#: What ONNX Runtime may not open with them, for people.
-REFUSED = (
-    "On a processor without VNNI and AMX it opens no graph that multiplies by one matrix of --weights w8a8 in several "
-    "places: build with --weights int8 for it."
-)
+IN_BLOCKS: Mapping[str, str] = MappingProxyType({"mlas.disable_kleidiai": "1"})
 _SUM_IN_32_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 _DESCRIPTION = Path("/proc/cpuinfo")
+
+
+def options() -> Mapping[str, str]:
+    """Return the entries of a session's configuration on this processor."""
+    return IN_BLOCKS if sums_in_32_bits() else {**IN_BLOCKS, **EXACT}
 
 
 @cache

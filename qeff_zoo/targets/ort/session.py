@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as raised
 
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.graph.states import State, states_of
-from qeff_zoo.package import Package
+from qeff_zoo.package import Package, refused_graph
 from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 
@@ -25,6 +25,7 @@ from . import processor
 from .binding import Binding, OutputMemory, value_of
 from .huge_pages import huge_pages
 
+_RUNTIME = f"ONNX Runtime {onnxruntime.__version__}"
 _ONLY_ERRORS = 3
 #: Rows of a product that kernels compute at once; they compute fewer rows, the last ones of a call, in another order.
 _SPLIT = 16
@@ -154,8 +155,7 @@ def open_graph(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
-    exact = not processor.sums_in_32_bits()
-    for name, value in processor.EXACT.items() if exact else ():
+    for name, value in processor.options().items():
         options.add_session_config_entry(name, value)
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -167,15 +167,7 @@ def open_graph(
                 graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
     except _REFUSALS as error:
-        raise _refusal(f"open {str(path)!r}", error, processor.REFUSED if exact else "") from error
-
-
-def _refusal(what: str, error: Exception, perhaps: str = "") -> PackageError:
-    """Describe an error of ONNX Runtime, with other possible causes."""
-    return PackageError(
-        f"ONNX Runtime cannot {what}: {error}. Expected a package as it was built. Run `qeff-zoo inspect PACKAGE "
-        f"--verify`; where it is damaged, build or pull it again. {perhaps}".rstrip()
-    )
+        raise refused_graph(_RUNTIME, path, str(error)) from error
 
 
 class OrtProgram:
@@ -252,7 +244,10 @@ class OrtProgram:
         try:
             self._session.run_with_iobinding(binding.raw)
         except _REFUSALS as error:
-            raise _refusal("run the graph", error) from error
+            raise PackageError(
+                f"{_RUNTIME} cannot run the graph: {error}. Expected a call that the package was built for. Run "
+                "`qeff-zoo inspect PACKAGE --verify`; if it finds nothing, report this message."
+            ) from error
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             states = sum(state.written for state in self.states) if rows else 0

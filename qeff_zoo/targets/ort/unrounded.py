@@ -73,15 +73,20 @@ class _Splitter:
         self._replace(node, products)
 
     def split_rows(self, node: ir.Node) -> None:
-        """Compute a product by integers of whole rows of parts of its left side."""
+        """Compute a product by integers of whole rows of parts of its left side, one below the other.
+
+        One product of all: where ONNX Runtime rewrites a matrix (see `processor`) it may have one reader alone.
+        """
         x, *others = node.inputs
         assert x is not None
-        products = []
-        for number, part in enumerate(self._parts_of_integers(x)):
-            (product,) = self._again(node, [part, *others])
-            share = self._constant(np.float32((2 * _STEPS) ** -number))
-            products.append(self.tape.op("Mul", [product, share]) if number else product)
-        self._replace(node, products)
+        parts = self._parts_of_integers(x)
+        (product,) = self._again(node, [self.tape.op("Concat", parts, {"axis": 0}), *others])
+        rows = self.tape.op("Shape", [x], {"end": 1})
+        sizes = self.tape.op("Concat", [rows] * len(parts), {"axis": 0})
+        first, *rest = self.tape.op_multi_out("Split", [product, sizes], num_outputs=len(parts))
+        shares = [self._constant(np.float32((2 * _STEPS) ** -n)) for n in range(1, len(parts))]
+        scaled = [self.tape.op("Mul", pair) for pair in zip(rest, shares, strict=True)]
+        self._replace(node, [first, *scaled])
 
     def _parts_of_blocks(self, x: ir.Value, block: int, columns: int) -> list[ir.Value]:
         parts, rest = [], x
