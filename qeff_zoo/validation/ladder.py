@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -386,10 +387,10 @@ def _judge(
             for fault in noticed["faults"]
             if fault["stage"] == stage
         }
-        slight = Canary(damage["words"], reference.at(damage["variant"], keys), faults)
+        slight = _canary(reference, damage["variant"], damage["words"], keys, faults)
         gross = slight
-        if reference.has("swapped"):
-            gross = Canary("two heads swapped", reference.at("swapped", keys))
+        if reference.has("swapped") and len(reference.answered("swapped", keys)) == len(keys):
+            gross = _canary(reference, "swapped", "two heads swapped", keys)
         found = []
         for variant, judge in deciding.items():
             tried, canary = (shipped, gross) if variant == _DEVICE else (trial, slight)
@@ -404,6 +405,18 @@ def _judge(
         followed = _followed_choices(keys, reference)
         checks += [{**check, **followed} for check in found]
     return checks
+
+
+def _canary(
+    reference: Answers,
+    variant: str,
+    words: str,
+    keys: Sequence[Key],
+    faults: Mapping[str, Array] = MappingProxyType({}),
+) -> Canary:
+    """Return a damaged variant's answers to the questions of a stage, as far as it answered them."""
+    rows = reference.answered(variant, keys)
+    return Canary(words, reference.at(variant, [keys[row] for row in rows]), faults, rows)
 
 
 def _followed_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
