@@ -9,6 +9,7 @@ from typing import Any
 from qeff_zoo.runtime import Grammar, TextGenerationSession
 from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import check_schema
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
@@ -105,7 +106,6 @@ def output_plan(
     assert session.chat_template is not None
     tokenizer = session.tokenizer
     known = formats.of(session.chat_template.source(options)) if tokenizer else ChatFormat()
-    special = tokenizer.special if tokenizer else {}
     schemas = _schemas(body, known)
     end = prompt_end(tokenizer, prompt) if tokenizer else ""
     chosen = body.tool_choice
@@ -120,7 +120,7 @@ def output_plan(
             grammar = output_grammar(
                 known.calls,
                 known.reasoning,
-                special,
+                known.marks(tokenizer) if tokenizer else Marks({}),
                 schemas=allowed,
                 thoughts=known.thoughts(end),
                 several=several,
@@ -136,8 +136,8 @@ def output_plan(
     return OutputPlan(
         grammar=grammar,
         chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),  # type: ignore[arg-type]
-        shown=known.shown(special) if has_parser else frozenset(),
-        thinking=known.budget(end, body.thinking_token_budget),
+        shown=known.shown(tokenizer.special) if tokenizer and has_parser else frozenset(),
+        thinking=known.budget(end, body.thinking_token_budget, tokenizer) if tokenizer else None,
     )
 
 

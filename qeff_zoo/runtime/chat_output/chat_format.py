@@ -15,6 +15,7 @@ from qeff_zoo.runtime.chat_output.formats import (
     ReasoningFormat,
     Thoughts,
 )
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.parsing import OutputParser
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
@@ -22,7 +23,7 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 
 #: Name of no format.
 NONE = "none"
-_END = 16  # tokens of a prompt's end, which may begin the reasoning
+_END = 64  # tokens of a prompt's end, which may begin the reasoning with as many bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +117,29 @@ class ChatFormat:
         ended = self.reasoning and prompt.rstrip().endswith(self.reasoning.end.strip())
         return "ended" if ended else "possible"
 
-    def budget(self, prompt: str, tokens: int | None) -> ThinkingBudget | None:
+    def budget(self, prompt: str, tokens: int | None, tokenizer: Tokenizer) -> ThinkingBudget | None:
         """Return a budget of the reasoning; None without a limit, or without reasoning.
 
         Args:
             prompt: End of the prompt.
             tokens: Maximum number of tokens.
+            tokenizer: Tokenizer of the model.
         """
         reasoning = ANALYSIS if self._has_channels else self.reasoning
         if tokens is None or reasoning is None:
             return None
         begin, end = reasoning.begin.strip(), reasoning.end.strip()
-        return ThinkingBudget(tokens=tokens, begin=begin, end=end, begun=self.is_open(prompt))
+        return ThinkingBudget(
+            tokens=tokens,
+            begin=begin,
+            end=end,
+            begun=self.is_open(prompt),
+            end_ids=self.marks(tokenizer).encode(end, tokenizer),
+        )
+
+    def marks(self, tokenizer: Tokenizer) -> Marks:
+        """Return the tokens that no text of an output has: the format's own, and special tokens."""
+        return Marks.of(tokenizer, self._texts)
 
     def shown(self, special: Mapping[int, str]) -> frozenset[int]:
         """Return the special tokens that the format consists of.
@@ -135,10 +147,16 @@ class ChatFormat:
         Args:
             special: Texts of special tokens by id.
         """
-        texts = [text for one in (self.calls, self.reasoning) if one for text in one.texts]
+        texts = self._texts
         return frozenset(
             token for token, name in special.items() if any(name in text for text in texts)
         )
+
+    @property
+    def _texts(self) -> list[str]:
+        """All texts of the format."""
+        known = [self.calls, self.reasoning, ANALYSIS if self._has_channels else None]
+        return [text for one in known if one for text in one.texts]
 
 
 def prompt_end(tokenizer: Tokenizer, prompt: Sequence[int]) -> str:
