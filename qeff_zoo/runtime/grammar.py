@@ -170,8 +170,14 @@ class Guides:
                 "grammar out."
             )
         own = self._tokenizer.special.keys() | {*self._eos}
-        vocabulary = Vocabulary(self._tokenizer, self._vocab_size, marks | own)
-        return LLTokenizer(vocabulary, eos_token=self._eos or None)
+        vocabulary: Any = Vocabulary(self._tokenizer, self._vocab_size, marks | own)
+        try:
+            return LLTokenizer(vocabulary, eos_token=self._eos or None)
+        except ValueError as error:
+            raise GenerationError(
+                f"Cannot hold answers to a form with this package's tokenizer: {error}. Expected EOS tokens of the "
+                "vocabulary. Leave the grammar out."
+            ) from error
 
     def _compile(self, grammar: Grammar) -> Any:
         from llguidance import LLParserLimits

@@ -23,7 +23,7 @@ class ThinkingBudget:
         begin: Text before the reasoning.
         end: Text after it.
         begun: Whether the prompt ends within the reasoning.
-        end_ids: Token ids of the end; empty for those that the tokenizer encodes it to.
+        end_ids: Token ids of the end; empty for those of its text.
     """
 
     tokens: int
@@ -48,7 +48,7 @@ class BudgetGuide:
     ) -> None:
         self._budget, self._inner, self._tokenizer = budget, inner, tokenizer
         self._vocab_size = vocab_size
-        self._end = budget.end_ids or (*tokenizer.encode(budget.end, special_tokens=False),)
+        self._end = budget.end_ids or (*tokenizer.spell(budget.end),)
         #: Newest tokens among which the beginning or the end is: as many as it has bytes, and blanks before it.
         self._look_back = _BLANKS + max(len(text.encode()) for text in (budget.begin, budget.end))
         self._tokens: list[int] = []

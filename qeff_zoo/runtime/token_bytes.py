@@ -18,21 +18,21 @@ _BYTE_LEVEL = (
 
 
 def bytes_of_tokens(
-    vocabulary: Mapping[str, int], decoder: Mapping[str, Any] | None
+    names: Mapping[int, str], decoder: Mapping[str, Any] | None
 ) -> dict[int, bytes] | None:
     """Return the bytes of every token by id; None if the decoder makes texts of tokens in another way.
 
     Args:
-        vocabulary: Id of every token, added tokens included.
+        names: Name of every token by id, added tokens included.
         decoder: Decoder in the format of tokenizer.json.
     """
     steps = [*_steps(decoder)]
     kinds = {step.get("type") for step in steps}
     if "ByteLevel" in kinds:
-        return {token: _of_characters(name) for name, token in vocabulary.items()}
+        return {token: _of_characters(name) for token, name in names.items()}
     if "ByteFallback" in kinds:
         blank = next(filter(None, map(_blank, steps)), " ")
-        return {token: _of_text(name, blank) for name, token in vocabulary.items()}
+        return {token: _of_text(name, blank) for token, name in names.items()}
     return None
 
 

@@ -2,9 +2,9 @@
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,7 +239,10 @@ class Tokenizer:
     @cached_property
     def token_bytes(self) -> dict[int, bytes] | None:
         """Bytes of every token by id; None if the decoder joins tokens in another way."""
-        return bytes_of_tokens(self.vocabulary, _state(self._tokenizer.decoder))
+        # The decoder gets the names of added tokens as the normalizer changes them.
+        names = {token: name for name, token in self.vocabulary.items()}
+        names |= {token: self.name(token) for token in self.added}
+        return bytes_of_tokens(names, _state(self._tokenizer.decoder))
 
     @cached_property
     def completions(self) -> dict[int, bytes]:
@@ -270,13 +273,36 @@ class Tokenizer:
 
         Args:
             token_ids: Token ids.
-            shown: Special tokens that the text contains.
+            shown: Added tokens that the text contains as they are.
         """
         skips = not (self.shows_special or shown)
         hidden = self.hidden | self.special.keys() - {*shown} if shown else self.hidden
         kept = [token for token in token_ids if token not in hidden]
-        text = self._decoded(kept, skip_special_tokens=skips)
+        if changed := {token for token in kept if token in shown and self._changes(token)}:
+            text = self._joined(kept, changed)
+        else:
+            text = self._decoded(kept, skip_special_tokens=skips)
         return _tidied(text) if self._tidies else text
+
+    @cached_property
+    def _changes(self) -> Callable[[int], bool]:
+        """Whether the decoder changes an added token: adds a space before it, or replaces a character within it."""
+        return cache(lambda token: self.piece(token) != self.added[token]["content"])
+
+    def _joined(self, token_ids: Sequence[int], changed: Collection[int]) -> str:
+        """Return the text of token ids, among them added tokens that the decoder would change."""
+        texts, begun = list[str](), list[int]()
+        for token in (*token_ids, None):
+            if token is not None and token not in changed:
+                begun.append(token)
+                continue
+            after = self._anchor if texts else []  # whose text keeps a space after it
+            text = self._decoded([*after, *begun])
+            texts.append(text.removeprefix(self._decoded(after)))
+            if token is not None:
+                texts.append(self.added[token]["content"])
+            begun = []
+        return "".join(texts)
 
     def is_open(self, text: str) -> bool:
         """Return whether further tokens may change the end of a text."""
@@ -316,7 +342,7 @@ class TextStream:
 
     Args:
         tokenizer: Tokenizer of the tokens.
-        shown: Special tokens that the text contains.
+        shown: Added tokens that the text contains as they are.
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:

@@ -5,7 +5,7 @@ llguidance's own reading of tokenizer.json takes every added token of the form `
 text that a grammar forces with the tokens of marks in it, which the grammar then rejects.
 """
 
-from collections.abc import Collection
+from collections.abc import Set
 from functools import cached_property
 
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -23,14 +23,21 @@ class Vocabulary:
     is_tokenizer_wrapper = True
     eos_token_id = bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, marks: Collection[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, marks: Set[int]) -> None:
         self._tokenizer, known = tokenizer, tokenizer.token_bytes or {}
         size = max(vocab_size, max(known, default=0) + 1)
-        named = {token: data for token, data in known.items() if data}
-        #: Bytes of each token; those that the tokenizer lacks have a name of their own.
-        self.tokens = [named.get(token) or b"<[%d]>" % token for token in range(size)]
+        # Grammars name tokens that are no text by their content.
+        names = {
+            token: tokenizer.added[token]["content"].encode()
+            for token in marks & tokenizer.added.keys()
+        }
+        found = ((known | names).get(token) for token in range(size))
+        #: Bytes of each token; one without bytes has a name of its own.
+        self.tokens = [data or b"<[%d]>" % token for token, data in enumerate(found)]
         #: Tokens that are no text.
-        self.special_token_ids = sorted({*marks} | {*range(size)} - named.keys())
+        self.special_token_ids = sorted(
+            {*marks, *(token for token in range(size) if not known.get(token))}
+        )
 
     def __call__(self, text: str) -> list[int]:
         """Return the tokens of a text that a grammar forces."""
@@ -46,9 +53,7 @@ class Vocabulary:
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
-        return {
-            data: token for token, data in enumerate(self.tokens) if token not in self._no_text
-        }
+        return {data: token for token, data in enumerate(self.tokens) if token not in self._no_text}
 
     def _longest(self, data: bytes) -> list[int]:
         """Return tokens of bytes, of which each is the longest that comes next."""

@@ -72,7 +72,7 @@ class OutputPlan:
     Args:
         grammar: Grammar of the outputs; None for free text.
         chat: Function that returns the prepared chat of requests, by their argument `requests`.
-        shown: Special tokens that the text of an output contains.
+        shown: Added tokens that the text of an output contains as they are.
         thinking: Budget of the reasoning; None for no limit.
     """
 
@@ -131,12 +131,15 @@ def output_plan(
         with blaming("tools", "invalid_schema"):
             session.guides.check(grammar)
     most = None if several else 1
-    has_parser = known.parser(end, schemas=schemas, most=most) is not None
-    parser = partial(known.parser, end, schemas=schemas, most=most) if has_parser else None
+    make = partial(
+        known.parser, end, schemas=schemas, most=most, structured=form is not None and not must
+    )
+    has_parser = make() is not None
+    parser: Any = make if has_parser else None
     return OutputPlan(
         grammar=grammar,
-        chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),  # type: ignore[arg-type]
-        shown=known.shown(tokenizer.special) if tokenizer and has_parser else frozenset(),
+        chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),
+        shown=known.shown(tokenizer) if tokenizer and has_parser else frozenset(),
         thinking=known.budget(end, body.thinking_token_budget, tokenizer) if tokenizer else None,
     )
 

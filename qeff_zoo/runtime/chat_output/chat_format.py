@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from qeff_zoo.errors import ServingError
@@ -68,6 +69,7 @@ class ChatFormat:
         *,
         schemas: Mapping[str, Any] | None = None,
         most: int | None = None,
+        structured: bool = False,
     ) -> OutputParser | None:
         """Return the parser of an output; None if it is plain text.
 
@@ -75,6 +77,7 @@ class ChatFormat:
             prompt: End of the prompt, which may begin the reasoning.
             schemas: JSON Schemas of the arguments by function; None for a request without tools.
             most: Maximum number of calls.
+            structured: Whether a grammar constrains the answer.
         """
         calls = self.calls if schemas is not None or self.marks_answers else None
         if calls is None and self.reasoning is None:
@@ -86,6 +89,7 @@ class ChatFormat:
             schemas=schemas,
             most=most,
             begun=calls.begun(prompt) if calls else "",
+            structured=structured,
         )
 
     @property
@@ -117,7 +121,9 @@ class ChatFormat:
         ended = self.reasoning and prompt.rstrip().endswith(self.reasoning.end.strip())
         return "ended" if ended else "possible"
 
-    def budget(self, prompt: str, tokens: int | None, tokenizer: Tokenizer) -> ThinkingBudget | None:
+    def budget(
+        self, prompt: str, tokens: int | None, tokenizer: Tokenizer
+    ) -> ThinkingBudget | None:
         """Return a budget of the reasoning; None without a limit, or without reasoning.
 
         Args:
@@ -138,21 +144,14 @@ class ChatFormat:
         )
 
     def marks(self, tokenizer: Tokenizer) -> Marks:
-        """Return the tokens that no text of an output has: the format's own, and special tokens."""
+        """Return the tokens that the format consists of, and that no text of an output has."""
         return Marks.of(tokenizer, self._texts)
 
-    def shown(self, special: Mapping[int, str]) -> frozenset[int]:
-        """Return the special tokens that the format consists of.
+    def shown(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the added tokens that the text of an output contains for a parser."""
+        return self.marks(tokenizer).ids
 
-        Args:
-            special: Texts of special tokens by id.
-        """
-        texts = self._texts
-        return frozenset(
-            token for token, name in special.items() if any(name in text for text in texts)
-        )
-
-    @property
+    @cached_property
     def _texts(self) -> list[str]:
         """All texts of the format."""
         known = [self.calls, self.reasoning, ANALYSIS if self._has_channels else None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of a format that are tokens: special tokens, and the added tokens among its texts.
+"""Marks of a format that are tokens: the special and the ordinary added tokens among its texts.
 
 Checkpoints add the same mark as a special token or as an ordinary one ("special": false). A model was trained with its
 token either way, so outputs must have this token, and not other tokens of the same text.
@@ -27,14 +27,14 @@ class Marks:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, texts: Iterable[str]) -> "Marks":
-        """Return the marks of a tokenizer in the texts of a format, and all its special tokens."""
-        texts = [*texts]
-        ordinary = {
-            token: text
-            for token, text in tokenizer.ordinary.items()
-            if _is_mark(text) and any(text in one for one in texts)
-        }
-        return cls({**ordinary, **tokenizer.special})
+        """Return the tokens of marks in the texts of a format."""
+        rows = "\0".join(texts)
+        contents = {token: one["content"] for token, one in tokenizer.added.items()}
+        within = {token: text for token, text in contents.items() if text in rows}
+        special = tokenizer.special.keys()
+        return cls(
+            {token: text for token, text in within.items() if token in special or _is_mark(text)}
+        )
 
     def pieces(self, text: str) -> list[str | int]:
         """Return the parts of a text: tokens, and the text between them."""
@@ -45,12 +45,10 @@ class Marks:
         return [piece for piece in (*found, text[at:]) if piece != ""]
 
     def encode(self, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the token ids of a text of the format."""
-        found = list[int]()
-        for piece in self.pieces(text):
-            is_text = isinstance(piece, str)
-            found += tokenizer.encode(piece, special_tokens=False) if is_text else [piece]
-        return tuple(found)
+        """Return the token ids of a text of the format, within an output."""
+        pieces = self.pieces(text)
+        tokens = [tokenizer.spell(one) if isinstance(one, str) else [one] for one in pieces]
+        return tuple(token for some in tokens for token in some)
 
 
 def _is_mark(text: str) -> bool:
