@@ -2,6 +2,7 @@
 """`scripts/qefficient`: how a script is rewritten, and what a row of its table is made of."""
 
 import json
+import random
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,27 +31,60 @@ def module(name: str) -> ModuleType:
 
 
 @pytest.mark.usefixtures("scripts")
-def test_a_script_gets_our_import_and_few_tokens() -> None:
+def test_a_script_gets_our_import_and_nothing_else() -> None:
     reference = (
         "import QEfficient\nimport QEfficient.base\n    from QEfficient.utils import a\nprint('QEfficient')\n"
-        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\ngeneration_len = 5  # few\n"
+        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\nSAMPLES = 480000\n"
     )
     assert module("rewriting").rewrite(reference) == (
         "import qeff_zoo.qefficient as QEfficient\nimport qeff_zoo.qefficient.base\n"
         "    from qeff_zoo.qefficient.utils import a\nprint('QEfficient')\n"
-        "generation_len = 12\nx.generate(generation_len=12, n=20)\ngeneration_len = 12# few\n"
+        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\nSAMPLES = 480000\n"
     )
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_stand_in_resizes_images_as_transformers_does() -> None:
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    stand_in = module("stand_ins.qwen_vl_utils")
+    bounds = {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 1280}
+    draw = random.Random(0)
+    for _ in range(500):
+        height, width = draw.randint(20, 3000), draw.randint(20, 3000)
+        expected = smart_resize(height, width, 28, **bounds)
+        assert stand_in.smart_resize(height, width, 28, **bounds) == expected
+    image = Image.new("RGBA", (100, 60))
+    content = [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
+    for given in (chat, [chat]):
+        (found,), videos = stand_in.process_vision_info(given)
+        assert (found.size, found.mode, videos) == ((112, 56), "RGB", None)
+    (found,), _, more = stand_in.process_vision_info(chat, True, True, image_patch_size=16)
+    assert (found.size, more) == ((96, 64), {"do_sample_frames": False})
+    assert stand_in.process_vision_info(chat[:1]) == (None, None)
+    with pytest.raises(NotImplementedError, match="no videos"):
+        stand_in.process_vision_info([{"role": "user", "content": [{"video": "a.mp4"}]}])
 
 
 @pytest.mark.usefixtures("scripts")
 def test_the_table_counts_and_names_what_does_not_run(tmp_path: Path) -> None:
     rows = [
-        {"script": "a.py", "result": "runs", "reason": "", "seconds": 1},
-        {"script": "b.py", "result": "refused", "reason": "PlanError: x | y", "seconds": 1},
+        {"script": "a.py", "result": "runs", "reason": "", "seconds": 1, "changes": []},
+        {"script": "c.py", "result": "runs", "reason": "", "seconds": 1, "changes": ["12 tokens"]},
+        {
+            "script": "b.py",
+            "result": "refused",
+            "reason": "PlanError: x | y",
+            "seconds": 1,
+            "changes": [],
+        },
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     text = module("table").table(tmp_path / "rows.json")
-    assert text.startswith("Of 2 scripts, 1 run, 1 are refused by name.\n")
+    beside = "1 of those that run were recorded with changes besides the import"
+    assert text.startswith(f"Of 3 scripts, 2 run, 1 are refused by name; {beside}.\n")
+    assert "recorded with 12 tokens" in text
     assert "`b.py`" in text
     assert r"PlanError: x \| y" in text
     assert "a.py" not in text

@@ -2,6 +2,7 @@
 """`scripts/qefficient`: run each example script of a checkout of QEfficient, and record what came of it."""
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -9,17 +10,26 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from qefficient_examples import inside
 from qefficient_examples.checkpoints import CHECKPOINTS, provide
 from qefficient_examples.rewriting import rewrite
-from qefficient_examples.scripts import ARGUMENTS, NEEDED, NOT_SCRIPTS, OWN_FAULTS, TOOLS
+from qefficient_examples.scripts import (
+    ARGUMENTS,
+    COMPILED,
+    NEEDED,
+    NOT_SCRIPTS,
+    OWN_FAULTS,
+    TOOLS,
+)
 from qefficient_examples.table import RECORD
 
 _TAIL = 40
+#: What is changed in scripts besides the import, where torchvision is not installed.
+STAND_IN = "a stand-in of `qwen_vl_utils`"
 _ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?:: (.*))?$")
 
 
@@ -30,6 +40,11 @@ def scripts_of(checkout: Path) -> Iterator[str]:
         if path.name != "__init__.py" and name not in NOT_SCRIPTS:
             yield name
     yield from (name for name in TOOLS if (checkout / name).is_file())
+
+
+def has_torchvision() -> bool:
+    """Whether qwen_vl_utils can be imported."""
+    return importlib.util.find_spec("torchvision") is not None
 
 
 def prepare(checkout: Path, work: Path) -> None:
@@ -58,7 +73,13 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
         seconds: Time limit.
     """
     if name in OWN_FAULTS:
-        return {"script": name, "result": "own code", "reason": OWN_FAULTS[name], "seconds": 0.0}
+        return {
+            "script": name,
+            "result": "own code",
+            "reason": OWN_FAULTS[name],
+            "seconds": 0.0,
+            "changes": [],
+        }
     script = work / "checkout" / name
     text = script.read_text(encoding="utf-8")
     beside = "".join(one.read_text(encoding="utf-8") for one in script.parent.glob("*.py"))
@@ -74,12 +95,20 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
     log.parent.mkdir(exist_ok=True)
     begun = time.monotonic()
     argv = [str(script), *shlex.split(ARGUMENTS.get(name, ""))]
-    code = _forked(argv, work, log, seconds)
+    code = _forked(argv, work, log, seconds, COMPILED.get(name))
     row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
-    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1)}
+    changes = [STAND_IN] if "qwen_vl_utils" in text and not has_torchvision() else []
+    taken = round(time.monotonic() - begun, 1)
+    return {"script": name, **row, "seconds": taken, "changes": changes}
 
 
-def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
+def _forked(
+    argv: list[str],
+    work: Path,
+    log: Path,
+    seconds: int,
+    compiled: tuple[str, Mapping[str, int]] | None,
+) -> int | None:
     """Run a script in a copy of this process, which has imported what takes long; return its exit code.
 
     Args:
@@ -87,6 +116,7 @@ def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
         work: Current folder of the script.
         log: File of what it prints.
         seconds: Time limit; None is returned after it.
+        compiled: Model that is compiled before, and the arguments of `compile`.
     """
     child = os.fork()
     if not child:
@@ -96,9 +126,11 @@ def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
             os.dup2(stream.fileno(), 2)
         os.chdir(work)
         os.environ["QEFF_HOME"] = str(work / "store")
-        sys.argv = [inside.__file__, *argv]
         code = inside.CRASHED
         try:
+            if compiled:
+                argv = [one.replace("{qpc_path}", inside.compiled(*compiled)) for one in argv]
+            sys.argv = [inside.__file__, *argv]
             code = inside.main()
         finally:
             sys.stdout.flush()
@@ -181,6 +213,8 @@ def main() -> int:
         if any(text in name for text in arguments.only)
         and (arguments.again or name not in rows or rows[name]["result"] == arguments.result)
     ]  # fmt: skip
+    if not has_torchvision():
+        sys.path.append(str(Path(__file__).parent / "stand_ins"))
     inside.warm_up()
     for name in chosen:
         row = run(name, work, arguments.seconds)
