@@ -2,7 +2,6 @@
 """`scripts/qefficient`: how a script is rewritten, and what a row of its table is made of."""
 
 import json
-import random
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -10,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,27 +42,18 @@ def test_a_script_gets_our_import_and_nothing_else() -> None:
 
 
 @pytest.mark.usefixtures("scripts")
-def test_the_stand_in_resizes_images_as_transformers_does() -> None:
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-    stand_in = module("stand_ins.qwen_vl_utils")
-    bounds = {"min_pixels": 56 * 56, "max_pixels": 28 * 28 * 1280}
-    draw = random.Random(0)
-    for _ in range(500):
-        height, width = draw.randint(20, 3000), draw.randint(20, 3000)
-        expected = smart_resize(height, width, 28, **bounds)
-        assert stand_in.smart_resize(height, width, 28, **bounds) == expected
-    image = Image.new("RGBA", (100, 60))
-    content = [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]
-    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
-    for given in (chat, [chat]):
-        (found,), videos = stand_in.process_vision_info(given)
-        assert (found.size, found.mode, videos) == ((112, 56), "RGB", None)
-    (found,), _, more = stand_in.process_vision_info(chat, True, True, image_patch_size=16)
-    assert (found.size, more) == ((96, 64), {"do_sample_frames": False})
-    assert stand_in.process_vision_info(chat[:1]) == (None, None)
-    with pytest.raises(NotImplementedError, match="no videos"):
-        stand_in.process_vision_info([{"role": "user", "content": [{"video": "a.mp4"}]}])
+def test_what_a_script_lacks_is_no_failure(tmp_path: Path) -> None:
+    """transformers refuses processors of videos without torchvision, and qwen_vl_utils imports it."""
+    row = module("__main__")._row
+    for printed in (
+        "ModuleNotFoundError: No module named 'qwen_vl_utils'",
+        "ValueError: Qwen/Qwen3.5-0.8B requires `torchvision` to be installed. Please install it.",
+        "ImportError: Qwen2VLVideoProcessor requires the Torchvision library but it was not found",
+    ):
+        found = row(1, f"Traceback\n{printed}\n", tmp_path, 9)
+        assert (found["result"], found["reason"]) == ("lacks", printed)
+    assert row(1, "ValueError: a torch\n", tmp_path, 9)["result"] == "fails"
+    assert row(None, "", tmp_path, 9)["result"] == "too slow"
 
 
 @pytest.mark.usefixtures("scripts")

@@ -2,7 +2,6 @@
 """`scripts/qefficient`: run each example script of a checkout of QEfficient, and record what came of it."""
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -28,8 +27,10 @@ from qefficient_examples.scripts import (
 from qefficient_examples.table import RECORD
 
 _TAIL = 40
-#: What is changed in scripts besides the import, where torchvision is not installed.
-STAND_IN = "a stand-in of `qwen_vl_utils`"
+#: Errors of imports that no extra of qeff-zoo provides, and of transformers without them.
+_LACKING = re.compile(
+    r"named '(qwen_vl_utils|torchvision)|requires (`torchvision`|the Torchvision)"
+)
 _ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?:: (.*))?$")
 
 
@@ -40,11 +41,6 @@ def scripts_of(checkout: Path) -> Iterator[str]:
         if path.name != "__init__.py" and name not in NOT_SCRIPTS:
             yield name
     yield from (name for name in TOOLS if (checkout / name).is_file())
-
-
-def has_torchvision() -> bool:
-    """Whether qwen_vl_utils can be imported."""
-    return importlib.util.find_spec("torchvision") is not None
 
 
 def prepare(checkout: Path, work: Path) -> None:
@@ -97,9 +93,7 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
     argv = [str(script), *shlex.split(ARGUMENTS.get(name, ""))]
     code = _forked(argv, work, log, seconds, COMPILED.get(name))
     row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
-    changes = [STAND_IN] if "qwen_vl_utils" in text and not has_torchvision() else []
-    taken = round(time.monotonic() - begun, 1)
-    return {"script": name, **row, "seconds": taken, "changes": changes}
+    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1), "changes": []}
 
 
 def _forked(
@@ -162,6 +156,7 @@ def _row(code: int | None, printed: str, work: Path, seconds: int) -> dict[str, 
             break
     reason = reason or (printed.strip().splitlines() or ["no output"])[-1]
     result = "refused" if code == inside.REFUSED else "fails"
+    result = "lacks" if _LACKING.search(reason) else result
     return {"result": result, "reason": reason.replace(f"{work}/", "")}
 
 
@@ -181,7 +176,7 @@ def main() -> int:
     parser.add_argument(
         "--result",
         metavar="R",
-        help="again those with this result alone: refused, 'own code', fails or 'too slow'",
+        help="again those with this result alone: refused, 'own code', lacks, fails or 'too slow'",
     )
     parser.add_argument("--again", action="store_true", help="also those that are recorded")
     parser.add_argument(
@@ -213,8 +208,6 @@ def main() -> int:
         if any(text in name for text in arguments.only)
         and (arguments.again or name not in rows or rows[name]["result"] == arguments.result)
     ]  # fmt: skip
-    if not has_torchvision():
-        sys.path.append(str(Path(__file__).parent / "stand_ins"))
     inside.warm_up()
     for name in chosen:
         row = run(name, work, arguments.seconds)
@@ -227,7 +220,7 @@ def main() -> int:
         arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     counts = {
         result: sum(row["result"] == result for row in rows.values())
-        for result in ("runs", "refused", "own code", "fails", "too slow")
+        for result in ("runs", "refused", "own code", "lacks", "fails", "too slow")
     }
     print(", ".join(f"{count} {result}" for result, count in counts.items()), file=sys.stderr)
     return 0

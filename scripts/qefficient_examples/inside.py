@@ -80,7 +80,8 @@ def compiled(name: str, arguments: Mapping[str, int]) -> str:
     """Compile a model; return the path that `compile` returns."""
     from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
 
-    return str(QEFFAutoModelForCausalLM.from_pretrained(name).compile(**arguments))
+    model: Any = QEFFAutoModelForCausalLM.from_pretrained(name)
+    return str(model.compile(**arguments))
 
 
 def leave_out_validation() -> None:

@@ -14,6 +14,7 @@ _MEANING = {
     "runs": "run",
     "refused": "are refused by name",
     "own code": "stop in their own code",
+    "lacks": "lack torchvision",
     "fails": "fail",
     "too slow": "take too long",
 }
