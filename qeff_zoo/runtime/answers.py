@@ -45,7 +45,7 @@ class Request:
         rules: Which tokens may come next in what is written.
         documents: Lengths of the documents at the beginning of the prompt, each computed independently.
         grammar: The form of the answer; None for any.
-        shown: Special tokens that the text contains.
+        shown: Added tokens that the text contains as they are.
         thinking: Budget of the reasoning; None for no limit.
     """
 

@@ -303,6 +303,8 @@ class TextGenerationSession(PromptReader):
                     f"min_tokens is {sampling.min_tokens:,}, and a grammar ends the text where nothing may follow; "
                     "expected one of them. Leave one out."
                 )
+        if thinking is not None and self.tokenizer is not None:
+            _ = self.tokenizer.completions  # read here, so that no other request waits for it
         self.decoder.check(sampling, grammar or thinking)
         sampling = self._in_tokens(sampling)
         self._check_vocabulary(stop_token_ids, "stop_token_ids")
