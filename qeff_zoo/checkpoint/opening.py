@@ -32,7 +32,7 @@ from qeff_zoo.checkpoint.files import (
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
-from qeff_zoo.checkpoint.sentence_transformers import dense_files
+from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.checkpoint.weight_files import (
     no_config,
     no_files,
@@ -127,7 +127,7 @@ class Checkpoint:
         if self.gguf:
             return shards_of(self.gguf)
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
-        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
+        return tuple(sorted({*shards, *module_files(self.companions).values()}))
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -225,7 +225,7 @@ class Checkpoint:
         """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
             return self.gguf_header.tensors
-        behind = dense_files(self.companions)
+        behind = module_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
         )

@@ -145,18 +145,17 @@ class QEFFAutoModel(_Encoder):
         model = cls._load(pretrained_model_name_or_path, source, pooling=chosen, normalize=False)
         if callable(pooling):
             model._pool = _checked(pooling)
-        elif model._has_dense_layers():
+        elif model._has_modules(chosen):
             model._loaded["pooling"], model._pool = "none", _named(chosen)
         return model
 
-    def _has_dense_layers(self) -> bool:
-        """Return whether the checkpoint has dense layers after its pooling, which a program would apply."""
+    def _has_modules(self, pooling: str) -> bool:
+        """Return whether the checkpoint has modules beside a pooling, which a program would apply."""
         from qeff_zoo.checkpoint.opening import open_checkpoint
-        from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+        from qeff_zoo.checkpoint.sentence_transformers.modules import described, read_steps
 
         checkpoint = open_checkpoint(self._source.model, **self._source.beside)
-        found = read_pooling(checkpoint.companions)
-        return found is not None and bool(found.dense)
+        return bool(described(read_steps(checkpoint.companions, pooling, normalize=False)))
 
     #: Function that pools the states of tokens on the host; None where the program pools.
     _pool: Callable[..., Any] | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tokenizers
+from tokenizers import normalizers
 
 from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
@@ -38,6 +39,7 @@ class Encoded:
         offsets: Start and end of every token in its text, in characters.
         special: Whether a token was added to the text, for every token.
         cut: Whether the text was truncated.
+        prompt_tokens: Number of the first tokens that are those of a prompt, for models that do not pool them.
     """
 
     ids: list[int]
@@ -45,6 +47,7 @@ class Encoded:
     offsets: list[tuple[int, int]]
     special: list[bool]
     cut: bool = False
+    prompt_tokens: int = 0
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
@@ -66,7 +69,7 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = str(folder / "tokenizer.json")
+        path, self._folder = str(folder / "tokenizer.json"), folder
         try:
             raw = read_regular(path)
             content = raw.decode()
@@ -214,6 +217,27 @@ class Tokenizer:
             special=[bool(special[place]) for place in kept],
             cut=cut,
         )
+
+    def use_lowercase(self) -> None:
+        """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
+        before = self._tokenizer.normalizer
+        parts = before if isinstance(before, normalizers.Sequence) else [before] if before else []
+        if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+            self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+
+    @cached_property
+    def named(self) -> frozenset[int]:
+        """Ids of the tokens that transformers counts as special: those that the settings name."""
+        settings = read_json(self._folder / "tokenizer_config.json")
+        texts: list[object] = [
+            one for name, one in settings.items() if name.endswith("_token")
+        ]
+        for name in ("model_specific_special_tokens", "extra_special_tokens", "additional_special_tokens"):
+            further = settings.get(name) or ()
+            texts += further.values() if isinstance(further, dict) else further
+        contents = (one.get("content") if isinstance(one, dict) else one for one in texts)
+        found = (self.token_id(one) for one in contents if isinstance(one, str))
+        return frozenset(token for token in found if token is not None)
 
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:

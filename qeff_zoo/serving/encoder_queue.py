@@ -151,12 +151,11 @@ class EncoderQueue:
     def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
         """Start a call in the worker's thread; None if the server shuts down."""
         texts = [job.texts[number] for job, number in call]
-        ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
         with self._lock:
             if self._closing:
                 return None
             loop = asyncio.get_running_loop()
-            return loop.run_in_executor(self._worker, partial(self.session.run, ids, types=types))
+            return loop.run_in_executor(self._worker, partial(self.session.run_encoded, texts))
 
 
 def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:

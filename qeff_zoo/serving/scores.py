@@ -36,8 +36,9 @@ from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
-from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.tasks.encoders.similarity import cosines
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 #: Maximum number of texts in a request, as in OpenAI's API.

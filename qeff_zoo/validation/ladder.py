@@ -230,6 +230,7 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "prompts": trial.prompts,
         "sources": trial.sources,
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
@@ -330,7 +331,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    settings = _reference_settings(package)
+    settings, modules = _reference_settings(package), reference.about.get("modules")
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -354,6 +355,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
+                **({"modules": modules} if modules else {}),
                 **({"settings": settings} if settings else {}),
             },
             kind=find(package.task).answers,

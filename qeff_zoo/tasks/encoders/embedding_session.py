@@ -3,36 +3,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.session import EncoderSession
-
-
-def cosines(embeddings: Array, others: Array | None = None) -> Array:
-    """Return the cosine of every embedding with every other.
-
-    Args:
-        embeddings: (n, hidden).
-        others: (m, hidden); None for `embeddings` themselves.
-
-    Returns:
-        float32, (n, m).
-    """
-    left = _normalized(embeddings)
-    right = left if others is None else _normalized(others)
-    found: Array = left @ right.T
-    return found
-
-
-def _normalized(embeddings: Array) -> Array:
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    scaled: Array = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return scaled
+from qeff_zoo.tasks.encoders.similarity import SIMILARITIES, normalized
 
 
 class EmbeddingSession(EncoderSession):
@@ -80,22 +61,99 @@ class EmbeddingSession(EncoderSession):
                 "pooling. Build it with --pooling mean or another, or call `states`."
             )
 
-    def embed(self, texts: str | Sequence[Text], *, adapter: str | None = None) -> Array:
-        """Compute one embedding per text.
+    def embed(
+        self,
+        texts: str | Sequence[Text],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = False,
+        adapter: str | None = None,
+    ) -> Array:
+        """Compute one embedding per text, as `encode` of sentence-transformers.
 
         Args:
             texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
+            prompt: Text that precedes every text, "" for none; None for that of `prompt_name`.
+            prompt_name: Name of one of `settings.prompts`; None for the model's default prompt, if it has one.
+            dimensions: Number of the first values that are returned; None for the model's number.
+            normalize: Whether each embedding is scaled to length 1, after that.
             adapter: Name of one of `adapters`; None for the base model.
 
         Returns:
             float32, (texts, hidden).
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or the package has no
-                pooling.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; the package has no
+                pooling; no prompt has the name; or embeddings have fewer dimensions.
         """
-        self.require_pooling()
-        encoded = self.read([texts] if isinstance(texts, str) else texts)
-        return np.stack(self._answer(encoded, adapter))
+        return self._embed(texts, None, prompt, prompt_name, dimensions, normalize, adapter)
 
-    similarity = staticmethod(cosines)
+    def embed_query(self, texts: str | Sequence[Text], **options: Any) -> Array:
+        """Embed queries, by the prompt "query" if no other is given, as `encode_query`; see `embed`."""
+        return self._embed_kind(QUERY, texts, **options)
+
+    def embed_document(self, texts: str | Sequence[Text], **options: Any) -> Array:
+        """Embed documents, by the prompt "document" if no other is given, as `encode_document`; see `embed`."""
+        return self._embed_kind(DOCUMENT, texts, **options)
+
+    def similarity(self, embeddings: Array, others: Array | None = None) -> Array:
+        """Return the similarity of every embedding with every other, by the function of the model.
+
+        Args:
+            embeddings: (n, hidden).
+            others: (m, hidden); None for `embeddings` themselves.
+
+        Returns:
+            float32, (n, m): cosines, dot products or negative distances, see `settings.similarity`.
+        """
+        function = SIMILARITIES[self.settings.similarity]
+        return function(embeddings, embeddings if others is None else others)
+
+    def shortened(self, embeddings: Array, dimensions: int | None) -> Array:
+        """Return the first values of embeddings, of the model's number if none is given.
+
+        Raises:
+            GenerationError: Embeddings have fewer dimensions.
+        """
+        size = min(embeddings.shape[1], self.settings.truncate_dim or embeddings.shape[1])
+        if dimensions is not None and not 1 <= dimensions <= size:
+            raise GenerationError(
+                f"`dimensions` is {dimensions:,}; expected 1 to {size:,}, the dimensions of the model. Change it."
+            )
+        return embeddings[:, : dimensions or size]
+
+    def _embed_kind(
+        self,
+        kind: str,
+        texts: str | Sequence[Text],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = False,
+        adapter: str | None = None,
+    ) -> Array:
+        if prompt is None and prompt_name is None:
+            prompt_name = self.settings.prompt_of(kind)
+        return self._embed(texts, kind, prompt, prompt_name, dimensions, normalize, adapter)
+
+    def _embed(
+        self,
+        texts: str | Sequence[Text],
+        kind: str | None,
+        prompt: str | None,
+        prompt_name: str | None,
+        dimensions: int | None,
+        normalize: bool,
+        adapter: str | None,
+    ) -> Array:
+        self.require_pooling()
+        encoded = self.read(
+            [texts] if isinstance(texts, str) else texts,
+            self.settings.length_of(kind),
+            prompt=self.settings.prompt(prompt, prompt_name),
+        )
+        found = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
+        return normalized(found) if normalize else found

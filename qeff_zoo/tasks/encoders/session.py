@@ -4,10 +4,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.chat_template import ChatTemplate
@@ -15,6 +16,11 @@ from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+
+
+#: Input of a program that pools no tokens of a prompt.
+_POOLED = "pooling_mask"
+_T = TypeVar("_T")
 
 
 class _Calls:
@@ -50,9 +56,14 @@ class EncoderSession:
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
         self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
-        settings = read_json(folder / "sentence_bert_config.json")
+        #: Settings of sentence-transformers: prompts, lengths and similarity.
+        self.settings = read_settings(lambda name: read_json(folder / name))
+        if self.tokenizer and self.settings.lowercase:
+            self.tokenizer.use_lowercase()
+        #: Whether the program pools no tokens of a prompt.
+        self.excludes_prompts = _POOLED in program.inputs
         #: Maximum number of tokens; longer texts are truncated.
-        self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
+        self.max_length = min(self.settings.max_length, self.sizes.seq_lens[-1])
         self.config = read_json(folder / "config.json")
         self.vocab_size = int(self.config.get("vocab_size", 0))
         self._reader = TextReader(
@@ -63,7 +74,7 @@ class EncoderSession:
             longest=self.sizes.seq_lens[-1],
             vocab_size=self.vocab_size,
             takes_pairs=self.takes_pairs,
-            lowercase=bool(settings.get("do_lower_case")),
+            counts_prompt=self.excludes_prompts,
         )
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
@@ -76,6 +87,7 @@ class EncoderSession:
         seq_len: int | None = None,
         types: Sequence[Sequence[int]] | None = None,
         slot: int = 0,
+        prompt_tokens: Sequence[int] | None = None,
     ) -> Array:
         """Run one call.
 
@@ -84,6 +96,8 @@ class EncoderSession:
             seq_len: Sequence length of the package; None for the shortest that fits all rows.
             types: Token types of the same texts, for graphs that take them; None for all 0.
             slot: Slot of an adapter; 0 for the base model.
+            prompt_tokens: Number of the first tokens of each text that are not pooled, for graphs that exclude
+                prompts; None for no such tokens.
 
         Returns:
             float32, (rows, …): the graph's output for each row.
@@ -101,10 +115,23 @@ class EncoderSession:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
                 feeds["token_type_ids"][row, : len(kinds)] = kinds
+        if self.excludes_prompts:
+            feeds[_POOLED] = feeds["attention_mask"].copy()
+            for row, count in enumerate(_filled(prompt_tokens or [0], self.sizes.batch_size)):
+                feeds[_POOLED][row, :count] = 0
         feeds |= self.adapters.given([slot] * self.sizes.batch_size)
         output = self._program.run(feeds)[self.output]
         answers: Array = output[: len(rows)].astype(np.float32, copy=False)
         return answers
+
+    def run_encoded(self, texts: Sequence[Encoded], slot: int = 0) -> Array:
+        """Run one call for at most `batch_size` texts; see `run`."""
+        return self.run(
+            [one.ids for one in texts],
+            types=[one.type_ids for one in texts],
+            slot=slot,
+            prompt_tokens=[one.prompt_tokens for one in texts],
+        )
 
     def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:
         """Run as many calls as needed; return the graph's result for each text, in order."""
@@ -122,8 +149,7 @@ class EncoderSession:
         for start in range(0, len(order), self.sizes.batch_size):
             numbers = order[start : start + self.sizes.batch_size]
             batch = [encoded[number] for number in numbers]
-            types = [one.type_ids for one in batch]
-            found = self.run([one.ids for one in batch], types=types, slot=slot)
+            found = self.run_encoded(batch, slot)
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
@@ -134,37 +160,33 @@ class EncoderSession:
         side: Literal["left", "right"] | None = None,
         *,
         special_tokens: bool = True,
+        prompt: str = "",
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
         Args:
             texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
-            max_length: Smaller number of tokens than the session's; None for that.
+            max_length: Number of tokens to which texts are truncated; None for `max_length` of the session.
             side: Side on which texts are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
+            prompt: Text that precedes every text that is no pair, and no list of token ids.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
-        most = min(max_length or self.max_length, self.max_length)
-        reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
+        reader = replace(
+            self._reader,
+            max_length=most,
+            side=side,
+            special_tokens=special_tokens,
+            prompt=prompt,
+        )
         return reader.read(texts)
 
 
-def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:
+def _filled(rows: Sequence[_T], count: int) -> Iterator[_T]:
     yield from rows
     for _ in range(count - len(rows)):
         yield rows[0]
-
-
-def _max_seq_length(folder: Path) -> int:
-    """Return the maximum length of a text in sentence-transformers: the configured one, or the model's maximum."""
-    limit = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    if limit:
-        return int(limit)
-    bounds = [
-        read_json(folder / "tokenizer_config.json").get("model_max_length"),
-        read_json(folder / "config.json").get("max_position_embeddings"),
-    ]
-    return min((int(bound) for bound in bounds if bound), default=1 << 30)

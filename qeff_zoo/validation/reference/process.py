@@ -101,6 +101,7 @@ def main(arguments: Sequence[str]) -> None:
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
         "layer_by_layer": unloaded is not None,
+        "modules": answers.witness,
         "noticed": ran.noticed,
         "greedy": ran.greedy,
         "choices": choices.summary(),

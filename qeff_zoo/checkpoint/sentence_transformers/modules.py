@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of sentence-transformers after the encoder, as steps from token states to an embedding.
+
+Input: modules.json and the configs that it lists. Output: one step for each module that computes anything, in their
+order, with the names of its weights. A step reads and writes features by name, as the modules do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules
+from qeff_zoo.errors import UnsupportedModelError
+
+#: Fields of older poolings, in the order in which their results are concatenated.
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+POOLINGS = tuple(_MODES.values())
+#: Separator of poolings whose results are concatenated.
+AND = "+"
+#: Torch classes of a dense layer's activation, without weights.
+ACTIVATIONS = (
+    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "ReLU6", "LeakyReLU", "ELU", "SELU", "Softplus", "Softsign",
+    "Mish", "Hardtanh", "Hardswish", "Hardsigmoid", "LogSigmoid",
+)  # fmt: skip
+#: Features of a text.
+TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
+_FEATURES = (TOKENS, SENTENCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Base class of steps.
+
+    Args:
+        place: Number of the module in modules.json.
+        folder: Folder of its weights, below the checkpoint's.
+    """
+
+    place: int
+    folder: str
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Names of its weights in its file, which are those of its parameters in the model."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """Return the step for a program, as JSON values."""
+        values = {name: value for name, value in asdict(self).items() if name != "folder"}
+        return {"kind": type(self).__name__, **values}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooling(Step):
+    """Pooling of the token states.
+
+    Args:
+        modes: Methods, whose results are concatenated.
+        include_prompt: Whether the tokens of a prompt count.
+    """
+
+    modes: tuple[str, ...]
+    include_prompt: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Step):
+    """A dense layer.
+
+    Args:
+        in_features: Number of inputs.
+        out_features: Number of outputs.
+        bias: Whether it has a bias.
+        activation: Activation, one of `ACTIVATIONS`.
+        residual: Whether its input is added to its output, by a second matrix if they differ in size.
+        reads: Feature that it reads.
+        writes: Feature that it writes.
+    """
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+    reads: str
+    writes: str
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Names of its weights."""
+        projects = self.residual and self.in_features != self.out_features
+        return [
+            "linear.weight",
+            *(["linear.bias"] if self.bias else []),
+            *(["residual.weight"] if projects else []),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Step):
+    """A layer norm of the embedding.
+
+    Args:
+        size: Number of its values.
+    """
+
+    size: int
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """Names of its weights."""
+        return ["norm.weight", "norm.bias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalize(Step):
+    """Normalization to length 1.
+
+    Args:
+        reads: Feature that it reads.
+        writes: Feature that it writes.
+    """
+
+    reads: str
+    writes: str
+
+
+Reading: TypeAlias = Callable[[int, Module], Step | None]
+
+
+def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
+    """Return the published pooling and whether a normalization is last, supported or not; None without modules.
+
+    Args:
+        companions: Files beside the checkpoint, by relative path.
+    """
+    modules = read_modules(companions)
+    if not modules:
+        return None
+    pooling = next((AND.join(_modes(one)) for one in modules if one.kind == "Pooling"), "none")
+    last = [one for one in modules if one.kind != "Dropout"][-1]
+    return pooling, last.kind == "Normalize" and _features(last)[1] == SENTENCE
+
+
+def read_steps(
+    companions: Mapping[str, Path], pooling: str | None = None, normalize: bool | None = None
+) -> tuple[Step, ...]:
+    """Return what follows the encoder; nothing for a checkpoint without modules, or without a pooling.
+
+    Args:
+        companions: Files beside the checkpoint, by relative path.
+        pooling: Pooling instead of the published one; "none" for the states of tokens.
+        normalize: Whether a normalization is last, instead of the published order.
+
+    Raises:
+        UnsupportedModelError: A module or one of its settings is not supported.
+    """
+    modules = read_modules(companions)
+    if modules:
+        modules[0].require_own()
+    if modules and modules[0].kind != "Transformer":
+        raise UnsupportedModelError(
+            f"modules.json begins with {modules[0].described}, expected Transformer: embeddings of words, bags of words "
+            "and static embeddings have no encoder to build. Run it with sentence-transformers itself."
+        )
+    if not modules or pooling == "none":
+        return ()
+    published = read_pooling(companions)
+    overrides = published is not None and pooling not in (None, published[0])
+    steps: list[Step] = []
+    for place, module in enumerate(modules[1:], 1):
+        module.require_own()
+        if module.kind not in _READINGS:
+            raise UnsupportedModelError(
+                f"modules.json lists {module.kind} as module {place}, expected Transformer and then {_SUPPORTED}. The "
+                "embeddings without it would be others: use a model without it, or --pooling none for the states of "
+                "tokens."
+            )
+        if overrides and module.kind == "Pooling":
+            module = replace(module, config={**_kept(module), "pooling_mode": str(pooling).split(AND)})
+        if step := _READINGS[module.kind](place, module):
+            steps.append(step)
+    return _ending(_connected(steps), len(modules), normalize)
+
+
+def described(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Return the steps of a program as JSON values; empty if a pooling and a normalization are all."""
+    plain = [type(step) for step in steps] in ([Pooling], [Pooling, Normalize])
+    first = steps[0] if steps else None
+    if not steps or (plain and isinstance(first, Pooling) and first.include_prompt):
+        return []
+    return [step.described() for step in steps]
+
+
+def weight_files(companions: Mapping[str, Path]) -> dict[str, str]:
+    """Return the weight files of modules, which transformers does not read: folder -> relative path.
+
+    Args:
+        companions: Files beside the checkpoint, by relative path.
+    """
+    return {
+        module.folder: f"{module.folder}/{WEIGHTS}"
+        for module in read_modules(companions)
+        if module.kind in _WEIGHTED and module.file in companions  # so that it cannot lie elsewhere
+    }
+
+
+def bindings_of(steps: Sequence[Step]) -> dict[str, str]:
+    """Return the checkpoint tensor of every parameter of the steps, by its name in the model."""
+    return {
+        f"{MODULES}.{step.place}.{name}": f"{step.folder}/{name}"
+        for step in steps
+        for name in step.parameters
+    }
+
+
+#: Attribute of a traced model that has the modules with weights, by their numbers.
+MODULES = "sentence_modules"
+_WEIGHTED = ("Dense", "LayerNorm")
+
+
+def _modes(module: Module) -> tuple[str, ...]:
+    """Return the methods of a pooling, known or not, in the order of their results."""
+    newer = module.config.get("pooling_mode")
+    if newer is not None:
+        return tuple(newer) if isinstance(newer, list) else (str(newer),)
+    asked = [
+        name for name, value in module.config.items() if name.startswith("pooling_mode_") and value
+    ]
+    unknown = [name for name in asked if name not in _MODES]
+    return tuple([mode for name, mode in _MODES.items() if name in asked] + unknown) or ("mean",)
+
+
+def _kept(module: Module) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in module.config.items()
+        if not name.startswith("pooling_mode_")
+    }
+
+
+def _read_pooling(place: int, module: Module) -> Step:
+    modes = _modes(module)
+    if not module.config:
+        raise module.refuse("its pooling", None, "a config that names it, or --pooling")
+    if unknown := [mode for mode in modes if mode not in POOLINGS]:
+        raise module.refuse("pooling", unknown[0], f"one of {', '.join(POOLINGS)}, or --pooling")
+    return Pooling(
+        place=place,
+        folder=module.folder,
+        modes=modes,
+        include_prompt=bool(module.config.get("include_prompt", True)),
+    )
+
+
+def _read_dense(place: int, module: Module) -> Step:
+    config = module.config
+    library, _, activation = str(
+        config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    ).rpartition(".")
+    if activation not in ACTIVATIONS or not library.startswith("torch.nn"):
+        named = config.get("activation_function")
+        raise module.refuse("activation_function", named, f"of torch.nn {', '.join(ACTIVATIONS)}")
+    for size in ("in_features", "out_features"):
+        if not isinstance(config.get(size), int) or config[size] < 1:
+            raise module.refuse(size, config.get(size), "a number of features")
+    reads, writes = _features(module)
+    return Dense(
+        place=place,
+        folder=module.folder,
+        in_features=config["in_features"],
+        out_features=config["out_features"],
+        bias=bool(config.get("bias", True)),
+        activation=activation,
+        residual=bool(config.get("use_residual", False)),
+        reads=reads,
+        writes=writes,
+    )
+
+
+def _read_layer_norm(place: int, module: Module) -> Step:
+    size = module.config.get("dimension")
+    if not isinstance(size, int) or size < 1:
+        raise module.refuse("dimension", size, "a number of features")
+    return LayerNorm(place=place, folder=module.folder, size=size)
+
+
+def _read_normalize(place: int, module: Module) -> Step:
+    reads, writes = _features(module)
+    return Normalize(place=place, folder=module.folder, reads=reads, writes=writes)
+
+
+def _features(module: Module) -> tuple[str, str]:
+    """Return the features that a module reads and writes."""
+    reads = module.config.get("module_input_name") or SENTENCE
+    writes = module.config.get("module_output_name") or reads
+    for setting, value in (("module_input_name", reads), ("module_output_name", writes)):
+        if value not in _FEATURES:
+            raise module.refuse(setting, value, " or ".join(map(repr, _FEATURES)))
+    return reads, writes
+
+
+def _connected(steps: Sequence[Step]) -> list[Step]:
+    """Return steps; refuse an order in which one reads the embedding before there is one, or none makes one."""
+    there = {TOKENS}
+    for step in steps:
+        reads, writes = getattr(step, "reads", SENTENCE), getattr(step, "writes", SENTENCE)
+        if isinstance(step, Pooling):
+            reads = TOKENS
+        if reads not in there:
+            raise UnsupportedModelError(
+                f"Module {step.place} of modules.json, {type(step).__name__}, reads {reads!r} before a pooling makes "
+                "it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
+            )
+        there.add(writes)
+    if SENTENCE not in there:
+        raise UnsupportedModelError(
+            f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules. Build it with --pooling none "
+            "for the states of tokens."
+        )
+    return [*steps]
+
+
+def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step, ...]:
+    """Return steps that end with a normalization of the embedding, or do not."""
+    ends = isinstance(steps[-1], Normalize) and steps[-1].writes == SENTENCE
+    if normalize is None or normalize == ends:
+        return tuple(steps)
+    if ends:
+        return tuple(steps[:-1])
+    return (*steps, Normalize(place=place, folder="", reads=SENTENCE, writes=SENTENCE))
+
+
+_READINGS: Mapping[str, Reading] = MappingProxyType(
+    {
+        "Pooling": _read_pooling,
+        "Dense": _read_dense,
+        "LayerNorm": _read_layer_norm,
+        "Normalize": _read_normalize,
+        "Dropout": lambda place, module: None,
+    }
+)
+_SUPPORTED = f"{', '.join(_READINGS)} in any order"
