@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedding models made and saved by sentence-transformers itself, of a tiny encoder with random weights."""
 
-import copy
-import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,7 @@ def tokenizer(**options: Any) -> PreTrainedTokenizerFast:
 
 @cache
 def encoder(head: str = "", **tokens: Any) -> Path:
-    """Write the encoder once: a BERT whose weights tell the tokens apart."""
+    """Write the encoder once: a BERT with large weights, so that tokens differ."""
     folder = Path(tempfile.mkdtemp(prefix="sentence-model-"))
     torch.manual_seed(0)
     config = BertConfig(

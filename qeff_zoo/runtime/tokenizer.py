@@ -229,10 +229,12 @@ class Tokenizer:
     def named(self) -> frozenset[int]:
         """Ids of the tokens that transformers counts as special: those that the settings name."""
         settings = read_json(self._folder / "tokenizer_config.json")
-        texts: list[object] = [
-            one for name, one in settings.items() if name.endswith("_token")
-        ]
-        for name in ("model_specific_special_tokens", "extra_special_tokens", "additional_special_tokens"):
+        texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
+        for name in (
+            "model_specific_special_tokens",
+            "extra_special_tokens",
+            "additional_special_tokens",
+        ):
             further = settings.get(name) or ()
             texts += further.values() if isinstance(further, dict) else further
         contents = (one.get("content") if isinstance(one, dict) else one for one in texts)

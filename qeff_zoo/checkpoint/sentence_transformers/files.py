@@ -12,9 +12,14 @@ from qeff_zoo.errors import UnsupportedModelError
 
 LISTED, SETTINGS = "modules.json", "config_sentence_transformers.json"
 #: Configs of the encoder, the first that exists counts.
-ENCODER_SETTINGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+ENCODER_SETTINGS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
 )
 WEIGHTS = "model.safetensors"
 _LIBRARY = "sentence_transformers"
@@ -60,8 +65,8 @@ class Module:
             )
         if self.arguments:
             raise UnsupportedModelError(
-                f"{LISTED} gives {self.kind} the arguments {', '.join(self.arguments)} of every call; expected a module "
-                "without `kwargs`. Use a model without them."
+                f"{LISTED} gives {self.kind} the arguments {', '.join(self.arguments)} of every call; expected a "
+                "module without `kwargs`. Use a model without them."
             )
 
     def refuse(self, setting: str, value: object, expected: str) -> UnsupportedModelError:

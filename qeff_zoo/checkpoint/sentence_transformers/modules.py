@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules
+from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules, reader_of
 from qeff_zoo.errors import UnsupportedModelError
 
 #: Fields of older poolings, in the order in which their results are concatenated.
@@ -169,8 +169,8 @@ def read_steps(
         modules[0].require_own()
     if modules and modules[0].kind != "Transformer":
         raise UnsupportedModelError(
-            f"modules.json begins with {modules[0].described}, expected Transformer: embeddings of words, bags of words "
-            "and static embeddings have no encoder to build. Run it with sentence-transformers itself."
+            f"modules.json begins with {modules[0].described}, expected Transformer: embeddings of words, bags of "
+            "words and static embeddings have no encoder to build. Run it with sentence-transformers itself."
         )
     if not modules or pooling == "none":
         return ()
@@ -186,10 +186,13 @@ def read_steps(
                 "tokens."
             )
         if overrides and module.kind == "Pooling":
-            module = replace(module, config={**_kept(module), "pooling_mode": str(pooling).split(AND)})
+            module = replace(
+                module, config={**_kept(module), "pooling_mode": str(pooling).split(AND)}
+            )
         if step := _READINGS[module.kind](place, module):
             steps.append(step)
-    return _ending(_connected(steps), len(modules), normalize)
+    width = reader_of(companions)("config.json").get("hidden_size")
+    return _ending(_connected(steps, width), len(modules), normalize)
 
 
 def described(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -233,18 +236,16 @@ def _modes(module: Module) -> tuple[str, ...]:
     newer = module.config.get("pooling_mode")
     if newer is not None:
         return tuple(newer) if isinstance(newer, list) else (str(newer),)
-    asked = [
+    chosen = [
         name for name, value in module.config.items() if name.startswith("pooling_mode_") and value
     ]
-    unknown = [name for name in asked if name not in _MODES]
-    return tuple([mode for name, mode in _MODES.items() if name in asked] + unknown) or ("mean",)
+    unknown = [name for name in chosen if name not in _MODES]
+    return tuple([mode for name, mode in _MODES.items() if name in chosen] + unknown) or ("mean",)
 
 
 def _kept(module: Module) -> dict[str, Any]:
     return {
-        name: value
-        for name, value in module.config.items()
-        if not name.startswith("pooling_mode_")
+        name: value for name, value in module.config.items() if not name.startswith("pooling_mode_")
     }
 
 
@@ -309,20 +310,31 @@ def _features(module: Module) -> tuple[str, str]:
     return reads, writes
 
 
-def _connected(steps: Sequence[Step]) -> list[Step]:
-    """Return steps; refuse an order in which one reads the embedding before there is one, or none makes one."""
-    there = {TOKENS}
+def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
+    """Return steps; refuse those that read a feature which is not there, or of another width.
+
+    Args:
+        steps: The steps.
+        width: Width of the token states; None if it is unknown.
+    """
+    widths: dict[str, int | None] = {TOKENS: width}
     for step in steps:
-        reads, writes = getattr(step, "reads", SENTENCE), getattr(step, "writes", SENTENCE)
-        if isinstance(step, Pooling):
-            reads = TOKENS
-        if reads not in there:
+        reads = TOKENS if isinstance(step, Pooling) else getattr(step, "reads", SENTENCE)
+        if reads not in widths:
             raise UnsupportedModelError(
                 f"Module {step.place} of modules.json, {type(step).__name__}, reads {reads!r} before a pooling makes "
                 "it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
             )
-        there.add(writes)
-    if SENTENCE not in there:
+        expected, found = getattr(step, "in_features", getattr(step, "size", None)), widths[reads]
+        if None not in (expected, found) and expected != found:
+            raise UnsupportedModelError(
+                f"{step.folder}/config.json has {expected} inputs, and {reads!r} has {found} values; expected as many. "
+                "Get the files again, or give another --pooling."
+            )
+        times = len(step.modes) if isinstance(step, Pooling) else 1
+        after = step.out_features if isinstance(step, Dense) else found and found * times
+        widths[getattr(step, "writes", SENTENCE)] = after
+    if SENTENCE not in widths:
         raise UnsupportedModelError(
             f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules. Build it with --pooling none "
             "for the states of tokens."

@@ -16,7 +16,6 @@ QUERY, DOCUMENT = "query", "document"
 #: Names of prompts of documents, the first that a model has.
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
 _ENDLESS = 1 << 30  # tokens
-_TEXT_ENCODERS = (None, "feature-extraction", "sequence-classification", "fill-mask")
 #: Settings of a call of the tokenizer that are supported, with their values; None for any.
 _CALL: Mapping[str, tuple[Any, ...] | None] = {
     "max_length": None,
@@ -107,17 +106,18 @@ def read_settings(read: Reader) -> SentenceSettings:
     )
 
 
-def problems_of(name: str, read: Reader) -> list[str]:
+def problems_of(name: str, read: Reader, output: str) -> list[str]:
     """Return why embeddings would differ from those of sentence-transformers, one sentence each.
 
     Args:
         name: Name of the checkpoint.
         read: Reader of its files.
+        output: Output of transformers' model that the task computes.
     """
     encoder, own = _encoder(read), read(SETTINGS)
     file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
     found = [
-        *_problems_of_encoder(file, encoder),
+        *_problems_of_encoder(file, encoder, output),
         *(
             _problem(file, f"processing_kwargs.{key}", value, "padding, truncation and max_length")
             for key, value in _called(encoder).items()
@@ -136,23 +136,18 @@ def problems_of(name: str, read: Reader) -> list[str]:
     return [f"{name!r}: {problem}" for problem in found]
 
 
-def _problems_of_encoder(file: str, encoder: Mapping[str, Any]) -> list[str]:
+def _problems_of_encoder(file: str, encoder: Mapping[str, Any], output: str) -> list[str]:
     """Return the settings of the encoder by which it would return other states, one sentence each."""
     found = []
-    task = encoder.get("transformer_task")
-    if task not in _TEXT_ENCODERS:
-        expected = ", ".join(map(str, _TEXT_ENCODERS[1:]))
-        found.append(_problem(file, "transformer_task", task, expected))
     modalities = encoder.get("modality_config") or {}
     if "message" in modalities:
         found.append(
             _problem(file, "modality_config", "message", "text alone: a chat template would render every text")
         )  # fmt: skip
-    returned = (modalities.get("text") or {}).get("method_output_name", "last_hidden_state")
-    if returned not in ("last_hidden_state", "logits", ["last_hidden_state"]):
-        found.append(
-            _problem(file, "modality_config.text.method_output_name", returned, "last_hidden_state")
-        )
+    returned = (modalities.get("text") or {}).get("method_output_name", output)
+    if returned not in (output, [output]):
+        name = "modality_config.text.method_output_name"
+        found.append(_problem(file, name, returned, output))
     for field in _TOKENIZER_FIELDS:
         found += [
             _problem(file, f"{field}.{key}", value, "model_max_length alone")
@@ -189,7 +184,10 @@ def _called(encoder: Mapping[str, Any]) -> dict[str, Any]:
 def _loaded(read: Reader, encoder: Mapping[str, Any]) -> int:
     """Return the maximum length of the loaded tokenizer."""
     fields = (encoder.get(name) or {} for name in _TOKENIZER_FIELDS)
-    for limit in (*(field.get("model_max_length") for field in fields), encoder.get("max_seq_length")):
+    for limit in (
+        *(field.get("model_max_length") for field in fields),
+        encoder.get("max_seq_length"),
+    ):
         if limit:
             return int(limit)
     positions = read("config.json").get("max_position_embeddings")

@@ -59,15 +59,17 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     if len(joined) > 1 and "none" in joined:
         return [f"--pooling is {request.pooling!r}, and 'none' joins no other. Leave it out."]
     modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
-    return settings.problems_of(checkpoint.name, files.reader_of(checkpoint.companions))
+    return settings.problems_of(
+        checkpoint.name, files.reader_of(checkpoint.companions), "last_hidden_state"
+    )
 
 
 def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[str]:
     if chosen.get("pooling") != ("mean", _ASSUMED):
         return []
     return [
-        f"{checkpoint.name!r} has no {_MODULES}, so pooling `mean` without a normalization is assumed. If the model was "
-        "trained with another pooling, its embeddings are others: give --pooling and --normalize."
+        f"{checkpoint.name!r} has no {_MODULES}, so pooling `mean` without a normalization is assumed. If the model "
+        "was trained with another pooling, its embeddings are others: give --pooling and --normalize."
     ]
 
 

@@ -18,7 +18,9 @@ Step: TypeAlias = Mapping[str, Any]
 POOLED = "pooling_mask"
 
 
-def pool(hidden: Tensor, attention_mask: Tensor, pooling: str, pooled: Tensor | None = None) -> Tensor:
+def pool(
+    hidden: Tensor, attention_mask: Tensor, pooling: str, pooled: Tensor | None = None
+) -> Tensor:
     """Reduce (batch, seq, hidden) to (batch, hidden) over the tokens.
 
     Args:
@@ -70,7 +72,9 @@ class Embed(nn.Module):
         super().__init__()
         self.model, self.steps = model, steps
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None = None
+    ) -> Tensor:
         """Return one embedding per row; without pooling one per token."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         features = {TOKENS: hidden}

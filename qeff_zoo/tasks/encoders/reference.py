@@ -59,7 +59,9 @@ class TextReference(Answers):
             answers = [self._scores(*one) for one in zip(output.logits, sequences, strict=True)]
         else:
             states = output.last_hidden_state
-            answers = [self._embedding(*one) for one in zip(numbers, states, sequences, strict=True)]
+            answers = [
+                self._embedding(*one) for one in zip(numbers, states, sequences, strict=True)
+            ]
         return [answer.float().numpy() for answer in answers]
 
     def _scores(self, logits: Tensor, sequence: list[int]) -> Tensor:

@@ -17,7 +17,6 @@ from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
-
 #: Input of a program that pools no tokens of a prompt.
 _POOLED = "pooling_mask"
 _T = TypeVar("_T")

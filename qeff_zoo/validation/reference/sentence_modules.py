@@ -25,7 +25,14 @@ _LIBRARY = "sentence_transformers"
 _OWN = "a reading of their files by qeff-zoo, since sentence-transformers is not installed"
 _TOKENS, _SENTENCE = "token_embeddings", "sentence_embedding"
 #: Older fields of a pooling, in the order of its results.
-_FIELDS = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+_FIELDS = (
+    "cls_token",
+    "max_tokens",
+    "mean_tokens",
+    "mean_sqrt_len_tokens",
+    "weightedmean_tokens",
+    "lasttoken",
+)
 
 
 def witness(modules: nn.ModuleDict) -> str | None:
@@ -80,10 +87,13 @@ def _load_of_library(folder: Path, entry: Mapping[str, Any]) -> nn.Module:
     """Return a module of sentence-transformers, loaded by its own code."""
     path, _, name = str(entry["type"]).rpartition(".")
     assert path.partition(".")[0] == _LIBRARY, f"{path}.{name} is not of {_LIBRARY}."
-    made: nn.Module = getattr(importlib.import_module(path), name).load(
-        str(folder), subfolder=entry["path"], local_files_only=True
-    )
-    return made.float()
+    kind, place = getattr(importlib.import_module(path), name), {"subfolder": entry["path"]}
+    if name == "Pooling":  # its file may lack the size, which it does not compute with
+        made = kind(**{"embedding_dimension": 1, **kind.load_config(str(folder), **place)})
+    else:
+        made = kind.load(str(folder), **place, local_files_only=True)
+    loaded: nn.Module = made.float()
+    return loaded
 
 
 def _set_pooling(modules: Any, pooling: str | None) -> None:
@@ -127,8 +137,8 @@ class Pool(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        asked = [name for name in _FIELDS if config.get(f"pooling_mode_{name}")]
-        named = [name.removesuffix("_tokens") if "sqrt" not in name else name for name in asked]
+        chosen = [name for name in _FIELDS if config.get(f"pooling_mode_{name}")]
+        named = [name.removesuffix("_tokens") if "sqrt" not in name else name for name in chosen]
         named = ["cls" if name == "cls_token" else name for name in named]
         self.pooling_mode = config.get("pooling_mode") or named or "mean"
         self.include_prompt = config.get("include_prompt", True)
