@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.adapters import LORA_RANK
-from qeff_zoo.checkpoint.sentence_transformers import modules
+from qeff_zoo.checkpoint.sentence_transformers import steps
 from qeff_zoo.graph import numerics
 from qeff_zoo.package.option import HARDEST, SOFT, Option, option
 
 #: Poolings, of which several may be joined, and "none" for the states of tokens.
-POOLINGS = (*modules.POOLINGS, "none")
+POOLINGS = (*steps.POOLINGS, "none")
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:
@@ -148,10 +148,10 @@ class Request(_TargetOptions):
     )
     pooling: str | None = option(
         "task.pooling",
-        f"pooling: {_either(POOLINGS)}, or several joined by {modules.AND!r} (default: the checkpoint's)",
+        f"pooling: {_either(POOLINGS)}, or several joined by {steps.AND!r} (default: the checkpoint's)",
         of="embeddings",
         allowed=POOLINGS,
-        joint=modules.AND,
+        joint=steps.AND,
     )
     normalize: bool | None = option(
         "task.normalize", "normalize embeddings to length 1", of="embeddings"

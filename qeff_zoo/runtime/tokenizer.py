@@ -221,7 +221,9 @@ class Tokenizer:
     def use_lowercase(self) -> None:
         """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
         before = self._tokenizer.normalizer
-        parts = before if isinstance(before, normalizers.Sequence) else [before] if before else []
+        parts: list[Any] = [before] if before else []
+        if isinstance(before, normalizers.Sequence):
+            parts = [before[place] for place in range(len(before))]
         if not any(isinstance(part, normalizers.Lowercase) for part in parts):
             self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 

@@ -64,6 +64,7 @@ class EncoderQueue:
         max_length: int | None = None,
         side: Literal["left", "right"] | None = None,
         special_tokens: bool = True,
+        prompt: str = "",
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -73,6 +74,7 @@ class EncoderQueue:
             max_length: Number of tokens to which texts are truncated; None for the model's.
             side: Side on which they are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
+            prompt: Text that precedes every text that is no pair, and no list of token ids; never a chat.
 
         Raises:
             BusyError: The queue is full.
@@ -82,8 +84,8 @@ class EncoderQueue:
         """
         with self._requests.one():
             if callable(texts):
-                texts = [await in_thread(self._chats, texts)]
-            reading = partial(self.session.read, special_tokens=special_tokens)
+                texts, prompt = [await in_thread(self._chats, texts)], ""
+            reading = partial(self.session.read, special_tokens=special_tokens, prompt=prompt)
             read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)

@@ -2,16 +2,29 @@
 """Modules of sentence-transformers after the encoder, as steps from token states to an embedding.
 
 Input: modules.json and the configs that it lists. Output: one step for each module that computes anything, in their
-order, with the names of its weights. A step reads and writes features by name, as the modules do.
+order, with the names of its weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules, reader_of
+from qeff_zoo.checkpoint.sentence_transformers.steps import (
+    ACTIVATIONS,
+    AND,
+    MODULES,
+    POOLINGS,
+    SENTENCE,
+    TOKENS,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Step,
+)
 from qeff_zoo.errors import UnsupportedModelError
 
 #: Fields of older poolings, in the order in which their results are concatenated.
@@ -23,117 +36,7 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-POOLINGS = tuple(_MODES.values())
-#: Separator of poolings whose results are concatenated.
-AND = "+"
-#: Torch classes of a dense layer's activation, without weights.
-ACTIVATIONS = (
-    "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "ReLU6", "LeakyReLU", "ELU", "SELU", "Softplus", "Softsign",
-    "Mish", "Hardtanh", "Hardswish", "Hardsigmoid", "LogSigmoid",
-)  # fmt: skip
-#: Features of a text.
-TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
 _FEATURES = (TOKENS, SENTENCE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """Base class of steps.
-
-    Args:
-        place: Number of the module in modules.json.
-        folder: Folder of its weights, below the checkpoint's.
-    """
-
-    place: int
-    folder: str
-
-    @property
-    def parameters(self) -> Sequence[str]:
-        """Names of its weights in its file, which are those of its parameters in the model."""
-        return ()
-
-    def described(self) -> dict[str, Any]:
-        """Return the step for a program, as JSON values."""
-        values = {name: value for name, value in asdict(self).items() if name != "folder"}
-        return {"kind": type(self).__name__, **values}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pooling(Step):
-    """Pooling of the token states.
-
-    Args:
-        modes: Methods, whose results are concatenated.
-        include_prompt: Whether the tokens of a prompt count.
-    """
-
-    modes: tuple[str, ...]
-    include_prompt: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dense(Step):
-    """A dense layer.
-
-    Args:
-        in_features: Number of inputs.
-        out_features: Number of outputs.
-        bias: Whether it has a bias.
-        activation: Activation, one of `ACTIVATIONS`.
-        residual: Whether its input is added to its output, by a second matrix if they differ in size.
-        reads: Feature that it reads.
-        writes: Feature that it writes.
-    """
-
-    in_features: int
-    out_features: int
-    bias: bool
-    activation: str
-    residual: bool
-    reads: str
-    writes: str
-
-    @property
-    def parameters(self) -> Sequence[str]:
-        """Names of its weights."""
-        projects = self.residual and self.in_features != self.out_features
-        return [
-            "linear.weight",
-            *(["linear.bias"] if self.bias else []),
-            *(["residual.weight"] if projects else []),
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerNorm(Step):
-    """A layer norm of the embedding.
-
-    Args:
-        size: Number of its values.
-    """
-
-    size: int
-
-    @property
-    def parameters(self) -> Sequence[str]:
-        """Names of its weights."""
-        return ["norm.weight", "norm.bias"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Normalize(Step):
-    """Normalization to length 1.
-
-    Args:
-        reads: Feature that it reads.
-        writes: Feature that it writes.
-    """
-
-    reads: str
-    writes: str
-
-
 Reading: TypeAlias = Callable[[int, Module], Step | None]
 
 
@@ -226,8 +129,6 @@ def bindings_of(steps: Sequence[Step]) -> dict[str, str]:
     }
 
 
-#: Attribute of a traced model that has the modules with weights, by their numbers.
-MODULES = "sentence_modules"
 _WEIGHTED = ("Dense", "LayerNorm")
 
 
@@ -319,27 +220,39 @@ def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
     """
     widths: dict[str, int | None] = {TOKENS: width}
     for step in steps:
-        reads = TOKENS if isinstance(step, Pooling) else getattr(step, "reads", SENTENCE)
-        if reads not in widths:
+        if step.reads not in widths:
             raise UnsupportedModelError(
-                f"Module {step.place} of modules.json, {type(step).__name__}, reads {reads!r} before a pooling makes "
-                "it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
+                f"Module {step.place} of modules.json, {type(step).__name__}, reads {step.reads!r} before a pooling "
+                "makes it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
             )
-        expected, found = getattr(step, "in_features", getattr(step, "size", None)), widths[reads]
+        expected, found = (
+            getattr(step, "in_features", getattr(step, "size", None)),
+            widths[step.reads],
+        )
         if None not in (expected, found) and expected != found:
             raise UnsupportedModelError(
-                f"{step.folder}/config.json has {expected} inputs, and {reads!r} has {found} values; expected as many. "
-                "Get the files again, or give another --pooling."
+                f"{step.folder}/config.json has {expected} inputs, and {step.reads!r} has {found} values; expected as "
+                "many. Get the files again, or give another --pooling."
             )
         times = len(step.modes) if isinstance(step, Pooling) else 1
         after = step.out_features if isinstance(step, Dense) else found and found * times
-        widths[getattr(step, "writes", SENTENCE)] = after
+        widths[step.writes] = after
     if SENTENCE not in widths:
         raise UnsupportedModelError(
             f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules. Build it with --pooling none "
             "for the states of tokens."
         )
-    return [*steps]
+    return _used(steps)
+
+
+def _used(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps on which the embedding depends."""
+    needed, kept = {SENTENCE}, list[Step]()
+    for step in reversed(steps):
+        if step.writes in needed:
+            needed = needed - {step.writes} | {step.reads}
+            kept.append(step)
+    return kept[::-1]
 
 
 def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step, ...]:
@@ -349,7 +262,7 @@ def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step
         return tuple(steps)
     if ends:
         return tuple(steps[:-1])
-    return (*steps, Normalize(place=place, folder="", reads=SENTENCE, writes=SENTENCE))
+    return (*steps, Normalize(place=place, folder=""))
 
 
 _READINGS: Mapping[str, Reading] = MappingProxyType(

@@ -9,6 +9,7 @@ import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.tasks import FEATURE_EXTRACTION
@@ -30,6 +31,9 @@ class EmbeddingSession(EncoderSession):
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder, program)
         self.has_states = len(program.outputs[self.output].shape) == 3
+        spec = read_json(folder / "manifest.json").get("spec") or {}
+        #: Whether the program scales embeddings to length 1.
+        self.normalizes = bool((spec.get("task") or {}).get("normalize"))
 
     def states(self, texts: str | Sequence[Text], *, adapter: str | None = None) -> list[Array]:
         """Return the last hidden states of each text, for a package without pooling.
@@ -111,7 +115,7 @@ class EmbeddingSession(EncoderSession):
         function = SIMILARITIES[self.settings.similarity]
         return function(embeddings, embeddings if others is None else others)
 
-    def shortened(self, embeddings: Array, dimensions: int | None) -> Array:
+    def shortened(self, embeddings: Array, dimensions: int | None = None) -> Array:
         """Return the first values of embeddings, of the model's number if none is given.
 
         Raises:

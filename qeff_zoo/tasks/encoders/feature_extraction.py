@@ -53,9 +53,9 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    from qeff_zoo.checkpoint.sentence_transformers import files, modules, settings
+    from qeff_zoo.checkpoint.sentence_transformers import files, modules, settings, steps
 
-    joined = (request.pooling or "").split(modules.AND)
+    joined = (request.pooling or "").split(steps.AND)
     if len(joined) > 1 and "none" in joined:
         return [f"--pooling is {request.pooling!r}, and 'none' joins no other. Leave it out."]
     modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
@@ -95,7 +95,7 @@ TASK = Task(
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
-        run_options=(*PROMPTS, "adapter"),
+        run_options=(*PROMPTS, "adapter", "prompt_name", "prompt_prefix", "dimensions"),
         serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedding of a text from its token states, for tracing: pooling, dense layers and optional normalization."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.checkpoint.sentence_transformers.modules import AND, MODULES, SENTENCE, TOKENS
+from qeff_zoo.checkpoint.sentence_transformers.steps import AND, MODULES, SENTENCE, TOKENS
 from qeff_zoo.tasks import Tracing
 
 from . import whole_texts
@@ -77,27 +77,29 @@ class Embed(nn.Module):
     ) -> Tensor:
         """Return one embedding per row; without pooling one per token."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        features = {TOKENS: hidden}
+        features: dict[str, Tensor] = {TOKENS: hidden}
         for step in self.steps:
+            value = features[step["reads"]]
             if step["kind"] == "Pooling":
                 pooled = None if step["include_prompt"] else pooling_mask
-                modes = AND.join(step["modes"])
-                features[SENTENCE] = pool(features[TOKENS], attention_mask, modes, pooled)
+                found = pool(value, attention_mask, AND.join(step["modes"]), pooled)
             else:
-                reads, writes = step.get("reads", SENTENCE), step.get("writes", SENTENCE)
-                features[writes] = self._apply(step, features[reads])
-        return features.get(SENTENCE, features[TOKENS])
+                found = self._compute(step, value)
+            features[step["writes"]] = found
+        return features[SENTENCE if SENTENCE in features else TOKENS]
 
-    def _apply(self, step: Step, value: Tensor) -> Tensor:
+    def _compute(self, step: Step, value: Tensor) -> Tensor:
         if step["kind"] == "Normalize":
             return nn.functional.normalize(value, dim=-1)
         module = getattr(self.model, MODULES)[str(step["place"])]
+        found: Tensor
         if step["kind"] == "LayerNorm":
-            return module.norm(value)
-        found = getattr(nn, step["activation"])()(module.linear(value))
-        if not step["residual"]:
+            found = module.norm(value)
             return found
-        return found + (module.residual(value) if hasattr(module, "residual") else value)
+        found = getattr(nn, step["activation"])()(module.linear(value))
+        if step["residual"]:
+            found = found + (module.residual(value) if hasattr(module, "residual") else value)
+        return found
 
 
 def tracing(
@@ -126,7 +128,13 @@ def tracing(
 
 def _plain(pooling: str, normalize: bool) -> list[Step]:
     """Return a pooling, and a normalization on request."""
-    pool = {"kind": "Pooling", "modes": pooling.split(AND), "include_prompt": True}
+    pool = {
+        "kind": "Pooling",
+        "modes": pooling.split(AND),
+        "include_prompt": True,
+        "reads": TOKENS,
+        "writes": SENTENCE,
+    }
     reads = TOKENS if pooling == "none" else SENTENCE
     scale = {"kind": "Normalize", "reads": reads, "writes": reads}
     return [*([pool] if pooling != "none" else []), *([scale] if normalize else [])]
@@ -137,7 +145,7 @@ def _linear(size: int, out: int, bias: bool) -> nn.Module:
 
 
 #: Modules with weights by kind: a function from the step to the layers by name.
-_WEIGHTED = {
+_WEIGHTED: Mapping[str, Callable[[Step], dict[str, nn.Module]]] = {
     "Dense": lambda step: {
         "linear": _linear(step["in_features"], step["out_features"], step["bias"]),
         **(

@@ -11,7 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -56,10 +56,11 @@ def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
         entries = []
     own = importlib.util.find_spec(_LIBRARY) is None
     read = _read_own if own else _load_of_library
-    made = {str(place): read(folder, entry) for place, entry in enumerate(entries, 1)}
-    if not entries and settings.get("pooling") != "none":
-        made["1"] = Pool({"pooling_mode": "mean"})
-    _set_pooling(made.values(), settings.get("pooling"))
+    chosen = settings.get("pooling")
+    modes = chosen.split("+") if chosen else None
+    made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
+    if not entries and chosen != "none":
+        made["1"] = Pool({"pooling_mode": modes or "mean"})
     return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
 
 
@@ -79,28 +80,29 @@ def run(modules: nn.ModuleDict, features: Features) -> Tensor:
     """
     for module in modules.values():
         features = module(features)
-    found: Tensor = features.get(_SENTENCE, features[_TOKENS])
+    found: Tensor = features[_SENTENCE if _SENTENCE in features else _TOKENS]
     return found
 
 
-def _load_of_library(folder: Path, entry: Mapping[str, Any]) -> nn.Module:
-    """Return a module of sentence-transformers, loaded by its own code."""
+def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
+    """Return a module of sentence-transformers, loaded by its own code.
+
+    Args:
+        folder: Folder of the checkpoint.
+        entry: Entry of modules.json.
+        modes: Poolings instead of the checkpoint's, if any.
+    """
     path, _, name = str(entry["type"]).rpartition(".")
     assert path.partition(".")[0] == _LIBRARY, f"{path}.{name} is not of {_LIBRARY}."
     kind, place = getattr(importlib.import_module(path), name), {"subfolder": entry["path"]}
     if name == "Pooling":  # its file may lack the size, which it does not compute with
-        made = kind(**{"embedding_dimension": 1, **kind.load_config(str(folder), **place)})
+        config = kind.load_config(str(folder), **place)
+        kept = {name: config[name] for name in ("pooling_mode", "include_prompt") if name in config}
+        made = kind(embedding_dimension=1, **{**kept, **({"pooling_mode": modes} if modes else {})})
     else:
         made = kind.load(str(folder), **place, local_files_only=True)
     loaded: nn.Module = made.float()
     return loaded
-
-
-def _set_pooling(modules: Any, pooling: str | None) -> None:
-    for module in modules:
-        if pooling and hasattr(module, "pooling_mode"):
-            modes = tuple(pooling.split("+"))
-            module.pooling_mode = modes[0] if len(modes) == 1 else modes
 
 
 def _ending(made: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.Module]:
@@ -118,10 +120,11 @@ def _ending(made: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.
 # --- the same by ourselves, without the library ------------------------------------------------------------------
 
 
-def _read_own(folder: Path, entry: Mapping[str, Any]) -> nn.Module:
+def _read_own(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
     place = folder / PurePosixPath(entry["path"])
     described, weights = place / "config.json", place / "model.safetensors"
     config = json.loads(described.read_bytes()) if described.is_file() else {}
+    config |= {"pooling_mode": modes} if modes else {}
     made: nn.Module = _OWN_MODULES[str(entry["type"]).rpartition(".")[2]](config)
     if weights.is_file():
         made.load_state_dict(load_file(weights))
@@ -159,14 +162,15 @@ class Pool(nn.Module):
         if mode == "weightedmean":
             places = torch.arange(skipped + 1, len(text) + 1).to(text.dtype)
             return (rest * places[:, None]).sum(0) / places.sum()
-        by_mode = {
+        by_mode: Mapping[str, Callable[[], Tensor]] = {
             "cls": lambda: rest[0],
             "lasttoken": lambda: rest[-1],
             "max": lambda: rest.amax(0),
             "mean": lambda: rest.sum(0) / len(rest),
             "mean_sqrt_len_tokens": lambda: rest.sum(0) / len(rest) ** 0.5,
         }
-        return by_mode[mode]()
+        pooled: Tensor = by_mode[mode]()
+        return pooled
 
 
 class Dense(nn.Module):

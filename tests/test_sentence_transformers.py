@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that sentence-transformers made and saved: their packages embed as the library itself, or are refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runnable_package import edit_json
+from sentence_models import (
+    TEXTS,
+    WIDTH,
+    built,
+    dense,
+    encoder,
+    normalize,
+    of_library,
+    of_witness,
+    pooling,
+    save,
+)
+from sentence_transformers import SentenceTransformer
+
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import check
+from qeff_zoo.runtime import EmbeddingSession
+
+PROMPTS = {"query": "query: ", "document": "a text: ", "topic": "words of [SEP]"}
+Making = Callable[[Path], Path]
+
+
+def edited(file: str, *modules: Any, **content: Any) -> Making:
+    """Return a function that saves a model, and changes one of its files as older versions or people write it."""
+
+    def make(folder: Path) -> Path:
+        save(folder, *modules)
+        path = folder / file
+        path.write_text(
+            json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **content})
+        )
+        return folder
+
+    return make
+
+
+def renamed(folder: Path) -> Path:
+    """Save a model whose length is in a file of an older name."""
+    save(folder, pooling(), normalize())
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    (folder / "sentence_bert_config.json").unlink()
+    content = json.dumps({**settings, "max_seq_length": 9, "do_lower_case": False})
+    (folder / "sentence_xlm-roberta_config.json").write_text(content)
+    return folder
+
+
+def older_poolings(*names: str, **more: bool) -> Making:
+    """Return a function that saves a model whose pooling has fields of versions before 5.3."""
+
+    def make(folder: Path) -> Path:
+        width = {"word_embedding_dimension": WIDTH, **more}
+        modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
+        fields = {f"pooling_mode_{mode}": mode in names for mode in modes}
+        (save(folder, pooling(), normalize()) / "1_Pooling" / "config.json").write_text(
+            json.dumps({**width, **fields})
+        )
+        return folder
+
+    return make
+
+
+def saved(*modules: Callable[[], Any], **options: Any) -> Making:
+    """Return a function that saves a model of modules that are made for it."""
+    return lambda folder: save(folder, *(make() for make in modules), **options)
+
+
+def left_out(mode: Any, *more: Callable[[], Any]) -> Making:
+    """Return a function that saves a model whose pooling leaves prompts out."""
+    pool = lambda: pooling(mode, include_prompt=False)  # noqa: E731
+    return saved(pool, *more, prompts=PROMPTS, default_prompt_name="query")
+
+
+def on(reads: str, writes: str | None = None, out: int = WIDTH, **more: Any) -> Callable[[], Any]:
+    """Return a function that makes a dense layer of other features."""
+    return lambda: dense(out, module_input_name=reads, module_output_name=writes, **more)
+
+
+TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
+RIGHT: dict[str, Making] = {
+    **{mode: saved(lambda mode=mode: pooling(mode)) for mode in of_library.Pooling.POOLING_MODES},
+    "normalized": saved(pooling, normalize),
+    "several": saved(lambda: pooling(("mean", "lasttoken", "mean_sqrt_len_tokens")), normalize),
+    "several-dense": saved(lambda: pooling(("max", "cls")), lambda: dense(20, 2 * WIDTH)),
+    "older-two": older_poolings("mean_tokens", "cls_token"),
+    "older-none": older_poolings(),
+    "older-sqrt": older_poolings("mean_sqrt_len_tokens"),
+    "dense": saved(pooling, dense, normalize),
+    "dense-plain": saved(pooling, lambda: dense(bias=False, activation_function=None)),
+    "dense-gelu": saved(pooling, lambda: dense(activation_function=torch.nn.GELU()), normalize),
+    "dense-softplus": saved(pooling, lambda: dense(activation_function=torch.nn.Softplus())),
+    "residual": saved(pooling, lambda: dense(WIDTH, use_residual=True), normalize),
+    "residual-matrix": saved(pooling, lambda: dense(40, use_residual=True)),
+    "normalized-before": saved(pooling, normalize, dense),
+    "normalized-twice": saved(pooling, normalize, dense, normalize),
+    "dense-twice": saved(pooling, lambda: dense(48), lambda: dense(24, 48), normalize),
+    "layer-norm": saved(pooling, lambda: of_library.LayerNorm(WIDTH), dense),
+    "dropout": saved(pooling, of_library.Dropout, dense, normalize, of_library.Dropout),
+    "dense-of-tokens": saved(on(TOKENS, out=24), lambda: of_library.Pooling(24, "max"), normalize),
+    "dense-of-tokens-after": saved(on(TOKENS, use_residual=True), pooling, normalize),
+    "dense-aside": saved(pooling, on(SENTENCE, TOKENS), normalize),
+    "default-prompt": saved(pooling, normalize, prompts=PROMPTS, default_prompt_name="topic"),
+    "prompts": saved(pooling, normalize, prompts=PROMPTS),
+    "prompts-passage": saved(pooling, prompts={"query": "query: ", "passage": "dog "}),
+    **{f"left-out-{mode}": left_out(mode) for mode in ("mean", "weightedmean", "cls", "max")},
+    "left-out-several": left_out(
+        ("lasttoken", "mean_sqrt_len_tokens"), lambda: dense(9, 2 * WIDTH)
+    ),
+    "dot": saved(pooling, similarity_fn_name="dot"),
+    "euclidean": saved(pooling, dense, similarity_fn_name="euclidean"),
+    "manhattan": saved(pooling, similarity_fn_name="manhattan"),
+    "truncated": saved(pooling, normalize, truncate_dim=12),
+    "max-length-of-call": saved(
+        pooling, first={"processing_kwargs": {"text": {"max_length": 7, "truncation": True}}}
+    ),
+    "max-length-of-tokenizer": saved(pooling, first={"processor_kwargs": {"model_max_length": 11}}),
+    "lengths-by-kind": saved(pooling, first={"query_length": 6, "document_length": 13}),
+    "max-seq-length": edited("sentence_bert_config.json", pooling(), max_seq_length=8),
+    "older-name": renamed,
+    "tokenizer-args": edited(
+        "sentence_bert_config.json",
+        pooling(),
+        max_seq_length=30,
+        tokenizer_args={"model_max_length": 10},
+    ),
+    "lower-case": edited("sentence_bert_config.json", pooling(), do_lower_case=True),
+}
+
+
+def compare(session: EmbeddingSession, model: SentenceTransformer) -> None:
+    """Compare every way to embed, and similarities."""
+    ways = (
+        (session.embed, model.encode),
+        (session.embed_query, model.encode_query),
+        (session.embed_document, model.encode_document),
+    )
+    names: list[dict[str, Any]] = [{}, {"prompt": "cat: "}, {"prompt": ""}]
+    names += [{"prompt_name": name} for name in model.prompts]
+    for ours, theirs in ways:
+        for options in names:
+            expected = theirs(TEXTS, **options)
+            np.testing.assert_allclose(ours(TEXTS, **options), expected, atol=3e-5, rtol=3e-5)
+            assert np.abs(expected[0] - expected[1]).max() > 1e-2
+    got, more = session.embed(TEXTS), session.embed_query(TEXTS[:2])
+    similar = model.similarity(model.encode(TEXTS), model.encode_query(TEXTS[:2])).numpy()
+    np.testing.assert_allclose(session.similarity(got, more), similar, atol=1e-3, rtol=1e-4)
+    expected = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(
+        session.embed(TEXTS, dimensions=5, normalize=True), expected, atol=3e-5
+    )
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.sampled(4)
+def test_a_package_embeds_as_the_library(name: str, home: Path, tmp_path: Path) -> None:
+    folder = RIGHT[name](tmp_path / "model")
+    compare(built(folder), of_witness(folder))
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+def named(folder: Path, place: int, kind: str) -> Path:
+    """Let one module be of another class."""
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[place]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(listed))
+    return folder
+
+
+def other(place: int, kind: str) -> Making:
+    return lambda folder: named(save(folder, pooling(), normalize()), place, kind)
+
+
+def routed(folder: Path) -> Path:
+    """Save a model with two ways for two kinds of text."""
+    router = of_library.Router.for_query_document([pooling()], [pooling("cls")])
+    return save(folder, router)
+
+
+def weighted(folder: Path) -> Path:
+    """Save a model that averages its layers."""
+    return save(folder, of_library.WeightedLayerPooling(WIDTH, 2, 1), pooling())
+
+
+def chatting(folder: Path) -> Path:
+    """Save a model whose tokenizer renders every text as a chat."""
+    template = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
+    copied = folder.parent / "encoder"
+    shutil.copytree(encoder(), copied)
+    (copied / "chat_template.jinja").write_text(template)
+    start = of_library.Transformer(str(copied))
+    SentenceTransformer(modules=[start, pooling()], device="cpu").save_pretrained(
+        str(folder), create_model_card=False
+    )
+    return folder
+
+
+_LIBRARY = "sentence_transformers.models"
+REFUSED: dict[str, tuple[Making, str]] = {
+    "router": (routed, "Router"),
+    "layers": (weighted, "WeightedLayerPooling"),
+    "chat": (chatting, "modality_config.*message"),
+    "code": (other(2, "custom_module.Normalize"), "custom_module.Normalize.*never run"),
+    **{
+        kind: (other(place, f"{_LIBRARY}.{kind}"), kind)
+        for kind, place in (
+            *(("WordEmbeddings", 0), ("BoW", 0), ("StaticEmbedding", 0), ("CLIPModel", 0)),
+            *(("CNN", 1), ("LSTM", 1), ("WordWeights", 2), ("Asym", 2)),
+        )
+    },
+    "prelu": (saved(pooling, lambda: dense(activation_function=torch.nn.PReLU())), "PReLU"),
+    "custom-activation": (
+        edited("2_Dense/config.json", pooling(), dense(), activation_function="mine.Swish"),
+        "mine.Swish",
+    ),
+    "no-special-tokens": (
+        saved(pooling, first={"processing_kwargs": {"text": {"add_special_tokens": False}}}),
+        "add_special_tokens",
+    ),
+    "uncut": (
+        saved(pooling, first={"processing_kwargs": {"text": {"truncation": False}}}),
+        "truncation",
+    ),
+    "side": (
+        edited("sentence_bert_config.json", pooling(), tokenizer_args={"truncation_side": "left"}),
+        "tokenizer_args.truncation_side",
+    ),
+    "unknown-pooling": (
+        edited("1_Pooling/config.json", pooling(), pooling_mode="median"),
+        "median",
+    ),
+    "unknown-prompt": (
+        edited("config_sentence_transformers.json", pooling(), default_prompt_name="x"),
+        "default_prompt_name",
+    ),
+    "similarity": (
+        edited("config_sentence_transformers.json", pooling(), similarity_fn_name="maxsim"),
+        "similarity_fn_name",
+    ),
+    "arguments": (
+        lambda folder: _with_arguments(save(folder, pooling())),
+        "Pooling the arguments task",
+    ),
+}
+
+
+def _with_arguments(folder: Path) -> Path:
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[1]["kwargs"] = ["task"]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    return folder
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_differ_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    make, named = REFUSED[name]
+    checkpoint = open_checkpoint(str(make(tmp_path / "model")))
+    with pytest.raises((UnsupportedModelError, PlanError), match=named) as refused:
+        check(checkpoint, Request(task="feature-extraction"))
+    assert "remove modules.json" not in str(refused.value)
+
+
+# --- options of a build ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "modes", "ends"),
+    [
+        ({"pooling": "mean"}, ("mean",), False),
+        ({"pooling": "cls+weightedmean", "normalize": True}, ("cls", "weightedmean"), True),
+    ],
+)
+def test_a_pooling_of_the_user_replaces_any(
+    options: dict[str, Any], modes: tuple[str, ...], ends: bool, home: Path, tmp_path: Path
+) -> None:
+    folder = edited("1_Pooling/config.json", pooling(), pooling_mode="median")(tmp_path / "model")
+    session = built(folder, validate=True, **options)
+    edit_json(folder / "1_Pooling" / "config.json", pooling_mode=[*modes])
+    expected = of_witness(folder).encode(TEXTS, normalize_embeddings=ends)
+    np.testing.assert_allclose(session.embed(TEXTS), expected, atol=3e-5)
+
+
+def test_a_record_names_the_library(home: Path, tmp_path: Path) -> None:
+    folder = save(
+        tmp_path / "model",
+        pooling("weightedmean", include_prompt=False),
+        dense(use_residual=True),
+        of_library.LayerNorm(24),
+        of_library.Dropout(),
+        normalize(),
+        prompts=PROMPTS,
+    )
+    session = built(folder, validate=True)
+    checks = json.loads((session.folder / "manifest.json").read_text())["validation"]
+    witnesses = {one["against"].get("modules") for one in checks if one["stage"] != "text"}
+    assert witnesses == {f"sentence-transformers {version('sentence-transformers')}"}
+    compare(session, of_witness(folder))
+
+
+def test_prompts_that_are_not_there(home: Path, tmp_path: Path) -> None:
+    session = built(save(tmp_path / "model", pooling(), prompts=PROMPTS))
+    with pytest.raises(GenerationError, match=r"'subject' is not of this model.*'topic'"):
+        session.embed(TEXTS, prompt_name="subject")
+    for dimensions in (0, WIDTH + 1):
+        with pytest.raises(GenerationError, match=f"1 to {WIDTH}"):
+            session.embed(TEXTS, dimensions=dimensions)
+
+
+def test_a_mean_that_nothing_names_is_mentioned(home: Path) -> None:
+    with pytest.warns(UserWarning, match=r"no modules.json, so pooling `mean`"):
+        session = built(encoder())
+    assert session.embed("a").shape == (1, WIDTH)
