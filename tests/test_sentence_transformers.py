@@ -26,11 +26,13 @@ from sentence_models import (
 )
 from sentence_transformers import SentenceTransformer
 
+import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime import EmbeddingSession
+from qeff_zoo.validation.ladder import validate
 
 PROMPTS = {"query": "query: ", "document": "a text: ", "topic": "words of [SEP]"}
 Making = Callable[[Path], Path]
@@ -308,6 +310,9 @@ def test_a_record_names_the_library(home: Path, tmp_path: Path) -> None:
     )
     session = built(folder, validate=True)
     checks = json.loads((session.folder / "manifest.json").read_text())["validation"]
+    (read,) = (one for one in checks if one["metric"] == "same_sentence_tokens")
+    assert read["passed"]
+    assert read["canary"]["failed"]
     witnesses = {one["against"].get("modules") for one in checks if one["stage"] != "text"}
     assert witnesses == {f"sentence-transformers {version('sentence-transformers')}"}
     compare(session, of_witness(folder))
@@ -326,3 +331,24 @@ def test_a_mean_that_nothing_names_is_mentioned(home: Path) -> None:
     with pytest.warns(UserWarning, match=r"no modules.json, so pooling `mean`"):
         session = built(encoder())
     assert session.embed("a").shape == (1, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "query : "}}),
+        ("sentence_bert_config.json", {"max_seq_length": 12}),
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+    ],
+)
+@pytest.mark.sampled(1)
+def test_validation_notices_other_settings(
+    file: str, change: dict[str, Any], home: Path, tmp_path: Path
+) -> None:
+    folder = save(tmp_path / "model", pooling(), prompts=PROMPTS)
+    package = qeff_zoo.build(folder, seq_lens=(16, 48), validate=False)
+    edit_json(package.path / file, **change)
+    record = validate(package, open_checkpoint(str(folder)))
+    failed = {check["metric"] for check in record.checks if not check["passed"]}
+    assert failed == {"same_sentence_tokens"}

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeGuard
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import SentenceSettings
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 #: Text, or token ids.
@@ -44,6 +46,41 @@ class TextReader:
     counts_prompt: bool = False
     side: Literal["left", "right"] | None = None
     special_tokens: bool = True
+
+    @classmethod
+    def of_package(
+        cls,
+        folder: Path,
+        settings: SentenceSettings,
+        *,
+        task: str,
+        longest: int,
+        takes_pairs: bool = False,
+        counts_prompt: bool = False,
+    ) -> "TextReader":
+        """Return the reader of a package.
+
+        Args:
+            folder: Folder of the package.
+            settings: Its settings of sentence-transformers.
+            task: See the class, as the other arguments.
+            longest: Maximum number of tokens.
+            takes_pairs: Whether pairs of texts are supported.
+            counts_prompt: Whether the tokens of the prompt are counted.
+        """
+        tokenizer = Tokenizer.find(folder)
+        if tokenizer and settings.lowercase:
+            tokenizer.use_lowercase()
+        return cls(
+            folder=folder,
+            task=task,
+            tokenizer=tokenizer,
+            max_length=min(settings.max_length, longest),
+            longest=longest,
+            vocab_size=int(read_json(folder / "config.json").get("vocab_size", 0)),
+            takes_pairs=takes_pairs,
+            counts_prompt=counts_prompt,
+        )
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
         """Return the tokens of texts.

@@ -14,8 +14,8 @@ from qeff_zoo.serving.encoder_schemas import PromptedRequest
 from qeff_zoo.serving.errors import ApiError, invalid
 from qeff_zoo.tasks.encoders.session import EncoderSession
 
-#: Kinds of input in the APIs of Cohere, NVIDIA, Voyage and Jina: the kind of text, and names of prompts for it, of which
-#: the first with a text counts.
+#: Kinds of input in the APIs of Cohere, NVIDIA, Voyage and Jina: kind of text, and names of prompts for it. The first
+#: prompt with a text counts.
 _KINDS: Mapping[str, tuple[str | None, tuple[str, ...]]] = MappingProxyType(
     {
         "query": (QUERY, (QUERY,)),

@@ -47,7 +47,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, text
+from . import audio_arrays, image_arrays, sentences, text
 
 __all__ = ["Record", "validate"]
 
@@ -197,6 +197,7 @@ def judge(
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
             *text.judge(package, reference.about["text"], level),
+            *sentences.judge(package, reference.about.get("sentences"), level),
         ],
         reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),

@@ -15,7 +15,7 @@ from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+from qeff_zoo.runtime.tokenizer import Encoded
 
 #: Input of a program that pools no tokens of a prompt.
 _POOLED = "pooling_mask"
@@ -54,27 +54,24 @@ class EncoderSession:
         #: Whether the program separates the texts of a pair by their token types.
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
-        self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
+        longest = self.sizes.seq_lens[-1]
         #: Settings of sentence-transformers: prompts, lengths and similarity.
         self.settings = read_settings(lambda name: read_json(folder / name))
-        if self.tokenizer and self.settings.lowercase:
-            self.tokenizer.use_lowercase()
         #: Whether the program pools no tokens of a prompt.
         self.excludes_prompts = _POOLED in program.inputs
         #: Maximum number of tokens; longer texts are truncated.
-        self.max_length = min(self.settings.max_length, self.sizes.seq_lens[-1])
+        self.max_length = min(self.settings.max_length, longest)
         self.config = read_json(folder / "config.json")
-        self.vocab_size = int(self.config.get("vocab_size", 0))
-        self._reader = TextReader(
-            folder=folder,
+        self._reader = TextReader.of_package(
+            folder,
+            self.settings,
             task=self.task,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            longest=self.sizes.seq_lens[-1],
-            vocab_size=self.vocab_size,
+            longest=longest,
             takes_pairs=self.takes_pairs,
             counts_prompt=self.excludes_prompts,
         )
+        self.tokenizer, self.chat_template = self._reader.tokenizer, ChatTemplate.find(folder)
+        self.vocab_size = self._reader.vocab_size
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
         """Tokenize texts as every request does; see `read`."""

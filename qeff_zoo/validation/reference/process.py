@@ -61,7 +61,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import text
+from . import sentences, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -106,6 +106,7 @@ def main(arguments: Sequence[str]) -> None:
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
+        "sentences": sentences.answer(request, model) if answers.witness else None,
         **about_quantization(request),
     }
     assert_unpatched()
