@@ -68,13 +68,7 @@ def read_steps(
         UnsupportedModelError: A module or one of its settings is not supported.
     """
     modules = read_modules(companions)
-    if modules:
-        modules[0].require_own()
-    if modules and modules[0].kind != "Transformer":
-        raise UnsupportedModelError(
-            f"modules.json begins with {modules[0].described}, expected Transformer: embeddings of words, bags of "
-            "words and static embeddings have no encoder to build. Run it with sentence-transformers itself."
-        )
+    require_encoder(modules)
     if not modules or pooling == "none":
         return ()
     published = read_pooling(companions)
@@ -84,9 +78,9 @@ def read_steps(
         module.require_own()
         if module.kind not in _READINGS:
             raise UnsupportedModelError(
-                f"modules.json lists {module.kind} as module {place}, expected Transformer and then {_SUPPORTED}. The "
-                "embeddings without it would be others: use a model without it, or --pooling none for the states of "
-                "tokens."
+                f"modules.json lists {module.kind}{_described(module.kind)} as module {place}; expected Transformer "
+                f"and then {_SUPPORTED}. Without it the embeddings would be others: run the model with "
+                "sentence-transformers itself."
             )
         if overrides and module.kind == "Pooling":
             module = replace(
@@ -96,6 +90,25 @@ def read_steps(
             steps.append(step)
     width = reader_of(companions)("config.json").get("hidden_size")
     return _ending(_connected(steps, width), len(modules), normalize)
+
+
+def require_encoder(modules: Sequence[Module]) -> None:
+    """Raise `UnsupportedModelError` if the first module is no encoder of transformers."""
+    if not modules:
+        return
+    first = modules[0]
+    first.require_own()
+    if first.kind != "Transformer":
+        raise UnsupportedModelError(
+            f"modules.json begins with {first.kind}{_described(first.kind)}; expected Transformer, an encoder of "
+            "transformers with one embedding per text. Run the model with sentence-transformers itself."
+        )
+
+
+def _described(kind: str) -> str:
+    """Return what an unsupported module is for, in parentheses."""
+    found = next((words for words, kinds in _PURPOSES.items() if kind in kinds), "")
+    return f" ({found})" if found else ""
 
 
 def described(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -239,8 +252,8 @@ def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
         widths[step.writes] = after
     if SENTENCE not in widths:
         raise UnsupportedModelError(
-            f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules. Build it with --pooling none "
-            "for the states of tokens."
+            f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules, with one embedding per text. "
+            "Run the model with sentence-transformers itself."
         )
     return _used(steps)
 
@@ -272,6 +285,19 @@ _READINGS: Mapping[str, Reading] = MappingProxyType(
         "LayerNorm": _read_layer_norm,
         "Normalize": _read_normalize,
         "Dropout": lambda place, module: None,
+    }
+)
+#: Purposes of modules that are not supported.
+_PURPOSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "sparse embeddings, as of SPLADE": (
+            *("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding"),
+        ),
+        "late interaction, as of ColBERT": ("MultiVectorMask", "TokenPooling"),
+        "a mean of the embeddings of words, without an encoder": (
+            *("StaticEmbedding", "WordEmbeddings", "BoW", "WordWeights"),
+        ),
+        "modules by the kind of text": ("Router", "Asym"),
     }
 )
 _SUPPORTED = f"{', '.join(_READINGS)} in any order"

@@ -11,6 +11,8 @@ from typing import Any
 from qeff_zoo.checkpoint.sentence_transformers.files import ENCODER_SETTINGS, SETTINGS, Reader
 from qeff_zoo.errors import GenerationError
 
+#: Class of a model that has one embedding per text, in its settings.
+_SINGLE = "SentenceTransformer"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 QUERY, DOCUMENT = "query", "document"
 #: Names of prompts of documents, the first that a model has.
@@ -124,6 +126,11 @@ def problems_of(name: str, read: Reader, output: str) -> list[str]:
             if key not in _CALL or value not in (_CALL[key] or (value,))
         ),
     ]
+    if (kind := own.get("model_type") or _SINGLE) != _SINGLE:
+        found.append(
+            f"{SETTINGS} describes a {kind}; expected a {_SINGLE}, with one embedding per text. Run it with "
+            "sentence-transformers itself."
+        )
     settings = read_settings(read)
     if settings.default_prompt is not None and settings.default_prompt not in settings.prompts:
         known = ", ".join(settings.prompts)

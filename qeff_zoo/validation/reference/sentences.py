@@ -28,7 +28,7 @@ _KINDS = (None, "query", "document")
 
 
 def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
-    """Return how the library reads texts; None without it, for a checkpoint that it did not save, or with another pooling.
+    """Return how the library reads texts; None without it, for one that it did not save, or with another pooling.
 
     Args:
         request: Request with `checkpoint`, and `text` for a package with a tokenizer.
