@@ -4,6 +4,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures_serving import MODEL, post, running
 from runnable_package import edit_json
 from sentence_models import (
     TEXTS,
@@ -28,10 +30,12 @@ from sentence_transformers import SentenceTransformer
 
 import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime import EmbeddingSession
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.validation.ladder import validate
 
 PROMPTS = {"query": "query: ", "document": "a text: ", "topic": "words of [SEP]"}
@@ -352,3 +356,98 @@ def test_validation_notices_other_settings(
     record = validate(package, open_checkpoint(str(folder)))
     failed = {check["metric"] for check in record.checks if not check["passed"]}
     assert failed == {"same_sentence_tokens"}
+
+
+# --- server and command line ---------------------------------------------------------------------------
+
+
+def test_a_server_embeds_as_the_library(home: Path, tmp_path: Path) -> None:
+    prompts = {**PROMPTS, "passage": "a passage: "}
+    folder = save(
+        tmp_path / "model",
+        pooling(include_prompt=False),
+        dense(),
+        prompts=prompts,
+        default_prompt_name="topic",
+        similarity_fn_name="dot",
+    )
+    session, model = built(folder), of_witness(folder)
+    texts = TEXTS[:3]
+
+    def ask(path: str, **body: Any) -> Any:
+        status, found = post(url, path, json.dumps(body).encode())
+        assert status == 200, found
+        return found
+
+    def openai(**body: Any) -> Any:
+        found = ask("v1/embeddings", model=MODEL, input=texts, **body)["data"]
+        return [one["embedding"] for one in found]
+
+    def cohere(**body: Any) -> Any:
+        return ask("v2/embed", model=MODEL, texts=texts, **body)["embeddings"]["float"]
+
+    def inference(**body: Any) -> Any:
+        return ask("embed", inputs=texts, normalize=False, **body)
+
+    query, document = model.encode_query(texts), model.encode_document(texts)
+    ways = {
+        **dict.fromkeys(["", "task=clustering"], model.encode(texts)),
+        **dict.fromkeys(["input_type=query", "task=retrieval.query"], query),
+        "input_type=search_query": query,
+        "input_type=document": document,
+        "input_type=search_document": document,
+        "input_type=passage": model.encode(texts, prompt_name="passage"),
+        "prompt_name=topic": model.encode(texts, prompt_name="topic"),
+        "prompt=": model.encode(texts, prompt=""),
+        "prompt=cat ": model.encode(texts, prompt="cat "),
+    }
+    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as started:
+        url = started.removesuffix("/v1")
+        for way, expected in ways.items():
+            name, _, value = way.partition("=")
+            for embed in (openai, cohere, inference):
+                found = embed(**({name: value} if name else {}))
+                np.testing.assert_allclose(found, expected, atol=3e-5, err_msg=way)
+        unit = model.encode(texts, normalize_embeddings=True)
+        np.testing.assert_allclose(openai(normalized=True), unit, atol=3e-5)
+        np.testing.assert_allclose(ask("embed", inputs=texts), unit, atol=3e-5)
+        np.testing.assert_allclose(
+            [one["data"] for one in ask("v1/pooling", model=MODEL, input=texts)["data"]],
+            model.encode(texts),
+            atol=3e-5,
+        )
+        scores = model.similarity(query[:1], document).numpy()[0]
+        found = ask("v1/score", model=MODEL, queries=texts[0], documents=texts)["data"]
+        np.testing.assert_allclose([one["score"] for one in found], scores, rtol=1e-4)
+        inputs = {"source_sentence": texts[0], "sentences": texts}
+        alike = model.encode_query(texts)
+        similar = ask("similarity", inputs=inputs, parameters={"prompt_name": "query"})
+        np.testing.assert_allclose(similar, model.similarity(alike[:1], alike)[0], rtol=1e-4)
+        for wrong in (
+            {"prompt_name": "x"}, {"input_type": "x"}, {"task": "x"}, {"prompt": "a", "prompt_name": "topic"},
+        ):  # fmt: skip
+            for path, given in (
+                ("v1/embeddings", "input"),
+                ("v2/embed", "texts"),
+                ("embed", "inputs"),
+            ):
+                status, _ = post(url, path, json.dumps({given: texts, **wrong}).encode())
+                assert status == 400, (path, wrong)
+
+
+def test_run_selects_prompts(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(tmp_path / "model", pooling(), prompts=PROMPTS, similarity_fn_name="manhattan")
+    package, model = built(folder).folder, of_witness(folder)
+    for options, expected in (
+        (["--prompt-name", "topic"], model.encode(TEXTS[0], prompt_name="topic")),
+        (["--prompt-prefix", "cat "], model.encode(TEXTS[0], prompt="cat ")),
+        (["--dimensions", "7"], model.encode(TEXTS[0], truncate_dim=7)),
+    ):
+        assert main(["run", str(package), "--prompt", TEXTS[0], *options, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["outputs"]
+        np.testing.assert_allclose(found["embedding"], expected, atol=3e-5)
+    assert main(["run", str(package), "--prompt", TEXTS[0], "--prompt", TEXTS[1]]) == 0
+    assert capsys.readouterr().out.split()[0] == "manhattan"
+    assert main(["run", str(package), "--prompt", "a", "--prompt-name", "x"]) == 1
