@@ -157,10 +157,10 @@ def compare(session: EmbeddingSession, model: SentenceTransformer) -> None:
     )
     names: list[dict[str, Any]] = [{}, {"prompt": "cat: "}, {"prompt": ""}]
     names += [{"prompt_name": name} for name in model.prompts]
-    for ours, theirs in ways:
+    for embed, encode in ways:
         for options in names:
-            expected = theirs(TEXTS, **options)
-            np.testing.assert_allclose(ours(TEXTS, **options), expected, atol=3e-5, rtol=3e-5)
+            expected = encode(TEXTS, **options)
+            np.testing.assert_allclose(embed(TEXTS, **options), expected, atol=3e-5, rtol=3e-5)
             assert np.abs(expected[0] - expected[1]).max() > 1e-2
     got, more = session.embed(TEXTS), session.embed_query(TEXTS[:2])
     similar = model.similarity(model.encode(TEXTS), model.encode_query(TEXTS[:2])).numpy()
@@ -374,20 +374,20 @@ def test_a_server_embeds_as_the_library(home: Path, tmp_path: Path) -> None:
     session, model = built(folder), of_witness(folder)
     texts = TEXTS[:3]
 
-    def ask(path: str, **body: Any) -> Any:
+    def send(path: str, **body: Any) -> Any:
         status, found = post(url, path, json.dumps(body).encode())
         assert status == 200, found
         return found
 
     def openai(**body: Any) -> Any:
-        found = ask("v1/embeddings", model=MODEL, input=texts, **body)["data"]
+        found = send("v1/embeddings", model=MODEL, input=texts, **body)["data"]
         return [one["embedding"] for one in found]
 
     def cohere(**body: Any) -> Any:
-        return ask("v2/embed", model=MODEL, texts=texts, **body)["embeddings"]["float"]
+        return send("v2/embed", model=MODEL, texts=texts, **body)["embeddings"]["float"]
 
     def inference(**body: Any) -> Any:
-        return ask("embed", inputs=texts, normalize=False, **body)
+        return send("embed", inputs=texts, normalize=False, **body)
 
     query, document = model.encode_query(texts), model.encode_document(texts)
     ways = {
@@ -410,18 +410,18 @@ def test_a_server_embeds_as_the_library(home: Path, tmp_path: Path) -> None:
                 np.testing.assert_allclose(found, expected, atol=3e-5, err_msg=way)
         unit = model.encode(texts, normalize_embeddings=True)
         np.testing.assert_allclose(openai(normalized=True), unit, atol=3e-5)
-        np.testing.assert_allclose(ask("embed", inputs=texts), unit, atol=3e-5)
+        np.testing.assert_allclose(send("embed", inputs=texts), unit, atol=3e-5)
         np.testing.assert_allclose(
-            [one["data"] for one in ask("v1/pooling", model=MODEL, input=texts)["data"]],
+            [one["data"] for one in send("v1/pooling", model=MODEL, input=texts)["data"]],
             model.encode(texts),
             atol=3e-5,
         )
         scores = model.similarity(query[:1], document).numpy()[0]
-        found = ask("v1/score", model=MODEL, queries=texts[0], documents=texts)["data"]
+        found = send("v1/score", model=MODEL, queries=texts[0], documents=texts)["data"]
         np.testing.assert_allclose([one["score"] for one in found], scores, rtol=1e-4)
         inputs = {"source_sentence": texts[0], "sentences": texts}
         alike = model.encode_query(texts)
-        similar = ask("similarity", inputs=inputs, parameters={"prompt_name": "query"})
+        similar = send("similarity", inputs=inputs, parameters={"prompt_name": "query"})
         np.testing.assert_allclose(similar, model.similarity(alike[:1], alike)[0], rtol=1e-4)
         for wrong in (
             {"prompt_name": "x"}, {"input_type": "x"}, {"task": "x"}, {"prompt": "a", "prompt_name": "topic"},
