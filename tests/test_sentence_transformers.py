@@ -27,6 +27,8 @@ from sentence_models import (
     save,
 )
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
@@ -178,6 +180,66 @@ def test_a_package_embeds_as_the_library(name: str, home: Path, tmp_path: Path) 
     compare(built(folder), of_witness(folder))
 
 
+# --- late interaction ------------------------------------------------------------------------------
+
+
+def several(folder: Path, *, first: dict[str, Any], mask: dict[str, Any], **options: Any) -> Path:
+    """Save a model with an embedding for each token."""
+    start = of_library.Transformer(str(encoder()), **first)
+    projection = dense(16, bias=False, activation_function=None, module_input_name=TOKENS)
+    modules = [start, projection, MultiVectorMask(**mask), normalize(module_input_name=TOKENS)]
+    model = MultiVectorEncoder(modules=modules, device="cpu", **options)
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+SEVERAL: dict[str, dict[str, Any]] = {
+    "plain": {"first": {}, "mask": {}},
+    "expanded": {
+        "first": {
+            "query_expansion": {"strategy": "fixed", "length": 14},
+            "document_length": 20,
+        },
+        "mask": {"skiplist_words": [*".,?!", "unknown"]},
+        "prompts": {"query": "query: ", "document": "a text: "},
+    },
+    "attended": {
+        "first": {
+            "query_expansion": {"strategy": "min", "length": 12, "attend": True, "token": "cat"},
+            "query_length": 15,
+        },
+        "mask": {"skiplist_words": ["dog"], "skiplist_tasks": ["query", "document"]},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.sampled(1)
+def test_late_interaction_is_that_of_the_library(name: str, home: Path, tmp_path: Path) -> None:
+    folder = several(tmp_path / "model", **SEVERAL[name])
+    session, model = built(folder, validate=True), MultiVectorEncoder(str(folder), device="cpu")
+    ways = {"query": model.encode_query, "document": model.encode_document, None: model.encode}
+    for kind, encode in ways.items():
+        for got, expected in zip(session.states(TEXTS, kind=kind), encode(TEXTS), strict=True):
+            np.testing.assert_allclose(got, expected, atol=2e-6)
+    scores = model.similarity(model.encode_query(TEXTS), model.encode_document(TEXTS)).numpy()
+    states = [session.states(TEXTS, kind=kind) for kind in ("query", "document")]
+    np.testing.assert_allclose(session.similarity(*states), scores, atol=1e-4)
+    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
+        for path, results, body in (
+            ("score", "data", {"queries": TEXTS[2], "documents": TEXTS}),
+            ("rerank", "results", {"query": TEXTS[2], "documents": TEXTS}),
+        ):
+            status, found = post(url, path, json.dumps({"model": MODEL, **body}).encode())
+            assert status == 200, found
+            by_place = {one["index"]: one for one in found[results]}
+            got = [
+                by_place[place].get("score", by_place[place].get("relevance_score"))
+                for place in range(len(TEXTS))
+            ]
+            np.testing.assert_allclose(got, scores[2], atol=1e-4)
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 
@@ -242,6 +304,22 @@ REFUSED: dict[str, tuple[Making, str]] = {
     "uncut": (
         saved(pooling, first={"processing_kwargs": {"text": {"truncation": False}}}),
         "truncation",
+    ),
+    "pooling-of-several": (
+        lambda folder: several(folder, first={}, mask={"keep_only_token_ids": [5]}),
+        "keep_only_token_ids",
+    ),
+    "expansion-of-one": (
+        saved(pooling, first={"query_expansion": {"strategy": "fixed", "length": 9}}),
+        "query_expansion",
+    ),
+    "sparse": (
+        lambda folder: named(save(folder, pooling()), 1, f"{_LIBRARY}.SpladePooling"),
+        "SpladePooling .sparse",
+    ),
+    "pylate": (
+        lambda folder: named(save(folder, dense()), 1, "pylate.models.Dense.Dense"),
+        "pylate.models.Dense.Dense.*never run",
     ),
     "side": (
         edited("sentence_bert_config.json", pooling(), tokenizer_args={"truncation_side": "left"}),

@@ -40,6 +40,7 @@ class Encoded:
         special: Whether a token was added to the text, for every token.
         cut: Whether the text was truncated.
         prompt_tokens: Number of the first tokens that are those of a prompt, for models that do not pool them.
+        attended: Number of the first tokens that tokens attend to; None for all.
     """
 
     ids: list[int]
@@ -48,6 +49,7 @@ class Encoded:
     special: list[bool]
     cut: bool = False
     prompt_tokens: int = 0
+    attended: int | None = None
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
@@ -242,6 +244,20 @@ class Tokenizer:
         contents = (one.get("content") if isinstance(one, dict) else one for one in texts)
         found = (self.token_id(one) for one in contents if isinstance(one, str))
         return frozenset(token for token in found if token is not None)
+
+    def token_named(self, text: str | None, names: Sequence[str]) -> int | None:
+        """Return the id of a token, or of the first special token that the settings have.
+
+        Args:
+            text: Text of the token; None for a special token.
+            names: Names of special tokens in the settings, such as "mask_token".
+        """
+        if text is not None:
+            return self.token_id(text)
+        settings = read_json(self._folder / "tokenizer_config.json")
+        values = (settings.get(name) for name in names)
+        texts = (one.get("content") if isinstance(one, dict) else one for one in values)
+        return next((self.token_id(one) for one in texts if isinstance(one, str)), None)
 
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:

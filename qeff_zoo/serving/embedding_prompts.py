@@ -37,10 +37,12 @@ class Prompted:
     Args:
         prompt: Text that precedes each of them.
         max_length: Number of tokens to which they are truncated.
+        kind: Kind of the texts, "query" or "document"; None for neither.
     """
 
     prompt: str
     max_length: int
+    kind: str | None
 
 
 def prompted(session: EncoderSession, body: PromptedRequest | None = None) -> Prompted:
@@ -102,4 +104,4 @@ def _prompt(settings: SentenceSettings, names: tuple[str, ...]) -> str:
 
 def _reading(session: EncoderSession, prompt: str, kind: str | None) -> Prompted:
     most = min(session.settings.length_of(kind), session.sizes.seq_lens[-1])
-    return Prompted(prompt=prompt, max_length=most)
+    return Prompted(prompt=prompt, max_length=most, kind=kind)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from qeff_zoo.errors import ContextLengthError
 from qeff_zoo.runtime import Stats
@@ -65,6 +65,7 @@ class EncoderQueue:
         side: Literal["left", "right"] | None = None,
         special_tokens: bool = True,
         prompt: str = "",
+        kind: str | None = None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -75,6 +76,7 @@ class EncoderQueue:
             side: Side on which they are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
             prompt: Text that precedes every text that is no pair, and no list of token ids; never a chat.
+            kind: Kind of the texts of an embedding, "query" or "document"; None for neither.
 
         Raises:
             BusyError: The queue is full.
@@ -85,7 +87,10 @@ class EncoderQueue:
         with self._requests.one():
             if callable(texts):
                 texts, prompt = [await in_thread(self._chats, texts)], ""
-            reading = partial(self.session.read, special_tokens=special_tokens, prompt=prompt)
+            options: dict[str, Any] = {"kind": kind} if kind else {}
+            reading = partial(
+                self.session.read, special_tokens=special_tokens, prompt=prompt, **options
+            )
             read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)

@@ -40,7 +40,6 @@ from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
-from qeff_zoo.tasks.encoders.similarity import cosines
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 #: Maximum number of texts in a request, as in OpenAI's API.
@@ -165,6 +164,7 @@ async def encoded(
         side=side,
         special_tokens=special_tokens,
         prompt=reading.prompt if reading else "",
+        kind=reading.kind if reading else None,
     )
     try:
         with blaming(param):
@@ -205,7 +205,9 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
             reading = of_kind(session, kind)
             read, outputs = await encoded(request, queue, texts, body, param, reading=reading)
             states = [
-                output[: len(one.ids)] if session.has_states else session.shortened(output[None])
+                session.compared(one, output, kind)
+                if session.has_states
+                else session.shortened(output[None])
                 for one, output in zip(read, outputs, strict=True)
             ]
             rows.append(dict(zip(texts, states, strict=True)))
@@ -213,10 +215,14 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
         queries, documents = rows
 
         def interact() -> list[float]:
-            """Return the similarity of each pair; of states the sum over a query's tokens of the nearest cosine."""
-            compare = cosines if session.has_states else session.similarity
+            """Return the similarity of each pair."""
+
+            def given(states: Array) -> Array | list[Array]:
+                return [states] if session.has_states else states
+
             return [
-                float(compare(queries[one], documents[other]).max(1).sum()) for one, other in pairs
+                float(session.similarity(given(queries[one]), given(documents[other]))[0, 0])
+                for one, other in pairs
             ]
 
         return await asyncio.to_thread(interact), tokens
@@ -345,7 +351,11 @@ def _add_pooling(
         """Return the output of a text: its embedding, its scores, or those of each token."""
         if isinstance(session, TextClassificationSession):
             return _scores(session, body, output)
-        tokens = output[: len(one.ids)]
+        tokens = (
+            session.compared(one, output)
+            if isinstance(session, EmbeddingSession) and session.has_states
+            else output[: len(one.ids)]
+        )
         if task == "token_classify":
             return softmax(tokens) if body.use_activation else tokens
         if session.has_states:

@@ -21,6 +21,7 @@ from qeff_zoo.checkpoint.sentence_transformers.steps import (
     TOKENS,
     Dense,
     LayerNorm,
+    MultiVectorMask,
     Normalize,
     Pooling,
     Step,
@@ -69,7 +70,8 @@ def read_steps(
     """
     modules = read_modules(companions)
     require_encoder(modules)
-    if not modules or pooling == "none":
+    several = any(module.kind == "MultiVectorMask" for module in modules)
+    if not modules or (pooling == "none" and not several):
         return ()
     published = read_pooling(companions)
     overrides = published is not None and pooling not in (None, published[0])
@@ -209,6 +211,18 @@ def _read_layer_norm(place: int, module: Module) -> Step:
     return LayerNorm(place=place, folder=module.folder, size=size)
 
 
+def _read_mask(place: int, module: Module) -> Step:
+    if kept := module.config.get("keep_only_token_ids"):
+        raise module.refuse("keep_only_token_ids", kept, "none: all tokens of a text")
+    kinds = module.config.get("skiplist_tasks") or ["document"]
+    return MultiVectorMask(
+        place=place,
+        folder=module.folder,
+        skipped=tuple(module.config.get("skiplist_words") or ()),
+        kinds=tuple([kinds] if isinstance(kinds, str) else kinds),
+    )
+
+
 def _read_normalize(place: int, module: Module) -> Step:
     reads, writes = _features(module)
     return Normalize(place=place, folder=module.folder, reads=reads, writes=writes)
@@ -250,17 +264,18 @@ def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
         times = len(step.modes) if isinstance(step, Pooling) else 1
         after = step.out_features if isinstance(step, Dense) else found and found * times
         widths[step.writes] = after
-    if SENTENCE not in widths:
+    several = any(isinstance(step, MultiVectorMask) for step in steps)
+    if several == (SENTENCE in widths):
         raise UnsupportedModelError(
-            f"modules.json makes no {SENTENCE!r}; expected a Pooling among its modules, with one embedding per text. "
+            f"modules.json makes {[*widths]}; expected {SENTENCE!r} by a Pooling, or a MultiVectorMask without one. "
             "Run the model with sentence-transformers itself."
         )
-    return _used(steps)
+    return _used(steps, TOKENS if several else SENTENCE)
 
 
-def _used(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps on which the embedding depends."""
-    needed, kept = {SENTENCE}, list[Step]()
+def _used(steps: Sequence[Step], result: str) -> list[Step]:
+    """Return the steps on which a feature depends."""
+    needed, kept = {result}, list[Step]()
     for step in reversed(steps):
         if step.writes in needed:
             needed = needed - {step.writes} | {step.reads}
@@ -270,6 +285,8 @@ def _used(steps: Sequence[Step]) -> list[Step]:
 
 def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step, ...]:
     """Return steps that end with a normalization of the embedding, or do not."""
+    if any(isinstance(step, MultiVectorMask) for step in steps):
+        return tuple(steps)
     ends = isinstance(steps[-1], Normalize) and steps[-1].writes == SENTENCE
     if normalize is None or normalize == ends:
         return tuple(steps)
@@ -284,6 +301,7 @@ _READINGS: Mapping[str, Reading] = MappingProxyType(
         "Dense": _read_dense,
         "LayerNorm": _read_layer_norm,
         "Normalize": _read_normalize,
+        "MultiVectorMask": _read_mask,
         "Dropout": lambda place, module: None,
     }
 )
@@ -293,7 +311,7 @@ _PURPOSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sparse embeddings, as of SPLADE": (
             *("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding"),
         ),
-        "late interaction, as of ColBERT": ("MultiVectorMask", "TokenPooling"),
+        "fewer embeddings of tokens": ("TokenPooling", "HierarchicalTokenPooling"),
         "a mean of the embeddings of words, without an encoder": (
             *("StaticEmbedding", "WordEmbeddings", "BoW", "WordWeights"),
         ),

@@ -11,9 +11,10 @@ from typing import Any
 from qeff_zoo.checkpoint.sentence_transformers.files import ENCODER_SETTINGS, SETTINGS, Reader
 from qeff_zoo.errors import GenerationError
 
-#: Class of a model that has one embedding per text, in its settings.
-_SINGLE = "SentenceTransformer"
+#: Classes of models in their settings: of one embedding per text, and of one per token.
+_SINGLE, _SEVERAL = "SentenceTransformer", "MultiVectorEncoder"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+MAX_SIMILARITY = "maxsim"
 QUERY, DOCUMENT = "query", "document"
 #: Names of prompts of documents, the first that a model has.
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
@@ -50,6 +51,7 @@ class SentenceSettings:
         default_prompt: Name of the prompt that precedes texts for which none is requested; None for no prompt.
         similarity: Name of the function that compares embeddings, one of `SIMILARITIES`.
         truncate_dim: Number of the first values of an embedding that are returned; None for all.
+        expansion: Expansion of queries of late interaction: `strategy`, `length`, `token`, `attend`; None for none.
     """
 
     max_length: int
@@ -59,6 +61,7 @@ class SentenceSettings:
     default_prompt: str | None
     similarity: str
     truncate_dim: int | None
+    expansion: Mapping[str, Any] | None
 
     def prompt(self, prompt: str | None, name: str | None) -> str:
         """Return the text that precedes texts: the given one, else the named one, else the default one.
@@ -105,16 +108,18 @@ def read_settings(read: Reader) -> SentenceSettings:
         default_prompt=own.get("default_prompt_name"),
         similarity=own.get("similarity_fn_name") or SIMILARITIES[0],
         truncate_dim=own.get("truncate_dim"),
+        expansion=encoder.get("query_expansion"),
     )
 
 
-def problems_of(name: str, read: Reader, output: str) -> list[str]:
+def problems_of(name: str, read: Reader, output: str, *, several: bool = False) -> list[str]:
     """Return why embeddings would differ from those of sentence-transformers, one sentence each.
 
     Args:
         name: Name of the checkpoint.
         read: Reader of its files.
         output: Output of transformers' model that the task computes.
+        several: Whether the modules return an embedding for each token.
     """
     encoder, own = _encoder(read), read(SETTINGS)
     file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
@@ -126,17 +131,23 @@ def problems_of(name: str, read: Reader, output: str) -> list[str]:
             if key not in _CALL or value not in (_CALL[key] or (value,))
         ),
     ]
-    if (kind := own.get("model_type") or _SINGLE) != _SINGLE:
+    expected = _SEVERAL if several else _SINGLE
+    if (kind := own.get("model_type") or _SINGLE) != expected:
         found.append(
-            f"{SETTINGS} describes a {kind}; expected a {_SINGLE}, with one embedding per text. Run it with "
+            f"{SETTINGS} describes a {kind}; expected a {expected} for these modules. Run it with "
             "sentence-transformers itself."
         )
     settings = read_settings(read)
+    if settings.expansion and not several:
+        found.append(
+            _problem(file, "query_expansion", settings.expansion, "none, without late interaction")
+        )
+    similarities = (MAX_SIMILARITY,) if several else SIMILARITIES
     if settings.default_prompt is not None and settings.default_prompt not in settings.prompts:
         known = ", ".join(settings.prompts)
         found.append(_problem(SETTINGS, "default_prompt_name", settings.default_prompt, known))
-    if settings.similarity not in SIMILARITIES:
-        expected = ", ".join(SIMILARITIES)
+    if settings.similarity not in similarities and own.get("similarity_fn_name"):
+        expected = ", ".join(similarities)
         found.append(_problem(SETTINGS, "similarity_fn_name", settings.similarity, expected))
     if (size := own.get("truncate_dim")) is not None and (not isinstance(size, int) or size < 1):
         found.append(_problem(SETTINGS, "truncate_dim", size, "a number of values"))

@@ -110,5 +110,20 @@ class LayerNorm(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MultiVectorMask(Step):
+    """Choice of the tokens that late interaction compares, which a session makes.
+
+    Args:
+        skipped: Words that are not compared.
+        kinds: Kinds of texts whose words are skipped, "query" or "document".
+    """
+
+    reads: str = TOKENS
+    writes: str = TOKENS
+    skipped: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Normalize(Step):
     """Normalization to length 1."""

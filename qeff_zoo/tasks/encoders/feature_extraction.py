@@ -58,10 +58,15 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     joined = (request.pooling or "").split(steps.AND)
     if len(joined) > 1 and "none" in joined:
         return [f"--pooling is {request.pooling!r}, and 'none' joins no other. Leave it out."]
-    modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
-    return settings.problems_of(
-        checkpoint.name, files.reader_of(checkpoint.companions), "last_hidden_state"
-    )
+    found = modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
+    several = any(isinstance(step, steps.MultiVectorMask) for step in found)
+    if several and (request.pooling not in (None, "none") or request.normalize is not None):
+        return [
+            f"{checkpoint.name!r} has an embedding for each token, and no pooling that --pooling or --normalize could "
+            "replace. Leave them out."
+        ]
+    read = files.reader_of(checkpoint.companions)
+    return settings.problems_of(checkpoint.name, read, "last_hidden_state", several=several)
 
 
 def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[str]:

@@ -89,6 +89,8 @@ class Embed(nn.Module):
         return features[SENTENCE if SENTENCE in features else TOKENS]
 
     def _compute(self, step: Step, value: Tensor) -> Tensor:
+        if step["kind"] == "MultiVectorMask":  # a session's part
+            return value
         if step["kind"] == "Normalize":
             return nn.functional.normalize(value, dim=-1)
         module = getattr(self.model, MODULES)[str(step["place"])]

@@ -84,6 +84,7 @@ class EncoderSession:
         types: Sequence[Sequence[int]] | None = None,
         slot: int = 0,
         prompt_tokens: Sequence[int] | None = None,
+        attended: Sequence[int | None] = (),
     ) -> Array:
         """Run one call.
 
@@ -94,6 +95,7 @@ class EncoderSession:
             slot: Slot of an adapter; 0 for the base model.
             prompt_tokens: Number of the first tokens of each text that are not pooled, for graphs that exclude
                 prompts; None for no such tokens.
+            attended: Number of the first tokens of each text that tokens attend to; None for all.
 
         Returns:
             float32, (rows, …): the graph's output for each row.
@@ -106,7 +108,8 @@ class EncoderSession:
         # Unused rows repeat the first, since a row without tokens has no output.
         for row, tokens in enumerate(_filled(rows, self.sizes.batch_size)):
             input_ids[row, : len(tokens)] = tokens
-            feeds["attention_mask"][row, : len(tokens)] = 1
+            count = attended[row] if row < len(attended) else None
+            feeds["attention_mask"][row, : len(tokens) if count is None else count] = 1
         if self.has_token_types:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
@@ -127,6 +130,7 @@ class EncoderSession:
             types=[one.type_ids for one in texts],
             slot=slot,
             prompt_tokens=[one.prompt_tokens for one in texts],
+            attended=[one.attended for one in texts],
         )
 
     def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:

@@ -9,6 +9,7 @@ Only the reference process imports this.
 
 import importlib.metadata
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
+_SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
 
@@ -35,8 +37,11 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
         model: transformers' model of the checkpoint.
     """
     folder = Path(request["checkpoint"])
-    saved = (folder / "config_sentence_transformers.json").is_file()
+    saved = (folder / _SETTINGS).is_file()
     listed = saved and (folder / "modules.json").is_file()
+    settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
+    if settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
     if importlib.util.find_spec("sentence_transformers") is None:
