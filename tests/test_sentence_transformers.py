@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that sentence-transformers made and saved: their packages embed as the library itself, or are refused."""
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime import EmbeddingSession
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.validation.ladder import validate
+from qeff_zoo.validation.reference import sentence_modules
 
 PROMPTS = {"query": "query: ", "document": "a text: ", "topic": "words of [SEP]"}
 Making = Callable[[Path], Path]
@@ -398,6 +400,33 @@ def test_a_record_names_the_library(home: Path, tmp_path: Path) -> None:
     witnesses = {one["against"].get("modules") for one in checks if one["stage"] != "text"}
     assert witnesses == {f"sentence-transformers {version('sentence-transformers')}"}
     compare(session, of_witness(folder))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.sampled(12)
+def test_a_reference_without_the_library_computes_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RIGHT[name](tmp_path / "model")
+    torch.manual_seed(2)
+    given = {
+        "token_embeddings": torch.randn(1, 9, WIDTH),
+        "attention_mask": torch.ones(1, 9, dtype=torch.long),
+        "prompt_length": 4,
+    }
+    found = []
+    for _ in range(2):
+        modules = sentence_modules.load_modules(folder, {})
+        with torch.no_grad():
+            found.append(
+                (sentence_modules.run(modules, dict(given)), sentence_modules.witness(modules))
+            )
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (expected, library), (got, own) = found
+    np.testing.assert_allclose(got, expected, atol=1e-5, rtol=1e-5)
+    assert library == f"sentence-transformers {version('sentence-transformers')}"
+    assert own is not None
+    assert "not installed" in own
 
 
 def test_prompts_that_are_not_there(home: Path, tmp_path: Path) -> None:

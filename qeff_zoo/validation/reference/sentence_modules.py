@@ -107,7 +107,11 @@ def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | 
 
 def _ending(made: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.Module]:
     """Let the modules end with a normalization, or not."""
-    computing = [name for name, module in made.items() if type(module).__name__ != "Dropout"]
+    computing = [
+        name
+        for name, module in made.items()
+        if type(module).__name__ not in ("Dropout", "Unchanged")
+    ]
     last = made[computing[-1]] if computing else None
     ends = type(last).__name__ == "Normalize"
     if ends and normalize is False:
@@ -236,8 +240,8 @@ class Normalize(nn.Module):
         return {**features, self.writes: value / norms}
 
 
-class Dropout(nn.Module):
-    """Dropout, which changes nothing outside training.
+class Unchanged(nn.Module):
+    """Module that changes no embedding: dropout outside training, and the choice of tokens that are compared.
 
     Args:
         config: Unused.
@@ -256,5 +260,6 @@ _OWN_MODULES = {
     "Dense": Dense,
     "LayerNorm": LayerNorm,
     "Normalize": Normalize,
-    "Dropout": Dropout,
+    "Dropout": Unchanged,
+    "MultiVectorMask": Unchanged,
 }

@@ -24,6 +24,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
+_SINGLE = "SentenceTransformer"
 _SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
@@ -40,7 +41,8 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     saved = (folder / _SETTINGS).is_file()
     listed = saved and (folder / "modules.json").is_file()
     settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
-    if settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+    kind = settings.get("model_type") or _SINGLE
+    if kind != _SINGLE:
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
