@@ -176,7 +176,7 @@ def compare(session: EmbeddingSession, model: SentenceTransformer) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_a_package_embeds_as_the_library(name: str, home: Path, tmp_path: Path) -> None:
     folder = RIGHT[name](tmp_path / "model")
     compare(built(folder), of_witness(folder))
@@ -354,6 +354,7 @@ def _with_arguments(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.sampled(12)
 def test_what_would_differ_is_refused_by_name(name: str, tmp_path: Path) -> None:
     make, named = REFUSED[name]
     checkpoint = open_checkpoint(str(make(tmp_path / "model")))
@@ -372,6 +373,7 @@ def test_what_would_differ_is_refused_by_name(name: str, tmp_path: Path) -> None
         ({"pooling": "cls+weightedmean", "normalize": True}, ("cls", "weightedmean"), True),
     ],
 )
+@pytest.mark.sampled(1)
 def test_a_pooling_of_the_user_replaces_any(
     options: dict[str, Any], modes: tuple[str, ...], ends: bool, home: Path, tmp_path: Path
 ) -> None:
@@ -403,7 +405,7 @@ def test_a_record_names_the_library(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 def test_a_reference_without_the_library_computes_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
