@@ -21,7 +21,7 @@ from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.gguf_config import _known
 from qeff_zoo.checkpoint.formats.gguf_names import layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+from qeff_zoo.checkpoint.sentence_transformers.modules import read_pooling
 from qeff_zoo.errors import ZooError
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
@@ -485,9 +485,7 @@ def test_an_embedder_alone_embeds_as_llama_cpp_does(
     with opened(path) as llama:
         expected = llama.embedding(tokens)
     checkpoint = open_checkpoint(str(path))
-    found = read_pooling(checkpoint.companions)
-    assert found is not None
-    assert (found.pooling, found.normalize) == (pooling, True)
+    assert read_pooling(checkpoint.companions) == (pooling, True)
     model = of_transformers(checkpoint, tmp_path / "again")
     with torch.no_grad():
         states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()

@@ -572,7 +572,7 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         "--seq-lens is [0, 32], expected lengths of at least 1",
     ),
     "no lengths": (BERT, {"seq_lens": ()}, "--seq-lens is [], expected lengths of at least 1"),
-    "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of mean, cls, max"),
+    "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of cls, max, mean"),
     "architecture": (
         {**LLAMA, "architectures": ["LlamaForTokenClassification"]},
         {},

@@ -57,7 +57,7 @@ COMPANIONS = (
     "*processor_config.json",
     # sentence-transformers
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[0-9]*_*/config.json",
 )

@@ -32,7 +32,9 @@ from qeff_zoo.checkpoint.files import (
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
-from qeff_zoo.checkpoint.sentence_transformers import dense_files
+from qeff_zoo.checkpoint.sentence_transformers.files import read_modules
+from qeff_zoo.checkpoint.sentence_transformers.modules import require_encoder
+from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.checkpoint.weight_files import (
     no_config,
     no_files,
@@ -127,7 +129,7 @@ class Checkpoint:
         if self.gguf:
             return shards_of(self.gguf)
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
-        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
+        return tuple(sorted({*shards, *module_files(self.companions).values()}))
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -225,7 +227,7 @@ class Checkpoint:
         """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
             return self.gguf_header.tensors
-        behind = dense_files(self.companions)
+        behind = module_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
         )
@@ -514,16 +516,19 @@ def _configuration(path: Path) -> Checkpoint:
 def _checkpoint(
     files: Files, name: str, model_id: str | None = None, revision: str | None = None
 ) -> Checkpoint:
-    if "config.json" not in files.names:
-        raise no_config(files)
     companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
+    described = companions.get("config.json")
+    if described is None or "model_type" not in read_json(described):
+        require_encoder(read_modules(companions))
+    if described is None:
+        raise no_config(files)
     generation = companions.get("generation_config.json")
     return Checkpoint(
         name=name,
         model_id=model_id,
         revision=revision,
         folder=files.folder,
-        config=read_config(companions["config.json"]),
+        config=read_config(described),
         generation_config=read_json(generation) if generation else {},
         companions=companions,
         files=files,

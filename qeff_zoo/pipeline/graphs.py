@@ -17,7 +17,7 @@ from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
 from qeff_zoo.checkpoint.expressions import substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
+from qeff_zoo.checkpoint.sentence_transformers import modules
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.export.program_plan import ProgramPlan
@@ -185,7 +185,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
-    behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
+    behind = _bindings_of_modules(checkpoint, program)
     heads = _bindings_of_drafts(checkpoint, program, needed)
     behind |= {name: heads[name] for name in needed if name in heads}
     if lost := [one for one in needed if one not in bound.expressions and one not in behind]:
@@ -207,6 +207,14 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         "doubled": bound.doubled,
     }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _bindings_of_modules(checkpoint: Checkpoint, program: ProgramPlan) -> dict[str, Expression]:
+    """Bind the weights of modules after an encoder."""
+    if "modules" not in program.variant:
+        return {}
+    settings = {name: program.variant[name] for name in ("pooling", "normalize")}
+    return {**modules.bindings_of(modules.read_steps(checkpoint.companions, **settings))}
 
 
 def _bindings_of_drafts(

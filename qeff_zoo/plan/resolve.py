@@ -82,13 +82,15 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     programs = _programs(checkpoint, decisions)
     floats = changed_floats(checkpoint, request, target)
+    chosen = {name: (decisions.value[name], by) for name, by in decisions.why.items()}
+    surprises = tasks.find(facts["recipe"].task).warnings(checkpoint, chosen)
     return Plan(
         recipe=facts["recipe"],
         programs=programs,
         resolved=resolved,
         spec=spec_of_build(checkpoint, decisions, programs, resolved),
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
-        warnings=resolved.warnings + floats,
+        warnings=(*resolved.warnings, *floats, *surprises),
     )
 
 

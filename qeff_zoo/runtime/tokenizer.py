@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tokenizers
+from tokenizers import normalizers
 
 from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
@@ -40,6 +41,8 @@ class Encoded:
         offsets: Start and end of every token in its text, in characters.
         special: Whether a token was added to the text, for every token.
         cut: Whether the text was truncated.
+        prompt_tokens: Number of the first tokens that are those of a prompt, for models that do not pool them.
+        attended: Number of the first tokens that tokens attend to; None for all.
     """
 
     ids: list[int]
@@ -47,6 +50,8 @@ class Encoded:
     offsets: list[tuple[int, int]]
     special: list[bool]
     cut: bool = False
+    prompt_tokens: int = 0
+    attended: int | None = None
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
@@ -68,7 +73,7 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = str(folder / "tokenizer.json")
+        path, self._folder = str(folder / "tokenizer.json"), folder
         try:
             raw = read_regular(path)
             content = raw.decode()
@@ -216,6 +221,45 @@ class Tokenizer:
             special=[bool(special[place]) for place in kept],
             cut=cut,
         )
+
+    def use_lowercase(self) -> None:
+        """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
+        before = self._tokenizer.normalizer
+        parts: list[Any] = [before] if before else []
+        if isinstance(before, normalizers.Sequence):
+            parts = [before[place] for place in range(len(before))]
+        if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+            self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+
+    @cached_property
+    def named(self) -> frozenset[int]:
+        """Ids of the tokens that transformers counts as special: those that the settings name."""
+        settings = read_json(self._folder / "tokenizer_config.json")
+        texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
+        for name in (
+            "model_specific_special_tokens",
+            "extra_special_tokens",
+            "additional_special_tokens",
+        ):
+            further = settings.get(name) or ()
+            texts += further.values() if isinstance(further, dict) else further
+        contents = (one.get("content") if isinstance(one, dict) else one for one in texts)
+        found = (self.token_id(one) for one in contents if isinstance(one, str))
+        return frozenset(token for token in found if token is not None)
+
+    def token_named(self, text: str | None, names: Sequence[str]) -> int | None:
+        """Return the id of a token, or of the first special token that the settings have.
+
+        Args:
+            text: Text of the token; None for a special token.
+            names: Names of special tokens in the settings, such as "mask_token".
+        """
+        if text is not None:
+            return self.token_id(text)
+        settings = read_json(self._folder / "tokenizer_config.json")
+        values = (settings.get(name) for name in names)
+        texts = (one.get("content") if isinstance(one, dict) else one for one in values)
+        return next((self.token_id(one) for one in texts if isinstance(one, str)), None)
 
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:

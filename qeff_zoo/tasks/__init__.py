@@ -147,6 +147,8 @@ class Task(Part):
         shapes: Profiles of a recipe that serves it besides a task of another role.
         defaults: Function that returns a checkpoint's values of options that the user omitted.
         problems: Function that returns why a checkpoint cannot be built as requested, one sentence each.
+        warnings: Function `warnings(checkpoint, chosen)` that returns possible surprises of the chosen options, one
+            sentence each.
         session: Function that returns the session class of its packages.
         stages: Function that returns the planner of the compared calls, in `qeff_zoo.validation.cases`.
         trial: Function that returns the class that runs its packages on sample inputs, a `TaskTrial` of
@@ -173,6 +175,9 @@ class Task(Part):
     defaults: Callable[["Checkpoint"], Mapping[str, Default]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
+    )
+    warnings: Callable[["Checkpoint", Mapping[str, Default]], list[str]] = (
+        lambda checkpoint, chosen: []
     )
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]

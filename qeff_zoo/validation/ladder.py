@@ -48,7 +48,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, text
+from . import audio_arrays, image_arrays, sentences, text
 
 __all__ = ["Record", "validate"]
 
@@ -198,6 +198,7 @@ def judge(
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
             *text.judge(package, reference.about["text"], level),
+            *sentences.judge(package, reference.about.get("sentences"), level),
         ],
         reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),
@@ -231,6 +232,7 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "prompts": trial.prompts,
         "sources": trial.sources,
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
@@ -331,7 +333,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    settings = _reference_settings(package)
+    settings, modules = _reference_settings(package), reference.about.get("modules")
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -355,6 +357,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
+                **({"modules": modules} if modules else {}),
                 **({"settings": settings} if settings else {}),
             },
             kind=find(package.task).answers,

@@ -89,7 +89,7 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "patched": False,
     }
     found = comparisons(package.path, answer)
-    return [_check(one, level, against) for one in found if one.questions]
+    return [check_of(one, level, against) for one in found if one.questions]
 
 
 def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
@@ -165,7 +165,14 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
     ]
 
 
-def _check(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Check:
+def check_of(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Check:
+    """Return the check of a comparison, with a canary.
+
+    Args:
+        comparison: The comparison.
+        level: Level of the validation.
+        against: Description of the reference.
+    """
     value = comparison.agreement()
     check: Check = {
         "level": level,

@@ -62,7 +62,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import text
+from . import sentences, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,10 +102,12 @@ def main(arguments: Sequence[str]) -> None:
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
         "layer_by_layer": unloaded is not None,
+        "modules": answers.witness,
         "noticed": ran.noticed,
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
+        "sentences": sentences.answer(request, model) if answers.witness else None,
         **about_quantization(request),
     }
     assert_unpatched()

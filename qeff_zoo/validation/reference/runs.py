@@ -66,6 +66,11 @@ class Answers:
         return {}
 
     @property
+    def witness(self) -> str | None:
+        """Library that computes what follows the model's states; None for nothing."""
+        return None
+
+    @property
     def plain(self) -> bool:
         """Whether answers are logits of the tokens that the model reads, and of nothing else."""
         return False
