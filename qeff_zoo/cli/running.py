@@ -416,6 +416,11 @@ def _add_run(commands: Any) -> None:
         help="second text of a pair, for rerankers: one for each prompt, or several for one prompt; repeatable",
     )
     parser.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        help="name of a prompt of the checkpoint that precedes every text (default: its default prompt)",
+    )
+    parser.add_argument(
         "--generation-len",
         type=int,
         metavar="N",

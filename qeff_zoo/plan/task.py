@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
@@ -40,11 +41,25 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
     """Decide the task; the fact `recipe` is the architecture's recipe for that task."""
     decisions, recipe = Decisions(), architecture
     classes = selection.classes_of(checkpoint, recipe, request.task)
-    chosen = selection.choose(checkpoint.name, recipe, classes, checkpoint.companions, request.task)
+    encoder = read_cross_encoder(checkpoint.companions)
+    chosen = selection.choose(
+        checkpoint.name,
+        recipe,
+        classes,
+        checkpoint.companions,
+        request.task,
+        ranks=encoder is not None and encoder.ranks_by_tokens,
+    )
     if unknown := [name for name in classes if name not in recipe.architectures]:
         decisions.refuse(
             f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
+        )
+    if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
+        decisions.refuse(
+            f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
+            f"whose scores {chosen.task!r} ({chosen.by}) does not compute. Expected a classifier, or LogitScore on a "
+            f"causal model; choose {' or '.join(tasks.served_by(recipe))} with --task for another output."
         )
     decisions.set("task", chosen.task, chosen.by)
     decisions.problems += chosen.problems

@@ -18,7 +18,8 @@ from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import BusyError
-from qeff_zoo.runtime.labels import best_first, softmax
+from qeff_zoo.runtime.activations import softmax
+from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
@@ -37,7 +38,12 @@ from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
+from qeff_zoo.tasks import (
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TEXT_RANKING,
+    TOKEN_CLASSIFICATION,
+)
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
@@ -48,6 +54,7 @@ MAX_INPUTS = 2048
 _POOLING_TASKS = {
     FEATURE_EXTRACTION: "embed",
     TEXT_CLASSIFICATION: "classify",
+    TEXT_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
 }
 _T = TypeVar("_T")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TEXT_GENERATION = "text-generation"
 FEATURE_EXTRACTION = "feature-extraction"
 TEXT_CLASSIFICATION = "text-classification"
+TEXT_RANKING = "text-ranking"
 TOKEN_CLASSIFICATION = "token-classification"
 IMAGE_CLASSIFICATION = "image-classification"
 ZERO_SHOT = "zero-shot-image-classification"
@@ -39,6 +40,7 @@ _MODULES: Mapping[str, str] = {
     TEXT_GENERATION: "text_generation.task",
     FEATURE_EXTRACTION: "encoders.feature_extraction",
     TEXT_CLASSIFICATION: "encoders.text_classification",
+    TEXT_RANKING: "encoders.text_ranking",
     TOKEN_CLASSIFICATION: "encoders.token_classification",
     IMAGE_CLASSIFICATION: "images.image_classification",
     ZERO_SHOT: "images.zero_shot_image_classification",
@@ -143,6 +145,7 @@ class Task(Part):
         auto_classes: Automatic classes of transformers; the first that supports a configuration creates the model.
         suffixes: Suffixes of transformers' class names for the task.
         has_head: Whether such a class has a head with weights; otherwise any other class of the architecture fits too.
+        head_of: Task whose classes have its head, if they are not its own.
         companion: File of a checkpoint that marks it for this task, whatever its class.
         shapes: Profiles of a recipe that serves it besides a task of another role.
         defaults: Function that returns a checkpoint's values of options that the user omitted.
@@ -170,6 +173,7 @@ class Task(Part):
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
+    head_of: str = ""
     companion: str | None = None
     shapes: Mapping[str, Shape]
     defaults: Callable[["Checkpoint"], Mapping[str, Default]] = lambda checkpoint: {}
@@ -237,6 +241,22 @@ def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
     embeds = [IMAGE_TEXT_EMBEDDING] if recipe.embeds else []
     return tuple(dict.fromkeys([recipe.task, *made_for, *embeds]))
+
+
+def served_by(recipe: Recipe) -> tuple[str, ...]:
+    """Return every task that a recipe's checkpoints can be built for.
+
+    Those beyond `tasks_of` have its models and another output, and no evidence of their own. Decoders rank if they
+    classify: a whole text is read in one call.
+    """
+    known = tasks_of(recipe)
+    ranks = recipe.task == TEXT_GENERATION and TEXT_CLASSIFICATION in known
+    return (*known, *([TEXT_RANKING] if ranks else []))
+
+
+def scores_texts(task: str) -> bool:
+    """Return whether a task scores pairs of texts, as a CrossEncoder does."""
+    return task in (TEXT_CLASSIFICATION, TEXT_RANKING)
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qeff_zoo.recipe import Recipe
 
-from . import NAMES, find, task_of, tasks_of
+from . import NAMES, TEXT_RANKING, find, served_by, task_of, tasks_of
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -68,6 +68,8 @@ def choose(
     architectures: Sequence[str],
     companions: Collection[str],
     requested: str | None,
+    *,
+    ranks: bool = False,
 ) -> ChosenTask:
     """Choose a task: the requested one, else the one that the checkpoint was trained for, else the recipe's.
 
@@ -77,14 +79,15 @@ def choose(
         architectures: `config.architectures`.
         companions: Files beside the checkpoint, by relative path.
         requested: Task that the user requests, if any.
+        ranks: Whether files of sentence-transformers rank texts by logits of tokens.
     """
     made_for = [
         task_of(architecture, recipe)
         for architecture in architectures
         if architecture in recipe.architectures
     ]
-    task, by = _first(recipe, made_for, companions, requested)
-    served = tasks_of(recipe)
+    task, by = _first(recipe, made_for, companions, requested, ranks=ranks)
+    served = served_by(recipe)
     if task not in served:
         problem = (
             f"{name!r} is to be built for {task!r} ({by}), but recipe {recipe.model_type!r} serves "
@@ -92,8 +95,9 @@ def choose(
         )
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
     both = recipe.images and recipe.audio  # of one class
-    if made_for and task not in made_for and find(task).has_head and not both:
-        classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
+    head = find(task).head_of or task
+    if made_for and head not in made_for and find(task).has_head and not both:
+        classes = [one for one in recipe.architectures if task_of(one, recipe) == head]
         problem = (
             f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
             f"{' or '.join(classes)}. Choose {' or '.join(dict.fromkeys(made_for))} with --task, or use a "
@@ -104,10 +108,17 @@ def choose(
 
 
 def _first(
-    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], requested: str | None
+    recipe: Recipe,
+    made_for: Sequence[str],
+    companions: Collection[str],
+    requested: str | None,
+    *,
+    ranks: bool,
 ) -> tuple[str, str]:
     if requested is not None:
         return requested, "user"
+    if ranks:
+        return TEXT_RANKING, "checkpoint: modules.json"
     classifies = [task for task in made_for if find(task).answers == "scores"]
     marked = [task for task in map(find, NAMES) if task.companion in companions]
     if marked and not classifies:

@@ -2,11 +2,14 @@
 """Session of a text classifier or reranker: texts or pairs of texts in, labels with scores out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qeff_zoo.checkpoint.cross_encoder import CrossEncoder, files_of, read_cross_encoder
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
+from qeff_zoo.runtime.pair_template import PairTemplate
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.tasks import TEXT_CLASSIFICATION
@@ -56,12 +59,44 @@ class TextClassificationSession(EncoderSession):
 
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder, program)
-        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
+        #: Settings of a CrossEncoder of sentence-transformers; None for a model that is only transformers'.
+        self.encoder = read_cross_encoder(files_of(folder))
+        self.labels = self._labels(int(program.outputs[self.output].shape[-1]))
         #: Function from logits to scores, along the last axis.
-        self.activate = labels.activation_of(self.config, len(self.labels))
+        self.activate = labels.activation_of(self.config, len(self.labels), self.encoder)
+        if self.encoder is not None and self.encoder.modules:
+            self._follow(self.encoder)
+
+    def _labels(self, count: int) -> tuple[str, ...]:
+        return labels.names_of(self.config, count)
+
+    def _follow(self, encoder: CrossEncoder) -> None:
+        """Read texts as the CrossEncoder does."""
+        longest = self.sizes.seq_lens[-1]
+        if not encoder.truncates:
+            self.max_length = longest + 1  # a longer text is rejected
+        elif encoder.max_length is not None:
+            self.max_length = min(encoder.max_length, longest)
+        model_type = str(self.config.get("model_type"))
+        template = (
+            PairTemplate.of(encoder, self.chat_template, model_type)
+            if encoder.writes_messages
+            else None
+        )
+        self._reader = replace(
+            self._reader,
+            max_length=self.max_length,
+            prompt=encoder.prompt(None),
+            template=template,
+        )
 
     def classify(
-        self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
+        self,
+        texts: str | tuple[str, str] | Sequence[Texts],
+        *,
+        adapter: str | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> list[Classification]:
         """Return the score of every label for each text.
 
@@ -69,16 +104,40 @@ class TextClassificationSession(EncoderSession):
             texts: Texts and pairs of texts, truncated to `max_length` tokens as in transformers, the longer text of a
                 pair first; or token ids, unchanged. One pair is a tuple, several are a list of tuples.
             adapter: Name of one of `adapters`; None for the base model.
+            prompt_name: Name of one of the checkpoint's prompts; None for its default prompt.
+            prompt: Prompt in place of those.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or outside the vocabulary.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is no such
+                prompt.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        answers = self._answer(self.read(given), adapter)
+        found = self.prompt_of(prompt_name) if prompt is None else prompt
+        answers = self._answer(self.read(given, prompt=found), adapter)
         return [
             self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)
         ]
+
+    def prompt_of(self, name: str | None) -> str | None:
+        """Return a prompt of the checkpoint; None for the default one.
+
+        Args:
+            name: Name of the prompt; None for the default one.
+
+        Raises:
+            GenerationError: The checkpoint has no such prompt.
+        """
+        if name is None:
+            return None
+        prompts = self.encoder.prompts if self.encoder else {}
+        if name not in prompts:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no prompt {name!r}; expected "
+                f"{' or '.join(map(repr, prompts)) or 'none, as its checkpoint has no prompts'}. Change the name, or "
+                "give the prompt itself."
+            )
+        return prompts[name]
 
     def _classification(self, text: Texts, values: Array) -> Classification:
         one, pair = text if isinstance(text, tuple) else (text, None)
