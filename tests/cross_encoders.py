@@ -12,7 +12,7 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 
-QUERY = "which fox jumps over the lazy dog?"
+QUERY = "which fox?"
 DOCUMENTS = [
     "the quick brown fox",
     "a text of words that are there twice or thrice",
@@ -26,7 +26,7 @@ TEMPLATE = (
     "<s>[judge]{% set asked = messages | selectattr('role', 'eq', 'system') | list %}"
     "{{ asked[0]CONTENT if asked else 'Is it relevant?' }}"
     "{% for one in messages if one.role in ('query', 'document', 'user') %}<{{ one.role }}>{{ oneCONTENT }}{% endfor %}"
-    "</s>[answer]"
+    "</s>?"
 )
 
 

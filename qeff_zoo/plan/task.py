@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.config import positions_of
-from qeff_zoo.checkpoint.cross_encoder import read_cross_encoder
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
@@ -56,7 +56,7 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
             f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
         )
     if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
-        decisions.refuse(
+        raise UnsupportedModelError(
             f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
             f"whose scores {chosen.task!r} ({chosen.by}) does not compute. Expected a classifier, or LogitScore on a "
             f"causal model; choose {' or '.join(tasks.served_by(recipe))} with --task for another output."

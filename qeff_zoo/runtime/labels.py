@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qeff_zoo.checkpoint.cross_encoder import CrossEncoder
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import activations
 from qeff_zoo.runtime.activations import Activation, sigmoid, softmax, unchanged

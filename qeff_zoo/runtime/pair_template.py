@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from qeff_zoo.checkpoint.cross_encoder import CrossEncoder, Form
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder, Form
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.template_source import Message, TemplateSource
@@ -53,13 +53,15 @@ class PairTemplate:
         Raises:
             GenerationError: There is no template, or it does not write both texts of a pair.
         """
-        source = template.source() if template else None
-        found = source and cls(
-            source=source,
-            form=encoder.form(model_type, source.text),
-            values=encoder.template_values,
-            restores_ends=encoder.restores_ends,
-        )
+        found = None
+        if template is not None:
+            source = template.source()
+            found = cls(
+                source=source,
+                form=encoder.form(model_type, source.text),
+                values=encoder.template_values,
+                restores_ends=encoder.restores_ends,
+            )
         if found is None or not found.writes_pairs:
             raise GenerationError(
                 "The CrossEncoder writes pairs by its chat template, and "

@@ -85,9 +85,10 @@ class EncoderQueue:
             ApiError: The server shuts down.
         """
         with self._requests.one():
-            if callable(texts):
-                texts, prompt = [await in_thread(self._chats, texts)], ""
             options: dict[str, Any] = {"kind": kind} if kind else {}
+            if callable(texts):
+                texts = [await in_thread(self._chats, texts)]
+                options = {**options, "rendered": True}
             reading = partial(
                 self.session.read, special_tokens=special_tokens, prompt=prompt, **options
             )

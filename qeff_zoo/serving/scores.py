@@ -30,6 +30,7 @@ from qeff_zoo.serving.encoder_schemas import (
     EncoderRequest,
     InputRequest,
     PoolingRequest,
+    PredictRequest,
     RerankRequest,
     ScoreRequest,
     ScoringRequest,
@@ -254,6 +255,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         _add_scores(router, api, queue, scores, admit)
     if isinstance(queue.session, TextClassificationSession):
         _add_classify(router, api, queue, queue.session, admit)
+        _add_predict(router, queue, queue.session, admit)
     _add_pooling(router, api, queue, admit)
     return router
 
@@ -311,10 +313,12 @@ def _add_scores(
 
 
 def _beginnings(session: EncoderSession, texts: Sequence[str], tokens: int) -> list[str]:
-    """Return the beginnings of texts with a number of tokens."""
+    """Return the beginnings of texts with a number of tokens; a prompt or a template is not part of them."""
+    if session.tokenizer is None:
+        return [*texts]  # refused when they are read
     ends = [
-        [end for (_, end), special in zip(one.offsets, one.special, strict=True) if not special]
-        for one in session.read(texts, side="right")
+        [end for _, end in one.offsets]
+        for one in session.tokenizer.encode_all(texts, tokens + 1, "right", special_tokens=False)
     ]
     return [
         text[: found[tokens - 1]] if len(found) > tokens else text
@@ -346,6 +350,25 @@ def _add_classify(
                 }
             )
         return JSONResponse(_listed(body, "classify", data, _tokens(read)))
+
+
+def _add_predict(
+    router: APIRouter,
+    queue: EncoderQueue,
+    session: TextClassificationSession,
+    admit: Callable[[Any], object],
+) -> None:
+    @router.post("/predict")
+    async def predict(request: Request, body: PredictRequest) -> Response:
+        admit(body)
+        texts = require_few(body.texts, "inputs")
+        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
+        found = []
+        for logits in outputs:
+            values = logits if body.raw_scores else session.activate(logits)
+            best = best_first(session.labels, values)
+            found.append([{"score": one.score, "label": one.label} for one in best])
+        return JSONResponse(found[0] if body.is_single else found)
 
 
 def _add_pooling(

@@ -161,6 +161,7 @@ class EncoderSession:
         *,
         special_tokens: bool = True,
         prompt: str | None = None,
+        rendered: bool = False,
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
@@ -171,6 +172,7 @@ class EncoderSession:
             special_tokens: Whether the tokenizer's special tokens are added.
             prompt: Text that precedes every text, and the first of a pair, but not a list of token ids; None for the
                 session's default.
+            rendered: Whether the texts are whole prompts, which take no other prompt and no template.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
@@ -178,7 +180,9 @@ class EncoderSession:
         """
         most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
         reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
-        if prompt is not None:
+        if rendered:
+            reader = replace(reader, prompt="", template=None)
+        elif prompt is not None:
             reader = replace(reader, prompt=prompt)
         return reader.read(texts)
 

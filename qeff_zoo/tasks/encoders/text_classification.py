@@ -19,7 +19,7 @@ from qeff_zoo.tasks.commands import PROMPTS, Commands
 from . import whole_texts
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.cross_encoder import CrossEncoder
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
     from qeff_zoo.checkpoint.opening import Checkpoint
 
 
@@ -53,7 +53,7 @@ def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder") -> list[str]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    from qeff_zoo.checkpoint.cross_encoder import read_cross_encoder
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
     encoder = read_cross_encoder(checkpoint.companions)
     found = problems(checkpoint, encoder) if encoder else []

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qeff_zoo.checkpoint.cross_encoder import CrossEncoder, files_of, read_cross_encoder
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder, files_of, read_cross_encoder
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.pair_template import PairTemplate
@@ -86,9 +85,15 @@ class TextClassificationSession(EncoderSession):
         self._reader = replace(
             self._reader,
             max_length=self.max_length,
-            prompt=encoder.prompt(None),
+            prompt=self.settings.prompt(None, None),
             template=template,
         )
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str | None:
+        """Return the prompt of a request; None for the session's default."""
+        if prompt is None and name is None:
+            return None
+        return self.settings.prompt(prompt, name)
 
     def classify(
         self,
@@ -112,32 +117,12 @@ class TextClassificationSession(EncoderSession):
                 prompt.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        found = self.prompt_of(prompt_name) if prompt is None else prompt
+        found = self._prompt(prompt, prompt_name)
         answers = self._answer(self.read(given, prompt=found), adapter)
         return [
             self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)
         ]
-
-    def prompt_of(self, name: str | None) -> str | None:
-        """Return a prompt of the checkpoint; None for the default one.
-
-        Args:
-            name: Name of the prompt; None for the default one.
-
-        Raises:
-            GenerationError: The checkpoint has no such prompt.
-        """
-        if name is None:
-            return None
-        prompts = self.encoder.prompts if self.encoder else {}
-        if name not in prompts:
-            raise GenerationError(
-                f"Package {str(self.folder)!r} has no prompt {name!r}; expected "
-                f"{' or '.join(map(repr, prompts)) or 'none, as its checkpoint has no prompts'}. Change the name, or "
-                "give the prompt itself."
-            )
-        return prompts[name]
 
     def _classification(self, text: Texts, values: Array) -> Classification:
         one, pair = text if isinstance(text, tuple) else (text, None)

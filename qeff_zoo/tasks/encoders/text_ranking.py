@@ -30,7 +30,7 @@ def _tracing(model: Any, *, true: int, false: int | None) -> Tracing:
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from qeff_zoo.checkpoint.cross_encoder import read_cross_encoder
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
     found = read_cross_encoder(checkpoint.companions)
     assert found, "refused by `_problems`"
@@ -38,7 +38,7 @@ def _variant(
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    from qeff_zoo.checkpoint.cross_encoder import read_cross_encoder
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
     found = read_cross_encoder(checkpoint.companions)
     if found is None or not found.ranks_by_tokens:

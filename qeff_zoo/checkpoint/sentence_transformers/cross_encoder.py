@@ -4,19 +4,17 @@
 The files are beside a checkpoint and, unchanged, in its packages.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.checkpoint.sentence_transformers.files import SETTINGS, read_modules, reader_of
+from qeff_zoo.checkpoint.sentence_transformers.settings import encoder_settings
 
 #: Form of a message's content: a text, or a list of parts.
 Form = Literal["flat", "structured"]
 
-_MODULES, _SETTINGS = "modules.json", "config_sentence_transformers.json"
-_TRANSFORMER = "sentence_bert_config.json"
 _KIND = "CrossEncoder"
 _RANKS = ["Transformer", "LogitScore"]
 _CLASSIFIES = ["Transformer"]
@@ -63,8 +61,6 @@ class CrossEncoder:
         modules: Kinds of the modules in modules.json; empty without the file.
         settings: Content of the configuration of the Transformer module.
         scored: Configuration of the LogitScore module; empty without one.
-        prompts: Prompts by name.
-        default_prompt_name: Name of the prompt of every request; None for none.
     """
 
     activation: str = ""
@@ -72,8 +68,6 @@ class CrossEncoder:
     modules: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     scored: Mapping[str, Any] = field(default_factory=dict)
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
 
     @property
     def ranks_by_tokens(self) -> bool:
@@ -124,26 +118,9 @@ class CrossEncoder:
 
     @property
     def max_length(self) -> int | None:
-        """Number of tokens to which texts are truncated; None for the tokenizer's or the model's."""
-        own = self.settings.get("processor_kwargs") or self.settings.get("tokenizer_args") or {}
-        found = (
-            self._argument("max_length")
-            or own.get("model_max_length")
-            or self.settings.get("max_seq_length")
-        )
+        """Number of tokens to which a call of the tokenizer truncates; None for the tokenizer's own."""
+        found = self._argument("max_length")
         return int(found) if found else None
-
-    def prompt(self, name: str | None) -> str:
-        """Return a prompt; empty for none.
-
-        Args:
-            name: Name of the prompt; None for the default one.
-
-        Raises:
-            KeyError: There is no such prompt.
-        """
-        name = name if name is not None else self.default_prompt_name
-        return "" if name is None else self.prompts[name]
 
     def problems(self, vocab_size: int) -> list[str]:
         """Return why the model cannot be built as it is, one clause each.
@@ -165,11 +142,6 @@ class CrossEncoder:
             found.append(
                 f"`transformer_task` of its CrossEncoder is {task!r}; expected {wanted!r}. The scores of others are "
                 "not computed"
-            )
-        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
-            found.append(
-                f"`default_prompt_name` of its CrossEncoder is {self.default_prompt_name!r}; expected one of "
-                f"{', '.join(map(repr, self.prompts)) or 'its `prompts`, which are empty'}"
             )
         return found + self._problems_of_tokens(vocab_size) + self._problems_of_arguments()
 
@@ -228,8 +200,9 @@ def read_cross_encoder(files: Mapping[str, Path]) -> CrossEncoder | None:
     Args:
         files: Files of a checkpoint or a package, by relative path.
     """
-    config, own = _object(files, "config.json"), _object(files, _SETTINGS)
-    whole = _MODULES in files and own.get("model_type") == _KIND
+    read, modules = reader_of(files), read_modules(files)
+    config, own = read("config.json"), read(SETTINGS)
+    whole = bool(modules) and own.get("model_type") == _KIND
     marked = isinstance(config.get("sentence_transformers"), Mapping) or bool(
         config.get("sbert_ce_default_activation_function")
     )
@@ -238,18 +211,13 @@ def read_cross_encoder(files: Mapping[str, Path]) -> CrossEncoder | None:
     activation, foreign = _activation(own if whole else {}, config)
     if not whole:
         return CrossEncoder(activation=activation, foreign=foreign)
-    listed = json.loads(read_text(files[_MODULES]))
-    places = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in listed}
+    scored = [module.config for module in modules if module.kind == "LogitScore"]
     return CrossEncoder(
         activation=activation,
         foreign=foreign,
-        modules=tuple(str(one["type"]).rpartition(".")[2] for one in listed),
-        settings=_object(files, _TRANSFORMER),
-        scored=_object(files, str(PurePosixPath(places.get("LogitScore", "")) / "config.json"))
-        if "LogitScore" in places
-        else {},
-        prompts={name: text or "" for name, text in (own.get("prompts") or {}).items()},
-        default_prompt_name=own.get("default_prompt_name"),
+        modules=tuple(module.described for module in modules),
+        settings=encoder_settings(read),
+        scored=scored[0] if scored else {},
     )
 
 
@@ -275,8 +243,3 @@ def _activation(own: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str,
     if saved and str(saved).startswith(_TRUSTED):
         return str(saved), foreign
     return "", foreign or str(saved or "")
-
-
-def _object(files: Mapping[str, Path], name: str) -> dict[str, Any]:
-    content = json.loads(read_text(files[name])) if name in files else {}
-    return content if isinstance(content, dict) else {}
