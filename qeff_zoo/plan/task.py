@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.config import positions_of
-from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.weight_files import undescribed
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.plan.decisions import Decisions

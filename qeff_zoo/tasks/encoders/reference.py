@@ -4,8 +4,9 @@
 Only the reference process imports this.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 import numpy as np

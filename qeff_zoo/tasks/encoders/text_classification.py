@@ -19,8 +19,8 @@ from qeff_zoo.tasks.commands import PROMPTS, Commands
 from . import whole_texts
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
     from qeff_zoo.checkpoint.opening import Checkpoint
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
 
 
 def _tracing(model: Any) -> Tracing:
@@ -37,10 +37,18 @@ def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder") -> list[str]:
         checkpoint: Checkpoint of the model.
         encoder: Settings of the CrossEncoder.
     """
+    from qeff_zoo.checkpoint.sentence_transformers.files import reader_of
+    from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
     from qeff_zoo.runtime import activations, labels
 
     vocab_size = int(checkpoint.text_config.get("vocab_size") or 0)
     found = [f"{checkpoint.name!r}: {one}." for one in encoder.problems(vocab_size)]
+    settings = read_settings(reader_of(checkpoint.companions))
+    if encoder.modules and settings.default_prompt not in (None, *settings.prompts):
+        found.append(
+            f"{checkpoint.name!r}: `default_prompt_name` of its CrossEncoder is {settings.default_prompt!r}; expected "
+            f"one of its `prompts`, {', '.join(map(repr, settings.prompts))}."
+        )
     if encoder.activation and activations.find(encoder.activation) is None:
         found.append(labels.unsupported(encoder.activation))
     if encoder.foreign:

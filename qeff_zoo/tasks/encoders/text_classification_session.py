@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder, files_of, read_cross_encoder
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
+    CrossEncoder,
+    files_of,
+    read_cross_encoder,
+)
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.pair_template import PairTemplate
