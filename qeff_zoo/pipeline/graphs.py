@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
-from qeff_zoo.checkpoint.expressions import substitute
+from qeff_zoo.checkpoint.expressions import sources_of, substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import modules
 from qeff_zoo.checkpoint.types import Expression
@@ -89,7 +89,7 @@ def obtain(
         program = replace(program, variant={**program.variant, "untied": apart})
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.logical.items()},
-        "qz-structure-halved-1" if _halved(checkpoint) else "qz-structure-1",
+        "qz-structure-halved-2" if _halved(checkpoint) else "qz-structure-2",
     )
     key = plan.graph_key(program, structure)
     folder = store.graph(key)
@@ -99,7 +99,9 @@ def obtain(
             with _uncollected():
                 _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
-    bound = _bound(folder, checkpoint, changes)
+    kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
+    left_out, unused = (frozenset(kept.pop(name)) for name in ("left_out", "unused"))
+    bound = _bound(kept, checkpoint, changes)
     if broken := broken_ties(bound, checkpoint):
         warnings.warn(
             f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with own values, although its config ties "
@@ -113,6 +115,8 @@ def obtain(
         digest=f"sha256:{store.file_digest(folder / GRAPH)}",
         cached=cached,
         encoded=checkpoint.encoded,
+        left_out=left_out,
+        unused=unused,
     )
 
 
@@ -130,6 +134,8 @@ def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
         bindings={**language.bindings, **vision.bindings},
         digest=f"sha256:{digest}",
         cached=vision.cached and language.cached,
+        left_out=vision.left_out & language.left_out,
+        unused=vision.unused & language.unused,
     )
 
 
@@ -205,6 +211,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         "expressions": {**bound.expressions, **behind},
         "shapes": {**bound.shapes, **shapes},
         "doubled": bound.doubled,
+        **_left_out(bound, behind, checkpoint),
     }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
 
@@ -215,6 +222,19 @@ def _bindings_of_modules(checkpoint: Checkpoint, program: ProgramPlan) -> dict[s
         return {}
     settings = {name: program.variant[name] for name in ("pooling", "normalize")}
     return {**modules.bindings_of(modules.read_steps(checkpoint.companions, **settings))}
+
+
+def _left_out(
+    bound: "bindings.Binding", behind: Mapping[str, Expression], checkpoint: Checkpoint
+) -> dict[str, list[str]]:
+    """Return the names of tensors that no initializer reads, and of those that the model has no place for."""
+    made = (*bound.expressions.values(), *bound.doubled.values(), *behind.values())
+    read = {name for expression in made for name in sources_of(expression)}
+    names = checkpoint.logical.keys() - read
+    return {
+        "left_out": sorted(names - {*bound.ignored}),
+        "unused": sorted(names & {*bound.unused}),
+    }
 
 
 def _bindings_of_drafts(
@@ -248,12 +268,11 @@ def _bindings_of_drafts(
 
 
 def _bound(
-    folder: Path, checkpoint: Checkpoint, changes: "Mapping[str, Change]"
+    kept: dict[str, Any], checkpoint: Checkpoint, changes: "Mapping[str, Change]"
 ) -> "bindings.Binding":
     """Read the bindings of a graph, with the adapters' changes of the checkpoint's tensors."""
     from qeff_zoo.weights.bindings import Binding
 
-    kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
     expressions, own = kept["expressions"], dict[str, Expression]()
     values = dict(checkpoint.values)
     if changes:

@@ -38,7 +38,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
 
 
 def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) -> Decisions:
-    """Decide the task; the fact `recipe` is the architecture's recipe for that task."""
+    """Decide the task; the fact `recipe` is the architecture's recipe for it, `left_out` names heads that it drops."""
     decisions, recipe = Decisions(), architecture
     classes = selection.classes_of(checkpoint, recipe, request.task)
     encoder = read_cross_encoder(checkpoint.companions)
@@ -50,11 +50,8 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
         request.task,
         ranks=encoder is not None and encoder.ranks_by_tokens,
     )
-    if unknown := [name for name in classes if name not in recipe.architectures]:
-        decisions.refuse(
-            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
-            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
-        )
+    if unknown := selection.unknown_class(checkpoint.name, recipe, classes, chosen.task):
+        decisions.refuse(unknown)
     if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
         raise UnsupportedModelError(
             f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
@@ -64,7 +61,12 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
     decisions.set("task", chosen.task, chosen.by)
     decisions.problems += chosen.problems
     decisions.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task))
+    left_out = [
+        f"{checkpoint.name!r} has architecture {one!r}; {chosen.task!r} (--task) leaves out its head."
+        for one in selection.headless(recipe, classes, chosen.task)
+        if request.task
+    ]
+    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task), left_out=tuple(left_out))
 
 
 def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:

@@ -5,6 +5,7 @@ One row of `_MODULES` per task, one folder per group.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -58,6 +59,9 @@ _MODULES: Mapping[str, str] = {
 NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.
 _EXAMPLES = {"audio": "speech.wav", "vision": "--image photo.png"}
+
+#: Suffix of the name of a class with a head.
+HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: Default of an option, and its source.
@@ -218,10 +222,20 @@ def find(name: str) -> Task:
 
 
 def task_of(architecture: str, recipe: Recipe) -> str:
-    """Return the task of a transformers class; the recipe's default if the class name does not determine it.
+    """Return the task of a transformers class; the recipe's default if no task computes its head.
 
     Args:
         architecture: Class name.
+        recipe: Recipe of its `model_type`.
+    """
+    return computed_by(architecture, recipe) or recipe.task
+
+
+def computed_by(architecture: str, recipe: Recipe) -> str | None:
+    """Return the task that computes the head of a transformers class; None if there is none.
+
+    Args:
+        architecture: Class name, one of the recipe's.
         recipe: Recipe of its `model_type`.
     """
     if recipe.media:  # the suffix may be that of a class for text alone
@@ -231,7 +245,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
     fitting = (task.name for task in every if architecture.endswith(task.suffixes))
-    return next(fitting, recipe.task)
+    own = recipe.task if find(recipe.task).has_head or not HEAD.search(architecture) else None
+    return next(fitting, own)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:

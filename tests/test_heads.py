@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads: each class of transformers is built for the task that computes its head, or refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures_builds import Models
+from runnable_package import package
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers.models.auto import modeling_auto
+
+from qeff_zoo import registry
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.errors import PlanError
+from qeff_zoo.pipeline.unread_tensors import unmatched
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import check
+from qeff_zoo.tasks import selection
+
+#: Mappings of transformers whose heads tasks compute, and these tasks. A head of another mapping is computed by none.
+COMPUTED = {
+    "MODEL_MAPPING_NAMES": {"feature-extraction", "image-feature-extraction"},
+    "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES": {"feature-extraction"},
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": {
+        *("text-generation", "image-text-to-text", "image-to-text", "audio-text-to-text"),
+    },
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"text-classification"},
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"token-classification"},
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": {"text2text-generation", "audio-text-to-text"},
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": {"image-text-to-text", "image-to-text"},
+    "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": {
+        *("image-text-to-text", "image-to-text", "audio-text-to-text", "speech-seq2seq"),
+        *("text-generation", "automatic-speech-recognition"),
+    },
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"image-classification"},
+    "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"zero-shot-image-classification"},
+    "MODEL_FOR_IMAGE_MAPPING_NAMES": {"image-feature-extraction"},
+    "MODEL_FOR_CTC_MAPPING_NAMES": {"automatic-speech-recognition"},
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": {"speech-seq2seq", "audio-text-to-text"},
+    "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES": {"audio-classification"},
+}
+MAPPINGS = sorted(
+    name for name in vars(modeling_auto) if name.startswith("MODEL_") and name.endswith("_NAMES")
+)
+
+
+def classes_in(mapping: str) -> dict[str, list[str]]:
+    """The classes of a mapping, of every `model_type` that has a recipe."""
+    found = getattr(modeling_auto, mapping)
+    every = {one: [names] if isinstance(names, str) else [*names] for one, names in found.items()}
+    return {one: every[one] for one in registry.list_model_types() if one in every}
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_class_is_built_for_its_head_or_refused(mapping: str) -> None:
+    wrong = {}
+    for model_type, names in classes_in(mapping).items():
+        recipe = registry.find_recipe(model_type)
+        for name in names:
+            chosen = selection.choose("a", recipe, [name], [], None)
+            unknown = selection.unknown_class("a", recipe, [name], chosen.task)
+            refused = [*chosen.problems, *filter(None, [unknown])]
+            if refused:
+                assert repr(name) in refused[0]
+            elif chosen.task not in computing(mapping, name):
+                wrong[name] = chosen.task
+    assert not wrong
+
+
+def computing(mapping: str, name: str) -> set[str]:
+    """The tasks that compute the head of a class: those of any mapping that lists it."""
+    mappings = [mapping, *COMPUTED]
+    of_class = [one for one in mappings if any(name in names for names in classes_in(one).values())]
+    return set().union(*(COMPUTED.get(one, set()) for one in of_class))
+
+
+def test_every_mapping_was_looked_at() -> None:
+    assert COMPUTED.keys() <= {*MAPPINGS}
+    assert len(MAPPINGS) > 30
+
+
+# --- heads that are left out ---------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def masked(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT with the head of a masked language model, as most are published."""
+    folder = models.copy(models.bert, tmp_path_factory.mktemp("masked") / "bert")
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder))
+    model.save_pretrained(folder)
+    return folder
+
+
+def problems(folder: Path, **choices: Any) -> str:
+    with pytest.raises(PlanError) as error:
+        check(open_checkpoint(str(folder)), Request(**choices))
+    return str(error.value)
+
+
+def with_class(models: Models, source: Path, folder: Path, name: str) -> Path:
+    copied = models.copy(source, folder)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
+    return copied
+
+
+def test_a_head_that_nothing_computes_is_refused(masked: Path) -> None:
+    said = problems(masked)
+    assert "has architecture 'BertForMaskedLM', whose head no task computes" in said
+    assert "Give --task feature-extraction to build the model without its head" in said
+    assert "has no head for 'text-classification' (user)" in problems(
+        masked, task="text-classification"
+    )
+
+
+def test_a_head_is_left_out_on_request_and_named(masked: Path, home: Path) -> None:
+    with pytest.warns(UserWarning, match="BertForMaskedLM") as warned:
+        built = package(masked, task="feature-extraction", seq_lens=(16,), batch_size=2)
+    said = [str(one.message) for one in warned]
+    assert any(
+        "architecture 'BertForMaskedLM'; 'feature-extraction' (--task) leaves" in one
+        for one in said
+    )
+    assert any(
+        "tensors for which transformers' model of feature-extraction has no place: cls" in one
+        for one in said
+    )
+    stored = load_file(masked / "model.safetensors")
+    left_out = built.manifest["weights"]["left_out"]
+    assert sum(left_out.values()) + built.manifest["weights"]["tensors"] == len(stored)
+    assert left_out["cls"] == sum(name.startswith("cls.") for name in stored)
+
+
+def test_other_heads_of_the_class_are_left_out_on_request(models: Models, tmp_path: Path) -> None:
+    asks = with_class(models, models.bert, tmp_path / "asks", "BertForQuestionAnswering")
+    assert "'BertForQuestionAnswering', whose head no task computes" in problems(asks)
+    plan = check(open_checkpoint(str(asks)), Request(task="feature-extraction"))
+    assert plan.warnings[-1:] == (
+        "'asks' has architecture 'BertForQuestionAnswering'; 'feature-extraction' (--task) leaves out its head.",
+    )
+    other = with_class(models, models.bert, tmp_path / "other", "MyModelForRanking")
+    assert "architecture 'MyModelForRanking', but recipe 'bert' covers" in problems(
+        other, task="feature-extraction"
+    )
+
+
+def test_tensors_without_a_place_are_named(models: Models, home: Path, tmp_path: Path) -> None:
+    """Of a class that is right: a tool added them, or the config is of another model."""
+    folder = models.copy(models.llama, tmp_path / "llama")
+    file = folder / "model.safetensors"
+    extra = {
+        "model.layers.0.adapter.weight": torch.ones(2),
+        "model.layers.1.adapter.weight": torch.ones(2),
+    }
+    save_file(
+        {**load_file(file), **extra, "value_head.bias": torch.ones(1)}, file, {"format": "pt"}
+    )
+    with pytest.warns(
+        UserWarning, match=r"3 tensors .* model\.layers\.\*\.adapter, value_head\. They"
+    ):
+        built = package(folder, ctx_len=32, prefill_seq_len=8)
+    assert built.manifest["weights"]["left_out"] == {"model.layers.*.adapter": 2, "value_head": 1}
+
+
+def test_names_are_grouped_by_what_is_read() -> None:
+    read = ["bert.embeddings.weight", "bert.layers.0.weight", "lm_head.weight"]
+    names = [
+        "bert.pooler.weight",
+        "bert.pooler.bias",
+        "lm_head.bias",
+        "cls.a.b",
+        "bert.layers.7.weight",
+    ]
+    assert unmatched(names, read) == {
+        "bert.layers.*": 1,
+        "bert.pooler": 2,
+        "cls": 1,
+        "lm_head.bias": 1,
+    }
+    assert sum(unmatched([f"part{n}.weight" for n in range(100)], []).values()) == 100
