@@ -2,6 +2,7 @@
 """Heads: each class of transformers is built for the task that computes its head, or refused by name."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -108,25 +109,26 @@ def with_class(models: Models, source: Path, folder: Path, name: str) -> Path:
 
 
 def test_a_head_that_nothing_computes_is_refused(masked: Path) -> None:
-    said = problems(masked)
-    assert "has architecture 'BertForMaskedLM', whose head no task computes" in said
-    assert "Give --task feature-extraction to build the model without its head" in said
+    found = problems(masked)
+    assert "has architecture 'BertForMaskedLM', whose head no task computes" in found
+    assert "Give --task feature-extraction to build the model without its head" in found
     assert "has no head for 'text-classification' (user)" in problems(
         masked, task="text-classification"
     )
 
 
 def test_a_head_is_left_out_on_request_and_named(masked: Path, home: Path) -> None:
-    with pytest.warns(UserWarning, match="BertForMaskedLM") as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
         built = package(masked, task="feature-extraction", seq_lens=(16,), batch_size=2)
-    said = [str(one.message) for one in warned]
+    found = [str(one.message) for one in warned]
     assert any(
         "architecture 'BertForMaskedLM'; 'feature-extraction' (--task) leaves" in one
-        for one in said
+        for one in found
     )
     assert any(
         "tensors for which transformers' model of feature-extraction has no place: cls" in one
-        for one in said
+        for one in found
     )
     stored = load_file(masked / "model.safetensors")
     left_out = built.manifest["weights"]["left_out"]

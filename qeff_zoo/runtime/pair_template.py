@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder, Form
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import FLAT, CrossEncoder
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.template_source import Message, TemplateSource
@@ -29,26 +29,23 @@ class PairTemplate:
 
     Args:
         source: Chat template of the package.
-        form: Form of a message's content.
+        form: Form of a message's content, of `cross_encoder.FORMS`.
         values: Variables of the template.
         restores_ends: Whether a truncated text keeps the end of the template.
     """
 
     source: TemplateSource
-    form: Form
+    form: str
     values: Mapping[str, Any] = field(default_factory=dict)
     restores_ends: bool = True
 
     @classmethod
-    def of(
-        cls, encoder: CrossEncoder, template: ChatTemplate | None, model_type: str
-    ) -> "PairTemplate":
+    def of(cls, encoder: CrossEncoder, template: ChatTemplate | None) -> "PairTemplate":
         """Return the template of a CrossEncoder.
 
         Args:
             encoder: Settings of the CrossEncoder.
             template: Chat template of the package; None without one.
-            model_type: `model_type` of the configuration.
 
         Raises:
             GenerationError: There is no template, or it does not write both texts of a pair.
@@ -58,7 +55,7 @@ class PairTemplate:
             source = template.source()
             found = cls(
                 source=source,
-                form=encoder.form(model_type, source.text),
+                form=encoder.form,
                 values=encoder.template_values,
                 restores_ends=encoder.restores_ends,
             )
@@ -119,7 +116,7 @@ class PairTemplate:
         return found
 
     def _content(self, text: str) -> Any:
-        return text if self.form == "flat" else [{"type": "text", "text": text}]
+        return text if self.form == FLAT else [{"type": "text", "text": text}]
 
     def _end(self, tokenizer: Tokenizer, prompt: str, *, pair: bool) -> list[int]:
         """Return the last tokens of every text or pair: those that two different ones share."""

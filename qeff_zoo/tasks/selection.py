@@ -96,7 +96,8 @@ def choose(
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
     both = recipe.images and recipe.audio  # of one class
     head = find(task).head_of or task
-    if known and head not in made_for and find(task).has_head and not both:
+    own = any(one in recipe.architectures for one in known)
+    if own and head not in made_for and find(task).has_head and not both:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == head]
         others = " or ".join(dict.fromkeys(made_for or _bare(recipe)))
         problem = (
@@ -104,7 +105,7 @@ def choose(
             f"{' or '.join(classes)}. Choose {others} with --task, or use a checkpoint that was trained for {task!r}."
         )
         return ChosenTask(task=task, by=by, problems=(problem,))
-    if by == _BY_RECIPE and known:
+    if by == _BY_RECIPE and known and not find(task).has_head:
         return ChosenTask(task=task, by=by, problems=(_uncomputed(name, recipe, known[0]),))
     return ChosenTask(task=task, by=by)
 

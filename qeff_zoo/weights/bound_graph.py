@@ -22,7 +22,7 @@ class BoundGraph:
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
         left_out: Checkpoint tensors that it does not read, without those that transformers ignores.
-        unused: Those that the model has no place for, such as another head.
+        unused: Tensors among them that the model has no place for, such as another head.
     """
 
     model: Any

@@ -7,13 +7,13 @@ The files are beside a checkpoint and, unchanged, in its packages.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qeff_zoo.checkpoint.sentence_transformers.files import SETTINGS, read_modules, reader_of
 from qeff_zoo.checkpoint.sentence_transformers.settings import encoder_settings
 
-#: Form of a message's content: a text, or a list of parts.
-Form = Literal["flat", "structured"]
+#: Forms of a message's content: a text, or a list of parts.
+FLAT, STRUCTURED = FORMS = ("flat", "structured")
 
 _KIND = "CrossEncoder"
 _RANKS = ["Transformer", "LogitScore"]
@@ -32,10 +32,6 @@ _NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
     "add_special_tokens": lambda value: value in (True, None),
     "logits_to_keep": lambda value: True,  # the last token has a logit in any case
 }
-#: Model types whose templates take texts, although they read parts too.
-_FLAT = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
-#: Marks of a template that takes parts.
-_PARTS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +82,11 @@ class CrossEncoder:
         """Whether the chat template writes texts and pairs."""
         return "message" in (self.settings.get("modality_config") or {})
 
-    def form(self, model_type: str, template: str) -> Form:
-        """Return the form of a message's content.
-
-        Args:
-            model_type: `model_type` of the configuration.
-            template: Jinja source of the chat template.
-        """
-        form = (self.settings.get("modality_config") or {}).get("message", {}).get("format", "auto")
-        if form in ("flat", "structured"):
-            return "flat" if form == "flat" else "structured"
-        if model_type in _FLAT:
-            return "flat"
-        return "structured" if any(mark in template for mark in _PARTS) else "flat"
+    @property
+    def form(self) -> str:
+        """Form of a message's content, one of `FORMS`; see `problems` for others."""
+        message = (self.settings.get("modality_config") or {}).get("message") or {}
+        return str(message.get("format"))
 
     @property
     def template_values(self) -> Mapping[str, Any]:
@@ -122,11 +110,12 @@ class CrossEncoder:
         found = self._argument("max_length")
         return int(found) if found else None
 
-    def problems(self, vocab_size: int) -> list[str]:
+    def problems(self, vocab_size: int, output: str) -> list[str]:
         """Return why the model cannot be built as it is, one clause each.
 
         Args:
             vocab_size: Number of token ids of the model.
+            output: `transformer_task` of the scores that are computed.
         """
         if not self.modules:
             return []
@@ -137,11 +126,15 @@ class CrossEncoder:
                 "other modules are not computed"
             ]
         found = []
-        wanted = "text-generation" if self.ranks_by_tokens else "sequence-classification"
-        if (task := self.settings.get("transformer_task", wanted)) != wanted:
+        if (task := self.settings.get("transformer_task", output)) != output:
             found.append(
-                f"`transformer_task` of its CrossEncoder is {task!r}; expected {wanted!r}. The scores of others are "
+                f"`transformer_task` of its CrossEncoder is {task!r}; expected {output!r}. The scores of others are "
                 "not computed"
+            )
+        if self.writes_messages and self.form not in FORMS:
+            found.append(
+                f"`modality_config.message.format` of its CrossEncoder is {self.form!r}; expected "
+                f"{' or '.join(map(repr, FORMS))}"
             )
         return found + self._problems_of_tokens(vocab_size) + self._problems_of_arguments()
 

@@ -30,19 +30,20 @@ def _tracing(model: Any) -> Tracing:
     return whole_texts.describe(model, Classify(model), "logits", token_types=token_types)
 
 
-def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder") -> list[str]:
+def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder", output: str) -> list[str]:
     """Return why a CrossEncoder cannot be built as it is, one sentence each.
 
     Args:
         checkpoint: Checkpoint of the model.
         encoder: Settings of the CrossEncoder.
+        output: Its `transformer_task` whose scores the task computes.
     """
     from qeff_zoo.checkpoint.sentence_transformers.files import reader_of
     from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
     from qeff_zoo.runtime import activations, labels
 
     vocab_size = int(checkpoint.text_config.get("vocab_size") or 0)
-    found = [f"{checkpoint.name!r}: {one}." for one in encoder.problems(vocab_size)]
+    found = [f"{checkpoint.name!r}: {one}." for one in encoder.problems(vocab_size, output)]
     settings = read_settings(reader_of(checkpoint.companions))
     if encoder.modules and settings.default_prompt not in (None, *settings.prompts):
         found.append(
@@ -64,7 +65,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
     encoder = read_cross_encoder(checkpoint.companions)
-    found = problems(checkpoint, encoder) if encoder else []
+    found = problems(checkpoint, encoder, "sequence-classification") if encoder else []
     decodes = find(recipe.task).role == "decoder"
     if not decodes or checkpoint.config.get("pad_token_id") is not None:
         return found

@@ -80,12 +80,7 @@ class TextClassificationSession(EncoderSession):
             self.max_length = longest + 1  # a longer text is rejected
         elif encoder.max_length is not None:
             self.max_length = min(encoder.max_length, longest)
-        model_type = str(self.config.get("model_type"))
-        template = (
-            PairTemplate.of(encoder, self.chat_template, model_type)
-            if encoder.writes_messages
-            else None
-        )
+        template = PairTemplate.of(encoder, self.chat_template) if encoder.writes_messages else None
         self._reader = replace(
             self._reader,
             max_length=self.max_length,

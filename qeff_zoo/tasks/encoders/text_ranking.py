@@ -47,7 +47,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             "that names the tokens of its score. Expected one in modules.json. Save the model with "
             "sentence-transformers, whose CrossEncoder adds it."
         ]
-    return text_classification.problems(checkpoint, found)
+    return text_classification.problems(checkpoint, found, TEXT_GENERATION)
 
 
 TASK = Task(
