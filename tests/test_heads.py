@@ -137,11 +137,11 @@ def test_a_head_is_left_out_on_request_and_named(masked: Path, home: Path) -> No
 
 
 def test_other_heads_of_the_class_are_left_out_on_request(models: Models, tmp_path: Path) -> None:
-    asks = with_class(models, models.bert, tmp_path / "asks", "BertForQuestionAnswering")
-    assert "'BertForQuestionAnswering', whose head no task computes" in problems(asks)
-    plan = check(open_checkpoint(str(asks)), Request(task="feature-extraction"))
+    questions = with_class(models, models.bert, tmp_path / "questions", "BertForQuestionAnswering")
+    assert "'BertForQuestionAnswering', whose head no task computes" in problems(questions)
+    plan = check(open_checkpoint(str(questions)), Request(task="feature-extraction"))
     assert plan.warnings[-1:] == (
-        "'asks' has architecture 'BertForQuestionAnswering'; 'feature-extraction' (--task) leaves out its head.",
+        "'questions' has architecture 'BertForQuestionAnswering'; 'feature-extraction' (--task) leaves out its head.",
     )
     other = with_class(models, models.bert, tmp_path / "other", "MyModelForRanking")
     assert "architecture 'MyModelForRanking', but recipe 'bert' covers" in problems(
