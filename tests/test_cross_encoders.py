@@ -3,7 +3,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from cross_encoders import LONG, PAIRS, QUERY, classifier, predicted, ranker, rewrite, scores_of
 from fixtures_builds import Models
+from fixtures_serving import MODEL, post, running
 from runnable_package import package
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
@@ -24,6 +26,7 @@ from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime import activations, open_session
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 PROMPTS = {"fox": "Judge by foxes: ", "dog": "Judge by dogs: "}
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -310,3 +313,54 @@ def test_a_ranking_package_is_validated(saved: dict[str, Path], home: Path) -> N
         saved["one token, texts"], weights="int8", seq_lens=(24,), batch_size=2, validate=True
     )
     assert (built.task, built.validated) == ("text-ranking", "checkpoint")
+
+
+# --- a server ------------------------------------------------------------------------------------
+def test_a_server_scores_as_sentence_transformers(
+    saved: dict[str, Path], sessions: dict[str, Any]
+) -> None:
+    name = "parts, prompts, short"
+    wanted = predicted(saved[name], PAIRS)[:, 0]
+    documents = [document for _, document in PAIRS]
+    with served(sessions[name]) as send:
+        scored = send("v1/score", queries=QUERY, documents=documents)["data"]
+        assert [one["score"] for one in scored] == pytest.approx(wanted, abs=2e-5)
+        ranked = send("v1/rerank", query=QUERY, documents=documents)["results"]
+        found = {one["index"]: one["relevance_score"] for one in ranked}
+        assert [found[number] for number in range(len(found))] == pytest.approx(wanted, abs=2e-5)
+        other = predicted(saved[name], PAIRS, prompt_name="fox")[:, 0]
+        scored = send("score", queries=QUERY, documents=documents, prompt_name="fox")["data"]
+        assert [one["score"] for one in scored] == pytest.approx(other, abs=2e-5)
+        raw = send("predict", inputs=[*map(list, PAIRS)], raw_scores=True)
+        logits = predicted(saved[name], PAIRS, activation_fn=nn.Identity())[:, 0]
+        assert [one[0]["score"] for one in raw] == pytest.approx(logits, abs=2e-4)
+        assert send("predict", inputs=[*PAIRS[0]])[0]["score"] == pytest.approx(wanted[0], abs=2e-5)
+        assert send("v1/score", queries=QUERY, documents=documents, prompt_name="cat")["error"]
+        # A shortened document, without the template's text.
+        few = send("rerank", query=QUERY, documents=[LONG], max_tokens_per_doc=9)["results"]
+        text = few[0]["document"]["text"]
+        ids = sessions[name].tokenizer.encode(LONG, special_tokens=False)[:9]
+        shorter = [(QUERY, sessions[name].tokenizer.decode(ids))]
+        assert text == LONG
+        assert few[0]["relevance_score"] == pytest.approx(
+            predicted(saved[name], shorter)[0, 0], abs=2e-5
+        )
+
+
+def test_a_server_predicts_every_label(saved: dict[str, Path], sessions: dict[str, Any]) -> None:
+    wanted = predicted(saved["three labels"], PAIRS)
+    with served(sessions["three labels"]) as send:
+        found = send("predict", inputs=[*map(list, PAIRS)])
+    got = [{one["label"]: one["score"] for one in scores} for scores in found]
+    np.testing.assert_allclose(
+        [[one[label] for label in LABELS.values()] for one in got], wanted, atol=2e-5
+    )
+
+
+@contextmanager
+def served(session: Any) -> Iterator[Callable[..., Any]]:
+    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
+        place = url.removesuffix("/v1")
+        yield lambda path, **body: post(place, path, json.dumps({"model": MODEL, **body}).encode())[
+            1
+        ]

@@ -395,7 +395,7 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt-name",
         metavar="NAME",
-        help="name of the model's prompt that precedes every embedded text (default: the model's default prompt)",
+        help="name of the model's prompt that precedes every text (default: the model's default prompt)",
     )
     parser.add_argument(
         "--prompt-prefix",
@@ -414,11 +414,6 @@ def _add_run(commands: Any) -> None:
         default=[],
         metavar="TEXT",
         help="second text of a pair, for rerankers: one for each prompt, or several for one prompt; repeatable",
-    )
-    parser.add_argument(
-        "--prompt-name",
-        metavar="NAME",
-        help="name of a prompt of the checkpoint that precedes every text (default: its default prompt)",
     )
     parser.add_argument(
         "--generation-len",

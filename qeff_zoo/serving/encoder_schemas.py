@@ -159,6 +159,7 @@ class ScoringRequest(EncoderRequest):
     """Fields of requests to classifiers and rerankers, as in vLLM's API."""
 
     use_activation: bool = True  # else scores are logits
+    prompt_name: Annotated[str, Field(max_length=64)] | None = None  # as in sentence-transformers
 
 
 class ClassifyRequest(ScoringRequest, InputRequest):

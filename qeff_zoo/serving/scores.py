@@ -152,7 +152,7 @@ async def encoded(
         body: Body of the request, which sets the truncation.
         param: Parameter with the texts.
         special_tokens: Whether the tokenizer's special tokens are added.
-        reading: Prompt and length of the texts; None for the model's length, without a prompt.
+        reading: Prompt and length of the texts; None for the session's own.
     """
     longest = reading.max_length if reading else queue.session.max_length
     length, own = body.truncate_prompt_tokens, longest if reading else None
@@ -171,7 +171,7 @@ async def encoded(
         max_length=length or own,
         side=side,
         special_tokens=special_tokens,
-        prompt=reading.prompt if reading else "",
+        prompt=reading.prompt if reading else None,
         kind=reading.kind if reading else None,
     )
     try:
@@ -193,7 +193,8 @@ def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
-        read, outputs = await encoded(request, queue, pairs, body, param)
+        reading = _named(session, body)
+        read, outputs = await encoded(request, queue, pairs, body, param, reading=reading)
         return [float(_scores(session, body, one)[0]) for one in outputs], _tokens(read)
 
     return scores
@@ -203,6 +204,7 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
+        _named(session, body)
         rows: list[dict[str, Array]] = []
         tokens = 0
         for kind, each in (
@@ -236,6 +238,22 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
         return await asyncio.to_thread(interact), tokens
 
     return scores
+
+
+def _named(session: EncoderSession, body: ScoringRequest) -> Prompted | None:
+    """Return how texts are read by the prompt that a request names; None for no name.
+
+    Raises:
+        ApiError: The model is no CrossEncoder with that prompt.
+    """
+    if body.prompt_name is None:
+        return None
+    encodes = isinstance(session, TextClassificationSession)
+    prompts = session.settings.prompts if encodes else {}
+    if body.prompt_name not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none: the model has no prompts of a CrossEncoder"
+        raise invalid("prompt_name", body.prompt_name, f"one of {known}", "Change it")
+    return Prompted(prompt=prompts[body.prompt_name], max_length=session.max_length)
 
 
 def _scores(session: TextClassificationSession, body: ScoringRequest, logits: Array) -> Array:
@@ -337,7 +355,7 @@ def _add_classify(
     @router.post("/classify")
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
-        read, outputs = await encoded_input(request, queue, body)
+        read, outputs = await encoded_input(request, queue, body, _named(session, body))
         data = []
         for number, logits in enumerate(outputs):
             values = _scores(session, body, logits)
@@ -400,7 +418,9 @@ def _add_pooling(
         admit(body)
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
-        reading = prompted(session) if isinstance(session, EmbeddingSession) else None
+        reading = _named(session, body)
+        if isinstance(session, EmbeddingSession):
+            reading = prompted(session)
         read, outputs = await encoded_input(request, queue, body, reading)
         data = [
             {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
