@@ -21,6 +21,7 @@ from qeff_zoo.pipeline.unread_tensors import unmatched
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.tasks import selection
+from qeff_zoo.validation.reference.media import require_videos
 
 #: Mappings of transformers whose heads tasks compute, and these tasks. A head of another mapping is computed by none.
 COMPUTED = {
@@ -183,3 +184,45 @@ def test_names_are_grouped_by_what_is_read() -> None:
         "lm_head.bias": 1,
     }
     assert sum(unmatched([f"part{n}.weight" for n in range(100)], []).values()) == 100
+
+
+# --- videos ----------------------------------------------------------------------------------------
+def test_a_declared_video_is_one_that_transformers_takes() -> None:
+    declared = {
+        recipe.model_type
+        for recipe in registry.list_recipes()
+        if recipe.images and recipe.images.video
+    }
+    assert {"qwen2_vl", "llava_next_video", "smolvlm"} <= declared
+    for model_type in declared:
+        require_videos(model_type)
+    for model_type in ("aria", "llava", "paddleocr_vl", "no_such_model"):
+        with pytest.raises(ValueError, match=f"'{model_type}' declares videos, which"):
+            require_videos(model_type)
+
+
+# --- labels ----------------------------------------------------------------------------------------
+LABELS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "numbers": ({"id2label": {"1": "b", "0": "a"}, "num_labels": 2}, None),
+    "equal names": ({"id2label": {"0": "a", "1": "a"}}, None),
+    "none": ({"num_labels": 4}, None),
+    "gap": ({"id2label": {"0": "a", "2": "c"}}, "names the labels '0', '2'; expected each number"),
+    "from one": ({"id2label": {"1": "a", "2": "c"}}, "expected each number from 0 to 1 once"),
+    "words": ({"id2label": {"a": "0", "b": "1"}}, "names the labels 'a', 'b'; expected each"),
+    "twice": ({"id2label": {"0": "a", "00": "c"}}, "names the labels '0', '00'; expected each"),
+    "count": ({"id2label": {"0": "a", "1": "b"}, "num_labels": 3}, "and `num_labels` is 3"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_have_names_in_order(models: Models, tmp_path: Path, name: str) -> None:
+    fields, expected = LABELS[name]
+    folder = with_class(models, models.bert, tmp_path / "bert", "BertForSequenceClassification")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    if expected:
+        assert expected in problems(folder)
+    else:
+        check(open_checkpoint(str(folder)), Request())
+    # An encoder alone has no labels.
+    assert check(open_checkpoint(str(folder)), Request(task="feature-extraction")).programs

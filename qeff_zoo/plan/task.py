@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from qeff_zoo import registry, tasks
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.config_faults import fault_of_labels
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
@@ -61,6 +62,8 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
     decisions.set("task", chosen.task, chosen.by)
     decisions.problems += chosen.problems
     decisions.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
+    if tasks.names_labels(chosen.task) and (fault := fault_of_labels(checkpoint.config)):
+        decisions.refuse(f"{checkpoint.name!r}: {fault}")
     left_out = [
         f"{checkpoint.name!r} has architecture {one!r}; {chosen.task!r} (--task) leaves out its head."
         for one in selection.headless(recipe, classes, chosen.task)

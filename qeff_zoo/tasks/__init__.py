@@ -274,6 +274,12 @@ def scores_texts(task: str) -> bool:
     return task in (TEXT_CLASSIFICATION, TEXT_RANKING)
 
 
+def names_labels(task: str) -> bool:
+    """Return whether the outputs of a task are the labels that a configuration names."""
+    found = find(task)
+    return found.answers == "scores" and not found.head_of and task != ZERO_SHOT
+
+
 def for_task(recipe: Recipe, task: str) -> Recipe:
     """Return a recipe adapted to one of its tasks."""
     wanted = find(task)
