@@ -69,9 +69,10 @@ def fault_of_labels(config: Mapping[str, Any]) -> str | None:
     except ValueError:
         found = []
     if found != [*range(len(named))]:
+        keys = ", ".join(map(repr, named))
         return (
-            f"`id2label` in config.json names the labels {', '.join(map(repr, named)):.120}; expected each number from 0 "
-            f"to {len(named) - 1} once. Correct it."
+            f"`id2label` in config.json names the labels {keys:.120}; expected each number from 0 to {len(named) - 1} "
+            "once. Correct it."
         )
     if number is not None and number != len(named):
         return (
