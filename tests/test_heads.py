@@ -16,7 +16,7 @@ from transformers.models.auto import modeling_auto
 
 from qeff_zoo import registry
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import CheckpointError, PlanError
 from qeff_zoo.pipeline.unread_tensors import unmatched
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
@@ -226,3 +226,27 @@ def test_labels_have_names_in_order(models: Models, tmp_path: Path, name: str) -
         check(open_checkpoint(str(folder)), Request())
     # An encoder alone has no labels.
     assert check(open_checkpoint(str(folder)), Request(task="feature-extraction")).programs
+
+
+# --- code of a checkpoint --------------------------------------------------------------------------
+def test_a_reranker_with_code_of_its_own_is_refused_for_it(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    """As jina-reranker-v3, a class of its own, and jina-reranker-v2, other weights of a known class."""
+    code = {"auto_map": {"AutoModel": "modeling.JinaForRanking"}}
+    other = with_class(models, models.llama, tmp_path / "other", "JinaForRanking")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, **code}))
+    found = problems(other)
+    assert "architecture 'JinaForRanking', but recipe 'llama' covers" in found
+    assert "Python code of its own (`auto_map` in config.json), which is never run" in found
+    known = with_class(models, models.llama, tmp_path / "known", "LlamaForCausalLM")
+    (known / "config.json").write_text(
+        json.dumps({**config, **code, "architectures": ["LlamaForCausalLM"]})
+    )
+    file = known / "model.safetensors"
+    renamed = {one.replace("q_proj", "Wq"): value for one, value in load_file(file).items()}
+    save_file(renamed, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="'known' has Python code of its own") as error:
+        package(known, ctx_len=32, prefill_seq_len=8)
+    assert "No tensor for 'model.layers.0.self_attn.q_proj.weight'" in str(error.value)

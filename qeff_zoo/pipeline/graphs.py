@@ -187,7 +187,15 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         )
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
-    bind(())  # shapes that disagree show before the trace
+    try:
+        bind(())  # shapes that disagree show before the trace
+    except CheckpointError as error:
+        if not checkpoint.needs_remote_code:
+            raise
+        raise CheckpointError(
+            f"{error}\n{checkpoint.name!r} has Python code of its own (`auto_map` in config.json), which is never run: "
+            f"its weights are not those of transformers' {checkpoint.model_type!r}."
+        ) from error
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)

@@ -52,7 +52,8 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
         ranks=encoder is not None and encoder.ranks_by_tokens,
     )
     if unknown := selection.unknown_class(checkpoint.name, recipe, classes, chosen.task):
-        decisions.refuse(unknown)
+        code = " It needs Python code of its own (`auto_map` in config.json), which is never run."
+        decisions.refuse(unknown + code * checkpoint.needs_remote_code)
     if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
         raise UnsupportedModelError(
             f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
