@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from qeff_zoo.checkpoint.expressions import sources_of, substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import modules
 from qeff_zoo.checkpoint.types import Expression
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
 from qeff_zoo.plan.package_plan import Plan
@@ -182,20 +183,13 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
         linear = checkpoint.encoded.keys()
-        bound = bindings.bind(
-            meta, checkpoint.logical, needed, linear, untied, halved=_halved(checkpoint)
-        )
+        with Translating(partial(_with_code, checkpoint)):
+            bound = bindings.bind(
+                meta, checkpoint.logical, needed, linear, untied, halved=_halved(checkpoint)
+            )
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
-    try:
-        bind(())  # shapes that disagree show before the trace
-    except CheckpointError as error:
-        if not checkpoint.needs_remote_code:
-            raise
-        raise CheckpointError(
-            f"{error}\n{checkpoint.name!r} has Python code of its own (`auto_map` in config.json), which is never run: "
-            f"its weights are not those of transformers' {checkpoint.model_type!r}."
-        ) from error
+    bind(())  # shapes that disagree show before the trace
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
@@ -230,6 +224,16 @@ def _bindings_of_modules(checkpoint: Checkpoint, program: ProgramPlan) -> dict[s
         return {}
     settings = {name: program.variant[name] for name in ("pooling", "normalize")}
     return {**modules.bindings_of(modules.read_steps(checkpoint.companions, **settings))}
+
+
+def _with_code(checkpoint: Checkpoint, error: BaseException) -> CheckpointError | None:
+    """Return the error of weights that do not fit, for a checkpoint with its own code; None for others."""
+    if not (isinstance(error, CheckpointError) and checkpoint.needs_remote_code):
+        return None
+    return CheckpointError(
+        f"{error}\n{checkpoint.name!r} has Python code of its own (`auto_map` in config.json), which is never run: its "
+        f"weights are not those of transformers' {checkpoint.model_type!r}."
+    )
 
 
 def _left_out(
