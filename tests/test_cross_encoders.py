@@ -313,6 +313,12 @@ def test_a_ranking_package_is_validated(saved: dict[str, Path], home: Path) -> N
         saved["one token, texts"], weights="int8", seq_lens=(24,), batch_size=2, validate=True
     )
     assert (built.task, built.validated) == ("text-ranking", "checkpoint")
+    checks = {check["metric"]: check for check in built.manifest["validation"]}
+    for metric in ("same_sentence_tokens", "same_scores"):
+        check = checks[metric]
+        assert check["against"]["reference"] == "CrossEncoder"
+        assert check["positions"] >= 5
+        assert check["canary"]["failed"]
 
 
 # --- a server ------------------------------------------------------------------------------------

@@ -2,17 +2,16 @@
 """Session of a text classifier or reranker: texts or pairs of texts in, labels with scores out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
-    CrossEncoder,
     files_of,
     read_cross_encoder,
 )
 from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.cross_encoders import reading_as
 from qeff_zoo.runtime.labels import Score, best_first
-from qeff_zoo.runtime.pair_template import PairTemplate
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.tasks import TEXT_CLASSIFICATION
@@ -68,25 +67,11 @@ class TextClassificationSession(EncoderSession):
         #: Function from logits to scores, along the last axis.
         self.activate = labels.activation_of(self.config, len(self.labels), self.encoder)
         if self.encoder is not None and self.encoder.modules:
-            self._follow(self.encoder)
+            self._reader = reading_as(self.encoder, self._reader, self.settings)
+            self.max_length = self._reader.max_length
 
     def _labels(self, count: int) -> tuple[str, ...]:
         return labels.names_of(self.config, count)
-
-    def _follow(self, encoder: CrossEncoder) -> None:
-        """Read texts as the CrossEncoder does."""
-        longest = self.sizes.seq_lens[-1]
-        if not encoder.truncates:
-            self.max_length = longest + 1  # a longer text is rejected
-        elif encoder.max_length is not None:
-            self.max_length = min(encoder.max_length, longest)
-        template = PairTemplate.of(encoder, self.chat_template) if encoder.writes_messages else None
-        self._reader = replace(
-            self._reader,
-            max_length=self.max_length,
-            prompt=self.settings.prompt(None, None),
-            template=template,
-        )
 
     def _prompt(self, prompt: str | None, name: str | None) -> str | None:
         """Return the prompt of a request; None for the session's default."""
