@@ -53,6 +53,11 @@ class TextReference(Answers):
         """Library that computes the modules after the encoder."""
         return witness(self._modules) if self._embeds else None
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether sentence-transformers reads texts for an embedding, or for scores."""
+        return not self._embeds or super().reads_texts
+
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         sequences = [self._sequences[number][:length] for number in numbers]
         inputs = padded(sequences, self._padding)

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import transformers
 
+from qeff_zoo import tasks
+
 _TEXTS = (
     "a",
     "Hello World",
@@ -46,6 +48,8 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     if kind != _SINGLE:
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
+        return None
+    if _scores_pairs(folder) != tasks.scores_texts(request["task"]):
         return None
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
@@ -87,13 +91,17 @@ def _open(folder: Path, model: Any) -> Any:
     """Open a checkpoint by the library, around a model that is loaded already."""
     import sentence_transformers
 
-    settings = json.loads((folder / "config_sentence_transformers.json").read_bytes())
-    scores = settings.get("model_type") == "CrossEncoder"
-    kind = (
-        sentence_transformers.CrossEncoder if scores else sentence_transformers.SentenceTransformer
-    )
+    kind = sentence_transformers.SentenceTransformer
+    if _scores_pairs(folder):
+        kind = sentence_transformers.CrossEncoder
     with _loaded(model):
         return kind(str(folder), device="cpu", local_files_only=True)
+
+
+def _scores_pairs(folder: Path) -> bool:
+    """Return whether a checkpoint is saved as a CrossEncoder."""
+    settings = json.loads((folder / "config_sentence_transformers.json").read_bytes())
+    return bool(settings.get("model_type") == "CrossEncoder")
 
 
 @contextmanager
