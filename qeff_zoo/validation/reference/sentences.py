@@ -101,7 +101,8 @@ def _open(folder: Path, model: Any) -> Any:
 def _scores_pairs(folder: Path) -> bool:
     """Return whether a checkpoint is saved as a CrossEncoder."""
     settings = json.loads((folder / "config_sentence_transformers.json").read_bytes())
-    return bool(settings.get("model_type") == "CrossEncoder")
+    kind = str(settings.get("model_type"))
+    return kind == "CrossEncoder"
 
 
 @contextmanager
