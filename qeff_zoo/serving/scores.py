@@ -253,7 +253,7 @@ def _named(session: EncoderSession, body: ScoringRequest) -> Prompted | None:
     if body.prompt_name not in prompts:
         known = ", ".join(map(repr, prompts)) or "none: the model has no prompts of a CrossEncoder"
         raise invalid("prompt_name", body.prompt_name, f"one of {known}", "Change it")
-    return Prompted(prompt=prompts[body.prompt_name], max_length=session.max_length)
+    return Prompted(prompt=prompts[body.prompt_name], max_length=session.max_length, kind=None)
 
 
 def _scores(session: TextClassificationSession, body: ScoringRequest, logits: Array) -> Array:

@@ -27,7 +27,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
-_SINGLE = "SentenceTransformer"
+_SINGLE, _SCORES = "SentenceTransformer", "CrossEncoder"
 _SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
@@ -45,16 +45,14 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     listed = saved and (folder / "modules.json").is_file()
     settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
     kind = settings.get("model_type") or _SINGLE
-    if kind != _SINGLE:
+    if kind != (_SCORES if tasks.scores_texts(request["task"]) else _SINGLE):
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
-    if _scores_pairs(folder) != tasks.scores_texts(request["task"]):
-        return None
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
-    opened = _open(folder, model)
-    scored = hasattr(opened, "activation_fn")
+    scored = kind == _SCORES
+    opened = _open(folder, model, kind)
     texts = [*_TEXTS, *(zip(_TEXTS, reversed(_TEXTS), strict=True) if scored else ())]
     prompts = [(None, None), (_FREE, None), ("", None), *((None, name) for name in opened.prompts)]
     return {
@@ -87,22 +85,13 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     return {"ids": found["input_ids"][0].tolist(), "skipped": skipped}
 
 
-def _open(folder: Path, model: Any) -> Any:
-    """Open a checkpoint by the library, around a model that is loaded already."""
+def _open(folder: Path, model: Any, kind: str) -> Any:
+    """Open a checkpoint by a class of the library, around a model that is loaded already."""
     import sentence_transformers
 
-    kind = sentence_transformers.SentenceTransformer
-    if _scores_pairs(folder):
-        kind = sentence_transformers.CrossEncoder
+    opens = getattr(sentence_transformers, kind)
     with _loaded(model):
-        return kind(str(folder), device="cpu", local_files_only=True)
-
-
-def _scores_pairs(folder: Path) -> bool:
-    """Return whether a checkpoint is saved as a CrossEncoder."""
-    settings = json.loads((folder / "config_sentence_transformers.json").read_bytes())
-    kind = str(settings.get("model_type"))
-    return kind == "CrossEncoder"
+        return opens(str(folder), device="cpu", local_files_only=True)
 
 
 @contextmanager
