@@ -310,7 +310,7 @@ def test_pairs_on_the_command_line(
 
 def test_a_ranking_package_is_validated(saved: dict[str, Path], home: Path) -> None:
     built = qeff_zoo.build(
-        saved["one token, texts"], weights="int8", seq_lens=(24,), batch_size=2, validate=True
+        saved["one token, texts"], weights="int8", seq_lens=(64,), batch_size=2, validate=True
     )
     assert (built.task, built.validated) == ("text-ranking", "checkpoint")
     checks = {check["metric"]: check for check in built.manifest["validation"]}
