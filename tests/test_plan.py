@@ -264,9 +264,9 @@ MODULES = {"modules.json": "[]"}
         (
             {**BERT, "architectures": ["BertForMaskedLM"]},
             {},
-            None,
             "feature-extraction",
-            "checkpoint: architectures",
+            "feature-extraction",
+            "user",
         ),
         (
             {**BERT, "architectures": ["BertForSequenceClassification"]},

@@ -59,6 +59,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     method = manifest["spec"].get("quantization", {}).get("method", "none")
     stored = f"{weights['storage']}{'' if method == 'none' else f' (the checkpoint: {method})'}"
     yield "weights", f"{stored}, {weights['tensors']} tensors"
+    if left_out := weights.get("left_out"):
+        parts = ", ".join(f"{name} ({count:,})" for name, count in left_out.items())
+        yield "left out", f"tensors that no program reads: {parts}"
     for one in adapters_in(manifest):
         yield "adapter", f"merged: {adapter_named(one)}"
     if heads := source_in(manifest, "speculator"):

@@ -395,7 +395,7 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--prompt-name",
         metavar="NAME",
-        help="name of the model's prompt that precedes every embedded text (default: the model's default prompt)",
+        help="name of the model's prompt that precedes every text (default: the model's default prompt)",
     )
     parser.add_argument(
         "--prompt-prefix",

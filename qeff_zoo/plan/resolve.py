@@ -41,7 +41,7 @@ from qeff_zoo.weights.kv_heads import widened
 GIVEN = ("checkpoint", "request", "architecture")
 #: Every decision of a plan. A decision requires the facts that its parameters name, which earlier decisions provide.
 DECISIONS = (
-    Decision(decide_task, provides=("recipe",)),
+    Decision(decide_task, provides=("recipe", "left_out")),
     Decision(decide_target, provides=("target",)),
     Decision(decide_components, provides=("components", "fused_heads")),
     Decision(check_quantization),
@@ -90,7 +90,7 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
         resolved=resolved,
         spec=spec_of_build(checkpoint, decisions, programs, resolved),
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
-        warnings=(*resolved.warnings, *floats, *surprises),
+        warnings=(*resolved.warnings, *floats, *surprises, *facts["left_out"]),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, TypeGuard
 from qeff_zoo.checkpoint.sentence_transformers.settings import SentenceSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.pair_template import PairTemplate
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 #: Text, or token ids.
@@ -29,10 +30,11 @@ class TextReader:
         longest: Maximum number of tokens in a text for the program; at least `max_length`.
         vocab_size: Vocabulary of the model; 0 if only its tokenizer has it.
         takes_pairs: Whether pairs of texts are supported.
-        prompt: Text that precedes every text that is no pair, and no list of token ids.
+        prompt: Text that precedes every text, and the first of a pair; not a list of token ids.
         counts_prompt: Whether the tokens of the prompt are counted, see `Encoded.prompt_tokens`.
         side: Side on which texts are truncated; None for the tokenizer's.
         special_tokens: Whether the tokenizer's special tokens are added.
+        template: Chat template that writes texts and pairs; None for texts as they are.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class TextReader:
     counts_prompt: bool = False
     side: Literal["left", "right"] | None = None
     special_tokens: bool = True
+    template: PairTemplate | None = None
 
     @classmethod
     def of_package(
@@ -121,9 +124,13 @@ class TextReader:
                 )
         if self.tokenizer is None or not texts:
             return []
+        if self.template is not None:
+            return self.template.encode(
+                self.tokenizer, texts, self.prompt, self.max_length, self.side
+            )
         length = self._prompt_length() if self.counts_prompt and self.prompt else 0
         found = self._encode_all(
-            [self.prompt + text if isinstance(text, str) else text for text in texts]
+            [_with_prompt(self.prompt, text) for text in texts] if self.prompt else texts
         )
         return [replace(one, prompt_tokens=length) for one in found] if length else found
 
@@ -153,6 +160,10 @@ class TextReader:
                 f"Token id {foreign!r} is not of this model; expected 0 to {size - 1:,}."
                 " Encode the text with the package's own tokenizer."
             )
+
+
+def _with_prompt(prompt: str, text: str | tuple[str, str]) -> str | tuple[str, str]:
+    return prompt + text if isinstance(text, str) else (prompt + text[0], text[1])
 
 
 def _is_text(text: Texts) -> TypeGuard[str | tuple[str, str]]:

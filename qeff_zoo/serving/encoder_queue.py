@@ -64,7 +64,7 @@ class EncoderQueue:
         max_length: int | None = None,
         side: Literal["left", "right"] | None = None,
         special_tokens: bool = True,
-        prompt: str = "",
+        prompt: str | None = None,
         kind: str | None = None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
@@ -75,7 +75,7 @@ class EncoderQueue:
             max_length: Number of tokens to which texts are truncated; None for the model's.
             side: Side on which they are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
-            prompt: Text that precedes every text that is no pair, and no list of token ids; never a chat.
+            prompt: Text that precedes every text, but no list of token ids and no chat; None for the session's default.
             kind: Kind of the texts of an embedding, "query" or "document"; None for neither.
 
         Raises:
@@ -85,9 +85,10 @@ class EncoderQueue:
             ApiError: The server shuts down.
         """
         with self._requests.one():
-            if callable(texts):
-                texts, prompt = [await in_thread(self._chats, texts)], ""
             options: dict[str, Any] = {"kind": kind} if kind else {}
+            if callable(texts):
+                texts = [await in_thread(self._chats, texts)]
+                options = {**options, "rendered": True}
             reading = partial(
                 self.session.read, special_tokens=special_tokens, prompt=prompt, **options
             )

@@ -127,10 +127,39 @@ class SimilarityRequest(RequestBody):
     parameters: SimilarityParameters = SimilarityParameters()
 
 
+#: One text, or two of a pair.
+_OneOrTwo: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
+
+
+class PredictRequest(_Cut):
+    """Body of /predict, as in Text Embeddings Inference: a text, a pair, or a list of lists of one or two texts."""
+
+    inputs: str | _OneOrTwo | Annotated[list[_OneOrTwo], Field(min_length=1, fail_fast=True)]
+    raw_scores: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the response is that of one text or pair."""
+        return isinstance(self.inputs, str) or isinstance(self.inputs[0], str)
+
+    @property
+    def texts(self) -> list[str | tuple[str, str]]:
+        """Texts and pairs."""
+        given = [self.inputs] if self.is_single else self.inputs
+        found: list[str | tuple[str, str]] = []
+        for one in given:
+            if isinstance(one, str):
+                found.append(one)
+            else:
+                found.append((str(one[0]), str(one[1])) if len(one) == 2 else str(one[0]))
+        return found
+
+
 class ScoringRequest(EncoderRequest):
     """Fields of requests to classifiers and rerankers, as in vLLM's API."""
 
     use_activation: bool = True  # else scores are logits
+    prompt_name: Annotated[str, Field(max_length=64)] | None = None  # as in sentence-transformers
 
 
 class ClassifyRequest(ScoringRequest, InputRequest):

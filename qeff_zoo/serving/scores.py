@@ -18,7 +18,8 @@ from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import BusyError
-from qeff_zoo.runtime.labels import best_first, softmax
+from qeff_zoo.runtime.activations import softmax
+from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
@@ -29,6 +30,7 @@ from qeff_zoo.serving.encoder_schemas import (
     EncoderRequest,
     InputRequest,
     PoolingRequest,
+    PredictRequest,
     RerankRequest,
     ScoreRequest,
     ScoringRequest,
@@ -37,7 +39,12 @@ from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
+from qeff_zoo.tasks import (
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TEXT_RANKING,
+    TOKEN_CLASSIFICATION,
+)
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
@@ -48,6 +55,7 @@ MAX_INPUTS = 2048
 _POOLING_TASKS = {
     FEATURE_EXTRACTION: "embed",
     TEXT_CLASSIFICATION: "classify",
+    TEXT_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
 }
 _T = TypeVar("_T")
@@ -144,7 +152,7 @@ async def encoded(
         body: Body of the request, which sets the truncation.
         param: Parameter with the texts.
         special_tokens: Whether the tokenizer's special tokens are added.
-        reading: Prompt and length of the texts; None for the model's length, without a prompt.
+        reading: Prompt and length of the texts; None for the session's own.
     """
     longest = reading.max_length if reading else queue.session.max_length
     length, own = body.truncate_prompt_tokens, longest if reading else None
@@ -163,7 +171,7 @@ async def encoded(
         max_length=length or own,
         side=side,
         special_tokens=special_tokens,
-        prompt=reading.prompt if reading else "",
+        prompt=reading.prompt if reading else None,
         kind=reading.kind if reading else None,
     )
     try:
@@ -185,7 +193,8 @@ def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
-        read, outputs = await encoded(request, queue, pairs, body, param)
+        reading = _named(session, body)
+        read, outputs = await encoded(request, queue, pairs, body, param, reading=reading)
         return [float(_scores(session, body, one)[0]) for one in outputs], _tokens(read)
 
     return scores
@@ -195,6 +204,7 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
+        _named(session, body)
         rows: list[dict[str, Array]] = []
         tokens = 0
         for kind, each in (
@@ -230,6 +240,22 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
     return scores
 
 
+def _named(session: EncoderSession, body: ScoringRequest) -> Prompted | None:
+    """Return how texts are read by the prompt that a request names; None for no name.
+
+    Raises:
+        ApiError: The model is no CrossEncoder with that prompt.
+    """
+    if body.prompt_name is None:
+        return None
+    encodes = isinstance(session, TextClassificationSession)
+    prompts = session.settings.prompts if encodes else {}
+    if body.prompt_name not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none: the model has no prompts of a CrossEncoder"
+        raise invalid("prompt_name", body.prompt_name, f"one of {known}", "Change it")
+    return Prompted(prompt=prompts[body.prompt_name], max_length=session.max_length, kind=None)
+
+
 def _scores(session: TextClassificationSession, body: ScoringRequest, logits: Array) -> Array:
     return session.activate(logits) if body.use_activation else logits
 
@@ -247,6 +273,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         _add_scores(router, api, queue, scores, admit)
     if isinstance(queue.session, TextClassificationSession):
         _add_classify(router, api, queue, queue.session, admit)
+        _add_predict(router, queue, queue.session, admit)
     _add_pooling(router, api, queue, admit)
     return router
 
@@ -304,10 +331,12 @@ def _add_scores(
 
 
 def _beginnings(session: EncoderSession, texts: Sequence[str], tokens: int) -> list[str]:
-    """Return the beginnings of texts with a number of tokens."""
+    """Return the beginnings of texts with a number of tokens; a prompt or a template is not part of them."""
+    if session.tokenizer is None:
+        return [*texts]  # refused when they are read
     ends = [
-        [end for (_, end), special in zip(one.offsets, one.special, strict=True) if not special]
-        for one in session.read(texts, side="right")
+        [end for _, end in one.offsets]
+        for one in session.tokenizer.encode_all(texts, tokens + 1, "right", special_tokens=False)
     ]
     return [
         text[: found[tokens - 1]] if len(found) > tokens else text
@@ -326,7 +355,7 @@ def _add_classify(
     @router.post("/classify")
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
-        read, outputs = await encoded_input(request, queue, body)
+        read, outputs = await encoded_input(request, queue, body, _named(session, body))
         data = []
         for number, logits in enumerate(outputs):
             values = _scores(session, body, logits)
@@ -339,6 +368,25 @@ def _add_classify(
                 }
             )
         return JSONResponse(_listed(body, "classify", data, _tokens(read)))
+
+
+def _add_predict(
+    router: APIRouter,
+    queue: EncoderQueue,
+    session: TextClassificationSession,
+    admit: Callable[[Any], object],
+) -> None:
+    @router.post("/predict")
+    async def predict(request: Request, body: PredictRequest) -> Response:
+        admit(body)
+        texts = require_few(body.texts, "inputs")
+        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
+        found = []
+        for logits in outputs:
+            values = logits if body.raw_scores else session.activate(logits)
+            best = best_first(session.labels, values)
+            found.append([{"score": one.score, "label": one.label} for one in best])
+        return JSONResponse(found[0] if body.is_single else found)
 
 
 def _add_pooling(
@@ -370,7 +418,9 @@ def _add_pooling(
         admit(body)
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
-        reading = prompted(session) if isinstance(session, EmbeddingSession) else None
+        reading = _named(session, body)
+        if isinstance(session, EmbeddingSession):
+            reading = prompted(session)
         read, outputs = await encoded_input(request, queue, body, reading)
         data = [
             {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from documentation.tables import table
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.registry import list_recipes
-from qeff_zoo.tasks import tasks_of
+from qeff_zoo.tasks import served_by, tasks_of
 from qeff_zoo.validation.known_models import speculation, verdict
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,6 +26,7 @@ TASKS = {
     "feature-extraction": ("embed texts", "embeddings.md"),
     "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
+    "text-ranking": ("rank texts by a language model", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),
     "image-feature-extraction": ("embed images", "images.md"),
     "image-classification": ("classify images", "images.md"),
@@ -72,7 +73,7 @@ def counts(recipes: list[Recipe], docs: str) -> str:
     """
     rows = []
     for task, (does, guide) in TASKS.items():
-        number = sum(task in tasks_of(recipe) for recipe in recipes)
+        number = sum(task in served_by(recipe) for recipe in recipes)
         link = f"[{number}]({docs}models/{task}.md)"
         rows.append([f"`{task}`", f"[{does}]({docs}{guide})", link])
     return table(["task", "models that", "architectures"], rows)
@@ -83,7 +84,7 @@ def page(task: str, recipes: list[Recipe]) -> str:
     does, guide = TASKS[task]
     own = [recipe for recipe in recipes if recipe.task == task]
     also = [
-        recipe.model_type for recipe in recipes if recipe.task != task and task in tasks_of(recipe)
+        recipe.model_type for recipe in recipes if recipe.task != task and task in served_by(recipe)
     ]
     parts = [f"{_MARK}# {task}", f"Models that {does}. The guide is [{guide}](../{guide})."]
     if own:

@@ -59,6 +59,10 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     if missing := [key for key in keys if key not in fields and key not in _known()["optional"]]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
     _require_numbers(name, architecture, fields, entry)
+    for key, only in entry.get("only", {}).items():
+        if fields.get(key, only[0]) not in only:
+            named = f"{_named(architecture, [key])} is {fields[key]!r}, and {only} is computed"
+            raise _refused(name, architecture, named)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": _made(entry["architectures"], header.tensors),

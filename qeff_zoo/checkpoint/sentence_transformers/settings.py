@@ -96,7 +96,7 @@ def read_settings(read: Reader) -> SentenceSettings:
     Args:
         read: Reader of their files.
     """
-    encoder, own = _encoder(read), read(SETTINGS)
+    encoder, own = encoder_settings(read), read(SETTINGS)
     called = _called(encoder).get("max_length")
     lengths = {kind: encoder.get(f"{kind}_length") for kind in (QUERY, DOCUMENT)}
     prompts = {QUERY: "", DOCUMENT: "", **(own.get("prompts") or {})} if own else {}
@@ -121,7 +121,7 @@ def problems_of(name: str, read: Reader, output: str, *, several: bool = False) 
         output: Output of transformers' model that the task computes.
         several: Whether the modules return an embedding for each token.
     """
-    encoder, own = _encoder(read), read(SETTINGS)
+    encoder, own = encoder_settings(read), read(SETTINGS)
     file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
     found = [
         *_problems_of_encoder(file, encoder, output),
@@ -188,7 +188,7 @@ def _problem(file: str, setting: str, value: object, expected: str) -> str:
     )
 
 
-def _encoder(read: Reader) -> dict[str, Any]:
+def encoder_settings(read: Reader) -> dict[str, Any]:
     """Return the encoder's settings, from the first of their files that has any."""
     return next(filter(None, map(read, ENCODER_SETTINGS)), {})
 

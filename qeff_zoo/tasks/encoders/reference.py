@@ -4,8 +4,9 @@
 Only the reference process imports this.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +37,11 @@ class TextReference(Answers):
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        self._scored = (
+            _scored_tokens(Path(request["checkpoint"]))
+            if request["task"] == tasks.TEXT_RANKING
+            else None
+        )
         if self._embeds:
             found = load_modules(Path(request["checkpoint"]), request["settings"])
             # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
@@ -47,6 +53,11 @@ class TextReference(Answers):
         """Library that computes the modules after the encoder."""
         return witness(self._modules) if self._embeds else None
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether sentence-transformers reads texts for an embedding, or for scores."""
+        return not self._embeds or super().reads_texts
+
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         sequences = [self._sequences[number][:length] for number in numbers]
         inputs = padded(sequences, self._padding)
@@ -56,7 +67,10 @@ class TextReference(Answers):
         output = self._model(**inputs)
         tick()
         if not self._embeds:
-            answers = [self._scores(*one) for one in zip(output.logits, sequences, strict=True)]
+            logits = output.logits
+            if self._scored is not None:
+                logits = _last_scores(logits, sequences, *self._scored)
+            answers = [self._scores(*one) for one in zip(logits, sequences, strict=True)]
         else:
             states = output.last_hidden_state
             answers = [
@@ -78,3 +92,20 @@ class TextReference(Answers):
             features["prompt_length"] = min(self._skipped[number], len(sequence) - 1)
         found = run(self._modules, features)
         return found[0] if found.dim() == 3 else found
+
+
+def _last_scores(
+    logits: Tensor, sequences: Sequence[Sequence[int]], true: int, false: int | None
+) -> Tensor:
+    """Return the scores of texts by the logits of their last tokens, (rows, 1)."""
+    lasts = [len(sequence) - 1 for sequence in sequences]
+    last = logits[range(len(lasts)), lasts]  # (rows, vocabulary)
+    return (last[:, true] if false is None else last[:, true] - last[:, false])[:, None]
+
+
+def _scored_tokens(folder: Path) -> tuple[int, int | None]:
+    """Return the token ids of sentence-transformers' LogitScore."""
+    modules = json.loads((folder / "modules.json").read_bytes())
+    (place,) = (one["path"] for one in modules if one["type"].endswith(".LogitScore"))
+    settings = json.loads((folder / PurePosixPath(place) / "config.json").read_bytes())
+    return settings["true_token_id"], settings.get("false_token_id")

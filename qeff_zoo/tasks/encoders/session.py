@@ -160,7 +160,8 @@ class EncoderSession:
         side: Literal["left", "right"] | None = None,
         *,
         special_tokens: bool = True,
-        prompt: str = "",
+        prompt: str | None = None,
+        rendered: bool = False,
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
@@ -169,20 +170,20 @@ class EncoderSession:
             max_length: Number of tokens to which texts are truncated; None for `max_length` of the session.
             side: Side on which texts are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
-            prompt: Text that precedes every text that is no pair, and no list of token ids.
+            prompt: Text that precedes every text, and the first of a pair, but not a list of token ids; None for the
+                session's default.
+            rendered: Whether the texts are whole prompts, which take no other prompt and no template.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
         most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
-        reader = replace(
-            self._reader,
-            max_length=most,
-            side=side,
-            special_tokens=special_tokens,
-            prompt=prompt,
-        )
+        reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        if rendered:
+            reader = replace(reader, prompt="", template=None)
+        elif prompt is not None:
+            reader = replace(reader, prompt=prompt)
         return reader.read(texts)
 
 

@@ -57,7 +57,9 @@ class ClassifyTexts:
         """Classify and print."""
         pairs = self.arguments.pair
         given = _pairs(self.prompts, pairs) if pairs else self.prompts
-        found = session.classify(given, adapter=self.arguments.adapter)
+        found = session.classify(
+            given, adapter=self.arguments.adapter, prompt_name=self.arguments.prompt_name
+        )
         if self.arguments.json:
             outputs = [
                 {"text": one.text, "pair": one.pair, "scores": [asdict(it) for it in one.scores]}

@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
-        "sentences": sentences.answer(request, model) if answers.witness else None,
+        "sentences": sentences.answer(request, model) if answers.reads_texts else None,
         **about_quantization(request),
     }
     assert_unpatched()

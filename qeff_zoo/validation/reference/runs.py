@@ -66,6 +66,11 @@ class Answers:
         return {}
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether sentence-transformers, if it saved the checkpoint, reads the texts of the task."""
+        return self.witness is not None
+
+    @property
     def witness(self) -> str | None:
         """Library that computes what follows the model's states; None for nothing."""
         return None

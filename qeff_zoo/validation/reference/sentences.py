@@ -2,7 +2,7 @@
 """Part of the reference: texts as sentence-transformers reads them where it is installed, by its prompts and lengths.
 
 In: a checkpoint's folder, and transformers' model of it. Out, in JSON values: texts with prompts and kinds, each with
-its token ids and the number of them that are a prompt.
+its token ids and the number of them that are a prompt; of a CrossEncoder pairs too, and scores of logits.
 
 Only the reference process imports this.
 """
@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
+
+from qeff_zoo import tasks
 
 _TEXTS = (
     "a",
@@ -24,7 +27,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
-_SINGLE = "SentenceTransformer"
+_SINGLE, _SCORES = "SentenceTransformer", "CrossEncoder"
 _SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
@@ -42,13 +45,15 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     listed = saved and (folder / "modules.json").is_file()
     settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
     kind = settings.get("model_type") or _SINGLE
-    if kind != _SINGLE:
+    if kind != (_SCORES if tasks.scores_texts(request["task"]) else _SINGLE):
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
-    opened = _open(folder, model)
+    scored = kind == _SCORES
+    opened = _open(folder, model, kind)
+    texts = [*_TEXTS, *(zip(_TEXTS, reversed(_TEXTS), strict=True) if scored else ())]
     prompts = [(None, None), (_FREE, None), ("", None), *((None, name) for name in opened.prompts)]
     return {
         "library": f"sentence-transformers {importlib.metadata.version('sentence-transformers')}",
@@ -56,11 +61,20 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
         "read": [
             {"text": text, "kind": kind, "prompt": prompt, "prompt_name": name}
             | _read(opened, text, kind, opened._resolve_prompt(prompt, name))
-            for text in _TEXTS
-            for kind in _KINDS
+            for text in texts
+            for kind in (_KINDS[:1] if scored else _KINDS)
             for prompt, name in prompts
         ],
+        **({"scores": _scores(opened)} if scored else {}),
     }
+
+
+def _scores(opened: Any) -> list[dict[str, Any]]:
+    """Return logits, a number for each label, with the scores that a CrossEncoder makes of them."""
+    logits = torch.linspace(-4, 4, 5 * opened.num_labels).reshape(opened.num_labels, 5).T
+    scores = opened.activation_fn(logits)
+    pairs = zip(logits.tolist(), scores.tolist(), strict=True)
+    return [{"logits": one, "scores": other} for one, other in pairs]
 
 
 def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[str, Any]:
@@ -71,12 +85,13 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     return {"ids": found["input_ids"][0].tolist(), "skipped": skipped}
 
 
-def _open(folder: Path, model: Any) -> Any:
-    """Open a checkpoint by the library, around a model that is loaded already."""
-    from sentence_transformers import SentenceTransformer
+def _open(folder: Path, model: Any, kind: str) -> Any:
+    """Open a checkpoint by a class of the library, around a model that is loaded already."""
+    import sentence_transformers
 
+    opens = getattr(sentence_transformers, kind)
     with _loaded(model):
-        return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        return opens(str(folder), device="cpu", local_files_only=True)
 
 
 @contextmanager
