@@ -95,6 +95,15 @@ def test_a_configuration_alone_is_enough_for_a_graph(tmp_path: Path) -> None:
     assert "configuration alone" in refusal(path)
 
 
+def test_a_single_file_of_a_checkpoint_names_its_folder(tmp_path: Path) -> None:
+    folder = local(tmp_path)
+    (folder / "other.txt").write_text("text")
+    for name in ("model.safetensors", "other.txt"):
+        assert f"Give the folder of the checkpoint: {str(folder)!r}" in refusal(folder / name)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    assert "are pickle" in refusal(folder / "pytorch_model.bin")
+
+
 def test_weights_are_not_needed_for_a_graph(tmp_path: Path) -> None:
     folder = local(tmp_path, {"model.safetensors": None})
     assert "No weights" in refusal(folder)
