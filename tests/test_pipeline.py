@@ -522,7 +522,7 @@ def test_a_config_alone_is_planned_but_not_built(
     planned = json.loads(capsys.readouterr().out)
     assert planned["build_key"] is None
     assert planned["fields"]["recipe.model_type"]["value"] == "llama"
-    with pytest.raises(CheckpointError, match="plan` and .* require config.json alone"):
+    with pytest.raises(CheckpointError, match=r"plan` and .* require config.json alone"):
         pipeline.make_plan(place, Request())
 
 
