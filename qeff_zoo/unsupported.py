@@ -40,7 +40,8 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
         found |= {name: {"reason": kind["reason"]} for name in kind["types"]}
     newer = "It is new in transformers {}, which this release does not use yet."
     found |= {name: {"reason": newer.format(one)} for name, one in content["newer"].items()}
-    return found | content["singles"] | {n: {"wholes": w} for n, w in content["parts"].items()}
+    found |= content["singles"]
+    return found | {n: {"wholes": w} for n, w in content["parts"].items()}
 
 
 def unsupported_types() -> set[str]:
