@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
+from qeff_zoo.checkpoint.quantization_config import MODELOPT, with_quantization
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.user_paths import is_path
@@ -55,6 +56,7 @@ COMPANIONS = (
     "chat_template.json",
     "additional_chat_templates/*.jinja",
     "*processor_config.json",
+    MODELOPT,
     # sentence-transformers
     "modules.json",
     "sentence_bert_config.json",
@@ -291,7 +293,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
     _require_possible(path, config)
-    return _with_present_types(config)
+    return _with_present_types(with_quantization(config, path.parent, read_json))
 
 
 def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,18 @@ _INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 #: Files of older quantizers, and the tensors that only quantized checkpoints have.
 _BESIDE = ("quantize_config.json", "quant_config.json")
-_QUANTIZED = frozenset({"qweight", "weight_packed", "SCB", "absmax", "W_q", "weight_scale_inv"})
+_QUANTIZED = frozenset(
+    [
+        "qweight",
+        "weight_packed",
+        "SCB",
+        "absmax",
+        "W_q",
+        "weight_scale",
+        "weight_scale_inv",
+        "weight_scale_2",
+    ]
+)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
