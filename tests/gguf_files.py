@@ -123,6 +123,7 @@ def layers_of(config: Mapping[str, Any]) -> int:
 def _as_mlp(name: str) -> str:
     """Call the matrices of experts as converters do before they look up the name."""
     place = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    name = name.replace("feed_forward.experts", "mlp.experts")
     for one, other in place.items():
         name = name.replace(one, other)
     return name.replace("block_sparse_moe", "mlp")
@@ -135,13 +136,11 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
-    if kind not in ("gpt_oss", "granitemoe", "minimax_m2"):
-        return dict(tensors)
+    if kind not in ("gpt_oss", "granitemoe"):
+        return {_of_router(name): value for name, value in tensors.items()}
     made = {}
     for name, value in tensors.items():
-        if name.endswith("e_score_correction_bias"):
-            made[name.replace("e_score_correction_bias", "e_score_correction.bias")] = value
-        elif name.endswith("sinks"):
+        if name.endswith("sinks"):
             made[f"{name}.weight"] = value
         elif "gate_up_proj" in name:
             end = "bias" if name.endswith("bias") else "weight"
@@ -177,8 +176,15 @@ def _latent(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str
             made[name.replace("kv_b", "k_b")] = heads[:, :size].swapaxes(1, 2)
             made[name.replace("kv_b", "v_b")] = heads[:, size:]
         else:
-            made[name.replace("correction_bias", "correction.bias")] = value
+            made[_of_router(name)] = value
     return made
+
+
+def _of_router(name: str) -> str:
+    """Call the biases of routers as converters do before they look up the name."""
+    return name.replace("correction_bias", "correction.bias").replace(
+        "expert_bias", "expert_bias.bias"
+    )
 
 
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
@@ -197,6 +203,8 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
         return value.T
     if name.endswith("A_log"):
         return -np.exp(value)
+    if name.endswith("moe_statics.e_score_correction.bias"):
+        return value.squeeze(0)
     if name.endswith(("conv1d.weight", "conv.conv.weight")):
         return value.squeeze(1)
     return value.squeeze(0) if name.endswith("shared_expert_gate.weight") else value

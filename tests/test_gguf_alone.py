@@ -68,6 +68,16 @@ GRANITE = {
 }
 
 
+#: Routed experts beside one that all tokens use, behind a dense layer.
+ROUTED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+
 def rope(**parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {**BASE["rope_parameters"], **parameters}}
 
@@ -114,7 +124,23 @@ MODELS: dict[str, dict[str, Any]] = {
             mscale_all_dim=0.7,
         ),
     },
+    "dots1": {
+        **WIDE,
+        **ROUTED,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "sliding_window": None,
+        "num_key_value_heads": 4,  # llama.cpp has no others
+    },
     "ernie4_5": {**WIDE, "tie_word_embeddings": True},
+    "ernie4_5_moe": {
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_interval": 1,
+    },
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
     "falcon": {
         "multi_query": True,
@@ -135,7 +161,17 @@ MODELS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     },
+    "glm": {**rope(partial_rotary_factor=0.5), "head_dim": 16, "attention_bias": True},
     "glm4": {**WIDE, **rope(partial_rotary_factor=0.5)},
+    "glm4_moe": {
+        **ROUTED,
+        **rope(partial_rotary_factor=0.5),
+        "head_dim": 32,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "attention_bias": True,
+        "use_qk_norm": True,
+    },
     "gpt2": GPT,
     "gpt_bigcode": {**GPT, "multi_query": True, "n_inner": 256},
     "gpt_neox": {
@@ -150,10 +186,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "granite": {**GRANITE, "tie_word_embeddings": True},
     "granitemoe": {**GRANITE, **EXPERTS, "tie_word_embeddings": True},
     "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
+    "hunyuan_v1_moe": {**WIDE, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True},
     "lfm2": {
         "num_hidden_layers": 5,
         "norm_eps": 1e-3,
         "block_auto_adjust_ff_dim": False,
+        "tie_word_embeddings": True,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    },
+    "lfm2_moe": {
+        "num_hidden_layers": 5,
+        "norm_eps": 1e-3,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 2,
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
         "tie_word_embeddings": True,
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
@@ -213,6 +262,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Types whose routers score experts by a sigmoid.
+SIGMOID = ("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
 OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -248,6 +299,9 @@ def make(folder: Path, kind: str) -> Path:
                 )
             elif "norm" in name or name.endswith(("bias", "sinks")):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("correction_bias", "expert_bias")):
+                buffer.add_(torch.randn_like(buffer) * 0.1)
     model.save_pretrained(folder)
     return folder
 
@@ -275,8 +329,16 @@ def metadata_of(config: Any) -> dict[str, Any]:
         "attention.layer_norm_epsilon": get(
             "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"
         ),
-        "expert_count": get("num_local_experts", "num_experts"),
-        "expert_used_count": get("num_experts_per_tok"),
+        "expert_count": get(
+            "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"
+        ),
+        "expert_used_count": get("num_experts_per_tok", "moe_topk", "moe_k"),
+        "expert_shared_count": get("n_shared_experts", "moe_num_shared_experts"),
+        "expert_weights_norm": get("norm_topk_prob") if get("n_routed_experts") else None,
+        "leading_dense_block_count": get(
+            "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"
+        ),
+        "expert_weights_scale": get("routed_scaling_factor") if get("n_routed_experts") else None,
         "expert_feed_forward_length": get("moe_intermediate_size"),
         "expert_shared_feed_forward_length": get("shared_expert_intermediate_size"),
         "attention.key_length": get("head_dim"),
@@ -332,23 +394,22 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "attention.value_length_mla": config.v_head_dim,
             "rope.dimension_count": rotated,
             "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
-            "leading_dense_block_count": config.first_k_dense_replace,
-            "expert_count": config.n_routed_experts,
-            "expert_shared_count": config.n_shared_experts,
-            "expert_weights_scale": config.routed_scaling_factor,
-            "expert_weights_norm": config.norm_topk_prob,
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
-            "expert_gating_func": 2,
         }
-    if kind == "lfm2":
+    if kind in SIGMOID:
+        found["expert_gating_func"] = 2
+    if kind == "ernie4_5_moe":
+        found["interleave_moe_layer_step"] = config.moe_layer_interval
+        found["expert_shared_feed_forward_length"] = 64  # of no meaning
+    if kind == "hunyuan_v1_moe":
+        found |= {"expert_feed_forward_length": config.intermediate_size, "expert_shared_count": 1}
+    if kind in ("lfm2", "lfm2_moe"):
         counts = [2 if one == "full_attention" else 0 for one in config.layer_types]
         found |= {"attention.head_count_kv": counts, "shortconv.l_cache": config.conv_L_cache}
         found["attention.layer_norm_rms_epsilon"] = rms
     if kind in ("gpt_oss", "minimax_m2"):
         found["expert_feed_forward_length"] = config.intermediate_size
-    if kind == "minimax_m2":
-        found["expert_gating_func"] = 2
     if kind == "olmo":
         found["attention.layer_norm_epsilon"] = 1e-5
     if kind == "olmo3":
@@ -369,7 +430,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(
-    path: Path, folder: Path, extra: Mapping[str, Array] | None = None, **changes: Any
+    path: Path,
+    folder: Path,
+    extra: Mapping[str, Array] | None = None,
+    *,
+    architecture: str = "",
+    tensors: Mapping[str, Array] | None = None,
+    **changes: Any,
 ) -> Path:
     """Write a file of a checkpoint as converters do: metadata, a vocabulary of bytes, tensors.
 
@@ -377,11 +444,13 @@ def write(
         path: The file.
         folder: The checkpoint.
         extra: Further tensors.
+        architecture: Another one than that of the checkpoint's type.
+        tensors: Others than those of the checkpoint.
         changes: Metadata that are changed, `__` for a dot; None for no such.
     """
     config = AutoConfig.from_pretrained(folder)
     kind = config.model_type
-    architecture = layouts()[kind].architecture
+    architecture = architecture or layouts()[kind].architecture
     writer = gguf.GGUFWriter(path, architecture)
     found = adapted(kind, config, metadata_of(config))
     found |= {key.replace("__", "."): value for key, value in changes.items()}
@@ -404,7 +473,7 @@ def write(
     writer.add_token_type_count(2)
     for name, number in (("bos", 256), ("eos", 257), ("pad", 258)):
         getattr(writer, f"add_{name}_token_id")(number)
-    for name, value in {**stored(folder), **(extra or {})}.items():
+    for name, value in {**(tensors or stored(folder)), **(extra or {})}.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -473,6 +542,86 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
     path = write(tmp_path / "model.gguf", folder, extra)
     assert difference(path, tmp_path / "again") < LIMIT
+
+
+#: Language models of multimodal ones: the architecture that llama.cpp gives them, and the type that they are here.
+LANGUAGE_MODELS = {
+    "qwen2vl": (
+        "qwen2",
+        {
+            "rope__dimension_sections": [2, 3, 3, 0],
+            "attention__layer_norm_rms_epsilon": 1e-6,  # llama.cpp has no other for it
+        },
+    ),
+    "qwen3vl": ("qwen3", {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0}),
+    "qwen3vlmoe": (
+        "qwen3_moe",
+        {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", LANGUAGE_MODELS)
+def test_the_language_model_of_a_multimodal_one_computes_what_llama_cpp_computes(
+    home: Path, tmp_path: Path, architecture: str
+) -> None:
+    kind, changes = LANGUAGE_MODELS[architecture]
+    folder = make(tmp_path / "model", kind)
+    path = write(tmp_path / "model.gguf", folder, architecture=architecture, **changes)
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    read = {"checkpoint": folder, "gguf": [path]}
+    (folder / "model.safetensors").unlink()
+    for name, value in load_model(read, TEXT_GENERATION, None).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
+    """GLM's first releases have one matrix of queries, keys and values."""
+    folder = make(tmp_path / "model", "glm")
+    apart = open_checkpoint(str(write(tmp_path / "apart.gguf", folder)))
+    tensors = stored(folder)
+    for end in ("weight", "bias"):
+        for at in range(4):
+            parts = [tensors.pop(f"blk.{at}.attn_{one}.{end}") for one in "qkv"]
+            tensors[f"blk.{at}.attn_qkv.{end}"] = np.concatenate(parts)
+    path = write(tmp_path / "fused.gguf", folder, tensors=tensors)
+    fused = open_checkpoint(str(path))
+    assert fused.config == apart.config
+    assert fused.logical.keys() == apart.logical.keys()
+    for name in fused.logical:
+        one, other = (
+            rows(each.values.get(name, name), each.read, each.tensors) for each in (fused, apart)
+        )
+        assert np.array_equal(one, other), name
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    found = load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None).state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "glm4_moe")
+    plain = open_checkpoint(str(write(tmp_path / "plain.gguf", folder)))
+    draft = {f"blk.4.nextn.{one}.weight": np.ones(64, np.float32) for one in ("enorm", "hnorm")}
+    changes = {"block_count": 5, "nextn_predict_layers": 1}
+    path = write(tmp_path / "drafts.gguf", folder, draft, **changes)
+    with_drafts = open_checkpoint(str(path))
+    assert with_drafts.config == plain.config
+    assert with_drafts.logical.keys() == plain.logical.keys()
+    load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None)
+
+
+def test_metadata_that_fit_no_model_of_an_architecture_are_named(
+    home: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "model", "deepseek_v3")
+    path = write(tmp_path / "model.gguf", folder, expert_gating_func=1)
+    with pytest.raises(ZooError, match=r"deepseek2\.expert_gating_func 1 in place of 2") as caught:
+        open_checkpoint(str(path))
+    assert "unknown" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])

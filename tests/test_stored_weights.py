@@ -757,7 +757,7 @@ def genuine_within(floats: Path, folder: Path, name: str) -> Path:
 #: A genuine checkpoint of each method.
 OF_EACH = (
     *("awq-g128", "gptq-4-g128-act", "ar-auto-4", "ct-w4a16", "fp8-block", "bnb-nf4"),
-    *("torchao-int8", "hqq-4", "bitnet"),
+    *("torchao-int8", "hqq-4", "bitnet", "modelopt-nvfp4"),
 )
 
 

@@ -332,8 +332,6 @@ class Checkpoint:
 
     @cached_property
     def _own(self) -> dict[str, TensorInfo]:
-        if not self.encoded:
-            return dict(self.stored)
         parts = {name for one in self.encoded.values() for name in one.sources}
         parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}

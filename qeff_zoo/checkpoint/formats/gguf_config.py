@@ -8,6 +8,7 @@ Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model
 import json
 from array import array
 from collections.abc import Callable, Mapping, MutableMapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     """
     architecture = gguf_names.architecture_of(name, header.metadata)
     fields = _fields_of(architecture, header.metadata)
+    drafts = fields.pop(gguf_names.DRAFT_LAYERS, 0)
+    if type(drafts) is int and type(fields.get("block_count")) is int:
+        fields["block_count"] -= drafts
     kind, entry = _entry(name, architecture, fields, header.tensors)
     keys: dict[str, str] = {}
     for group in entry["keys"]:
@@ -113,13 +117,16 @@ def _entry(
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the model of an architecture that a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
-    for kind, entry in models.items():
-        known = (layouts[kind].architecture, layouts[kind].also)
-        if architecture in known and _fits(entry.get("when", {}), fields, tensors):
-            return kind, entry
-    architectures = {
-        one for kind in models for one in (layouts[kind].architecture, layouts[kind].also) if one
+    likely = {
+        kind: entry for kind, entry in models.items() if architecture in layouts[kind].architectures
     }
+    for kind, entry in likely.items():
+        if _fits(entry.get("when", {}), fields, tensors):
+            return kind, entry
+    if likely:
+        conditions = [_in_words(architecture, one["when"], fields) for one in likely.values()]
+        raise _refused(name, architecture, f"it has {' and '.join(sorted(set(conditions)))}")
+    architectures = {one for kind in models for one in layouts[kind].architectures}
     raise UnsupportedModelError(
         f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
         f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
@@ -136,14 +143,24 @@ def _fits(
     return not when or (value == when["is"] if "is" in when else bool(value))
 
 
+def _in_words(architecture: str, when: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return what a file has in place of what a model of its architecture has."""
+    if "tensor" in when:
+        return f"no tensor {when['tensor']!r}"
+    found, expected = fields.get(when["key"]), when.get("is", "a value")
+    return f"{architecture}.{when['key']} {found!r} in place of {expected!r}"
+
+
 def _require_numbers(
     name: str, architecture: str, fields: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> None:
     """Refuse metadata that are not numbers, sizes of 0, and values per layer for models with a single value."""
     for key, value in fields.items():
-        if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
+        ignored = key in entry.get("ignored", ())
+        lists = key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type"
+        if lists or (ignored and isinstance(value, array)):
             continue
-        size = key in _SIZES and key not in entry.get("ignored", ())
+        size = key in _SIZES and not ignored
         if not isinstance(value, int | float) or (size and value <= 0):
             shown = "values by layer" if isinstance(value, array) else repr(value)
             raise CheckpointError(
@@ -170,7 +187,7 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
     if "rows" in value:
         return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
     if "has" in value:
-        found = value["has"] in tensors
+        found = any(fnmatchcase(one, value["has"]) for one in tensors)
         return value["then"] if found and "then" in value else value.get("else", found)
     return value["lacks"] not in tensors
 

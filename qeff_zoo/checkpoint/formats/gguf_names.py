@@ -102,7 +102,9 @@ class Layout:
         joined: Pairs of GGUF names, by name in the float model, with the function that joins them.
         plus_one: Norms that are stored plus one.
         gated: Names that differ if MLPs have gates.
-        also: Another `general.architecture`, for the model's encoder alone.
+        also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
+            one.
+        splits: Names of the queries, keys and values that one tensor has one after the other.
     """
 
     architecture: str
@@ -112,7 +114,13 @@ class Layout:
     joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
     gated: Mapping[str, str] = field(default_factory=dict)
-    also: str = ""
+    also: tuple[str, ...] = ()
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every value of `general.architecture`."""
+        return (self.architecture, *self.also)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +131,13 @@ class Places:
         values: Expressions by name.
         experts: Stack and index of an item in it, by name.
         changes: Change of a stored tensor's values: "minus one", "logarithm".
+        beside: Tensors of draft layers, which the model itself does not have.
     """
 
     values: Mapping[str, Expression]
     experts: Mapping[str, tuple[str, int]]
     changes: Mapping[str, str]
+    beside: frozenset[str] = frozenset()
 
 
 _MOVES: Mapping[str, Move] = {
@@ -160,6 +170,7 @@ def _layout(
     names: Mapping[str, str] = MappingProxyType({}),
     moves: Mapping[str, str] = MappingProxyType({}),
     joined: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    also: Sequence[str] = (),
     **rest: Any,
 ) -> Layout:
     """Return the layout of an entry: groups of names, its own names, and functions by their names."""
@@ -167,10 +178,13 @@ def _layout(
         names={**{name: one for group in groups for name, one in known[group].items()}, **names},
         moves={name: _MOVES[move] for name, move in moves.items()},
         joined={name: (one, two, _JOINS[join]) for name, (one, two, join) in joined.items()},
+        also=tuple(also),
         **rest,
     )
 
 
+#: Metadata of layers behind the model's own, which draft tokens.
+DRAFT_LAYERS = "nextn_predict_layers"
 #: Fields of configs with the number of layers.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_EXPERTS = 10_000
@@ -222,7 +236,7 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
             f"{', '.join(sorted(layouts()))}, of which the arrangement in GGUF is known. Use the safetensors "
             "checkpoint."
         )
-    if architecture not in (layout.architecture, layout.also):
+    if architecture not in layout.architectures:
         raise CheckpointError(
             f"{name!r} is GGUF of architecture {architecture!r}, but its configuration has model_type {model_type!r}, "
             f"which is {layout.architecture!r}. Expected the configuration of the model that it was made from. Name "
@@ -251,7 +265,9 @@ def places_of(
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
-    heads = _heads(name, layout.architecture, metadata)
+    architecture = architecture_of(name, metadata)
+    heads = _heads(name, architecture, metadata)
+    drafts = metadata.get(f"{architecture}.{DRAFT_LAYERS}", 0)
     names = layout.names
     if any(".ffn_gate." in one for one in tensors):
         names = {**names, **layout.gated}
@@ -261,6 +277,7 @@ def places_of(
     values: dict[str, Expression] = {}
     experts: dict[str, tuple[str, int]] = {}
     changes: dict[str, str] = {}
+    beside: set[str] = set()
     lost: list[str] = []
     for info in tensors.values():
         if info.name in _ROPE:
@@ -269,7 +286,11 @@ def places_of(
         leaf, prefix, inside = info.name, "", True
         if block:
             stack_, number, leaf = block.groups()
-            leaf, inside = stack_ + leaf, int(number) < counts.get(stack_, layers)
+            count = counts.get(stack_, layers)
+            if count <= int(number) < count + drafts:
+                beside.add(info.name)
+                continue
+            leaf, inside = stack_ + leaf, int(number) < count
             prefix = f"{_stack_of(layout, stack_)}.{number}."
         place = _name(leaf, names)
         if leaf in halves and inside:
@@ -280,6 +301,13 @@ def places_of(
                 lost.append(info.name)
             elif info is first:
                 values[prefix + place] = join(first.name, second.name, first.shape, second.shape)
+        elif inside and leaf.rpartition(".")[0] in layout.splits:
+            stem, _, end = leaf.rpartition(".")
+            parts = _split(info.name, info.shape[0], *heads)
+            values |= {
+                f"{prefix}{one}.{end}": part
+                for one, part in zip(layout.splits[stem], parts, strict=True)
+            }
         elif place is None or not inside or prefix + place in values:
             lost.append(info.name)
         elif "{}" in place:
@@ -301,7 +329,14 @@ def places_of(
             f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
             "checkpoint."
         )
-    return Places(values=values, experts=experts, changes=changes)
+    return Places(values=values, experts=experts, changes=changes, beside=frozenset(beside))
+
+
+def _split(name: str, rows: int, heads: int, key_heads: int) -> list[Expression]:
+    """Return the rows of queries, keys and values of a tensor."""
+    size = rows // (heads + 2 * key_heads)
+    ends = (0, heads * size, (heads + key_heads) * size, (heads + 2 * key_heads) * size)
+    return [cut(0, start, stop, name) for start, stop in pairwise(ends)]
 
 
 def _stack_of(layout: Layout, begins: str) -> str | None:

@@ -29,13 +29,15 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
-        "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
-        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe hunyuan-dense "
+        "hunyuan-moe lfm2 lfm2moe mamba minimax-m2 nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe "
+        "qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
 _ROPE = ("rope_freqs.", "rope_factors_")
 _ENDS = (".weight", ".bias")
+_HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
 _ARRAY, _LENGTH = struct.Struct("<IQ"), struct.Struct("<Q")
@@ -123,19 +125,36 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
+        whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
+        if whole != name and not parts["value"] and (place := place_of(whole)):
+            rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
+            found[name] = Decoded(tensors, {"value": place}, rows)
+            continue
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
             undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
-    if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
+    drafts = _draft_layers(tensors.readers[0], architecture, layers)
+    if left := [
+        name for name in tensors if name not in used and not name.startswith(_ROPE + drafts)
+    ]:
         raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
     return found
 
 
+def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...]:
+    """Return how the names of tensors of layers begin that draft tokens, behind the model's own."""
+    field = reader.get_field(f"{architecture}.nextn_predict_layers")
+    return tuple(f"blk.{layers + at}." for at in range(field.contents() if field else 0))
+
+
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
-    name = name.replace("block_sparse_moe", "mlp")
+    name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
+    name = name.replace("gate.moe_statics", "moe_statics")
+    if name.endswith("expert_bias"):
+        name = f"{name}.bias"
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
     nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
     nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
@@ -172,7 +191,7 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         return _logarithm
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
         return _kernel
-    return _one_row if module == "shared_expert_gate" else _as_it_is
+    return _one_row if module in ("shared_expert_gate", "moe_statics") else _as_it_is
 
 
 def _key_heads(config: Any) -> int:
@@ -193,6 +212,13 @@ def _together(heads: int, key_heads: int, value: Tensor) -> Tensor:
 def _latent_heads(keys: Tensor, values: Tensor) -> Tensor:
     """Return the rows of keys and values of each head; those of keys are stored transposed."""
     return torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
+
+
+def _rows(number: int, config: Any, value: Tensor) -> Tensor:
+    """Return the rows of queries, keys or values of a projection that has one after the other."""
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    size = value.shape[0] // (heads + 2 * key_heads)
+    return value.split([heads * size, key_heads * size, key_heads * size])[number]
 
 
 def _third(number: int, value: Tensor) -> Tensor:
