@@ -95,7 +95,7 @@ def stored(folder: Path) -> dict[str, Array]:
             del parts[parts.index("experts") + 1]
             stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
         else:
-            made[name] = _changed(value, name, kind, heads, key_heads)
+            made[name] = _changed(_reordered(value, name, config), name, kind, heads, key_heads)
     made |= {name: np.stack(items) for name, items in stacks.items()}
     found = {}
     for name, value in made.items():
@@ -136,7 +136,7 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
-    if kind not in ("gpt_oss", "granitemoe"):
+    if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid"):
         return {_of_router(name): value for name, value in tensors.items()}
     made = {}
     for name, value in tensors.items():
@@ -152,6 +152,16 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
             made[f"{name}.weight"] = value.swapaxes(1, 2)
         elif name.endswith("experts.down_proj_bias"):
             made[name.replace("_bias", ".bias")] = value
+        elif name.endswith("shared_mlp.input_linear.weight"):
+            stem = name.replace("shared_mlp.input_linear", "{}")
+            parts = np.split(value, 2)
+            shared = "mlp.shared_expert." if config.get("num_local_experts") else "mlp."
+            for half, part in zip(("gate_proj", "up_proj"), parts, strict=True):
+                made[stem.format(f"{shared}{half}")] = part
+        elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+            made[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = value
+        elif name.endswith("dt_bias"):
+            made[name.replace("dt_bias", "dt_proj.bias")] = value
         elif name.endswith("input_linear.weight"):
             half = value.shape[1] // 2
             stem = name.removesuffix("input_linear.weight")
@@ -182,9 +192,35 @@ def _latent(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str
 
 def _of_router(name: str) -> str:
     """Call the biases of routers as converters do before they look up the name."""
-    return name.replace("correction_bias", "correction.bias").replace(
-        "expert_bias", "expert_bias.bias"
-    )
+    for end, other in _CALLED.items():
+        name = name.removesuffix(end) + other if name.endswith(end) else name
+    return name
+
+
+_CALLED = {
+    "correction_bias": "correction.bias",
+    "expert_bias": "expert_bias.bias",
+    "dt_bias": "dt_proj.bias",
+}
+
+
+def _reordered(value: Array, name: str, config: Mapping[str, Any]) -> Array:
+    """Put value heads of linear attention in turns, one of each key head, as converters do."""
+    if not config["model_type"].startswith("qwen3_5") or "linear_attn" not in name:
+        return value
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    size = config["linear_value_head_dim"]
+
+    def in_turns(rows: Array) -> Array:
+        parts = rows.reshape(groups, heads // groups, -1, *rows.shape[1:])
+        return parts.swapaxes(0, 1).reshape(rows.shape)
+
+    if name.endswith("out_proj.weight"):
+        return in_turns(np.ascontiguousarray(value.T)).T
+    if "in_proj_qkv" in name or "conv1d" in name:
+        keys = len(value) - heads * size
+        return np.concatenate([value[:keys], in_turns(value[keys:])])
+    return value if name.endswith("linear_attn.norm.weight") else in_turns(value)
 
 
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
@@ -197,8 +233,12 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
         groups = value.reshape(key_heads, queries + 2, -1, *value.shape[1:])
         parts = (groups[:, :queries], groups[:, queries], groups[:, queries + 1])
         return np.concatenate([part.reshape(-1, *value.shape[1:]) for part in parts])
-    if kind in ("gemma", "gemma2", "gemma3_text", "nemotron") and name.endswith("norm.weight"):
+    if kind in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name:
         return value + np.float32(1)
+    if kind in STATE_SPACES and name.endswith((".A_log", ".D")):
+        return (-np.exp(value) if name.endswith(".A_log") else value)[:, None]
+    if kind in STATE_SPACES and name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+        return value[None]
     if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
         return value.T
     if name.endswith("A_log"):
@@ -210,6 +250,10 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
     return value.squeeze(0) if name.endswith("shared_expert_gate.weight") else value
 
 
+#: Models whose norms converters store plus one.
+PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_text", "qwen3_5_moe_text")
+#: Models with state space layers of heads.
+STATE_SPACES = ("mamba2", "granitemoehybrid")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",
@@ -219,9 +263,18 @@ ROTATED = (
     "arcee",
     "granite",
     "granitemoe",
+    "granitemoehybrid",
     "olmo",
     "smollm3",
 )
+
+
+#: Metadata of linear attention, and their fields.
+LINEAR = {
+    "time_step_rank": "linear_num_value_heads",
+    "group_count": "linear_num_key_heads",
+    "state_size": "linear_key_head_dim",
+}
 
 
 def write(
@@ -250,6 +303,9 @@ def write(
     if heads:
         writer.add_head_count(heads)
         writer.add_head_count_kv(_key_heads(config))
+    for key, field in LINEAR.items():
+        if field in config:
+            writer.add_uint32(f"{architecture}.ssm.{key}", config[field])
     writer.add_block_count(layers_of(config))
     width = next(config[key] for key in ("hidden_size", "n_embd", "d_model") if key in config)
     writer.add_embedding_length(width)

@@ -89,6 +89,19 @@ def windows(every: int, size: int = 6, layers: int = 4) -> dict[str, Any]:
     return {"layer_types": kinds, "sliding_window": size}
 
 
+#: Linear attention, with several value heads for each key head.
+DELTA: dict[str, Any] = {
+    **rope(partial_rotary_factor=0.25, mrope_section=[2, 1, 1], mrope_interleaved=True),
+    "rms_norm_eps": 1e-6,  # transformers has no other for keys of linear attention
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
+
 #: What published models of each type have that others have not.
 MODELS: dict[str, dict[str, Any]] = {
     "arcee": WIDE,
@@ -185,6 +198,18 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt_oss": {**EXPERTS, **windows(2), "head_dim": 32},
     "granite": {**GRANITE, "tie_word_embeddings": True},
     "granitemoe": {**GRANITE, **EXPERTS, "tie_word_embeddings": True},
+    "granitemoehybrid": {
+        **GRANITE,
+        **EXPERTS,
+        "shared_intermediate_size": 48,
+        "layer_types": ["mamba", "attention", "mamba", "attention"],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
     "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
     "hunyuan_v1_moe": {**WIDE, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True},
     "lfm2": {
@@ -208,6 +233,14 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "llama": {**WIDE, "rope_parameters": LLAMA3},
     "mamba": {"state_size": 16, "layer_norm_epsilon": 1e-3, "num_hidden_layers": 4},
+    "mamba2": {
+        "num_heads": 8,
+        "head_dim": 16,
+        "state_size": 16,
+        "n_groups": 1,
+        "num_hidden_layers": 3,
+        "layer_norm_epsilon": 1e-3,
+    },
     "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
     "mixtral": {**EXPERTS, "sliding_window": None},
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
@@ -242,6 +275,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
     },
     "qwen3": WIDE,
+    "qwen3_5_moe_text": {
+        **DELTA,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_5_text": DELTA,
     "qwen3_moe": {
         **WIDE,
         "num_experts": 4,
@@ -265,7 +306,7 @@ MODELS: dict[str, dict[str, Any]] = {
 #: Types whose routers score experts by a sigmoid.
 SIGMOID = ("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
-OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
+OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -297,7 +338,7 @@ def make(folder: Path, kind: str) -> Path:
                 parameter.normal_(
                     0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
                 )
-            elif "norm" in name or name.endswith(("bias", "sinks")):
+            elif "norm" in name or name.endswith(("bias", "sinks", ".D", "A_log")):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
@@ -363,6 +404,17 @@ def metadata_of(config: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def state_space(kernel: int, inner: int, state: int, heads: int, groups: int = 1) -> dict[str, int]:
+    """Give the metadata of state space layers."""
+    return {
+        "ssm.conv_kernel": kernel,
+        "ssm.inner_size": inner,
+        "ssm.state_size": state,
+        "ssm.time_step_rank": heads,
+        "ssm.group_count": groups,
+    }
+
+
 def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
     """Change what single converters write otherwise."""
     rms = found.get("attention.layer_norm_epsilon")
@@ -382,6 +434,34 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             **{f"ssm.{key}": value for key, value in state.items()},
             "ssm.time_step_rank": config.time_step_rank,
         }
+    if kind == "mamba2":
+        inner = config.num_heads * config.head_dim
+        return {
+            "context_length": 1 << 20,
+            "embedding_length": 64,
+            "block_count": config.num_hidden_layers,
+            "feed_forward_length": 0,
+            "attention.head_count": 0,
+            "attention.layer_norm_rms_epsilon": rms,
+            **state_space(config.conv_kernel, inner, config.state_size, config.num_heads),
+        }
+    if kind == "granitemoehybrid":
+        inner = config.mamba_n_heads * config.mamba_d_head
+        counts = [2 if "full" in one or one == "attention" else 0 for one in config.layer_types]
+        found |= {
+            "attention.head_count_kv": counts,
+            "expert_shared_feed_forward_length": config.shared_intermediate_size,
+            "rope.scaling.finetuned": config.position_embedding_type == "rope",
+            **state_space(config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_n_heads),
+        }
+    if kind in ("qwen3_5_text", "qwen3_5_moe_text"):
+        heads = config.linear_num_value_heads
+        inner = heads * config.linear_value_head_dim
+        sizes = (config.linear_conv_kernel_dim, inner, config.linear_key_head_dim, heads)
+        found |= state_space(*sizes, config.linear_num_key_heads)
+        found |= {"rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 4}
+    if kind == "qwen3_5_moe_text":
+        del found["feed_forward_length"]
     if kind == "deepseek_v3":
         rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
         found |= {

@@ -22,8 +22,8 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from . import gguf_names
 
 _Fields = MutableMapping[str, Any]
-#: Metadata with optional values per layer.
-_BY_LAYER = ("attention.sliding_window_pattern",)
+#: Metadata that may be lists.
+_LISTS = ("attention.sliding_window_pattern", "rope.dimension_sections")
 #: Metadata that other values are divided by, or counted with.
 _SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
 #: Values of `pooling_type`; 4 is that of rerankers, not of embedding models.
@@ -60,7 +60,8 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     for group in entry["keys"]:
         keys |= _known()["keys"][group]
     keys |= entry.get("also", {})
-    if missing := [key for key in keys if key not in fields and key not in _known()["optional"]]:
+    optional = {*_known()["optional"], *entry.get("optional", ())}
+    if missing := [key for key in keys if key not in fields and key not in optional]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
     _require_numbers(name, architecture, fields, entry)
     config: dict[str, Any] = {
@@ -72,8 +73,14 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         config["tie_word_embeddings"] = "output.weight" not in header.tensors
     if "token_embd.weight" in header.tensors:
         config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
-    for rule in entry.get("rules", ()):
-        _RULES[rule](fields, config, entry)
+    try:
+        for rule in entry.get("rules", ()):
+            _RULES[rule](fields, config, entry)
+    except KeyError as error:
+        missing = [str(error.args[0])]
+        raise _refused(
+            name, architecture, f"its metadata lack {_named(architecture, missing)}"
+        ) from error
     size = _head_size(name, architecture, fields, keys)
     _add_layers(fields, config, entry)
     if entry.get("rope", True):
@@ -157,7 +164,7 @@ def _require_numbers(
     """Refuse metadata that are not numbers, sizes of 0, and values per layer for models with a single value."""
     for key, value in fields.items():
         ignored = key in entry.get("ignored", ())
-        lists = key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type"
+        lists = key in _LISTS or key in entry.get("by layer", ()) or key == "rope.scaling.type"
         if lists or (ignored and isinstance(value, array)):
             continue
         size = key in _SIZES and not ignored
@@ -247,12 +254,15 @@ def _rope(
 ) -> dict[str, Any]:
     """Return the parameters of RoPE, once or for each type of layer."""
     rotated = fields.pop("rope.dimension_count", size)
+    sections = fields.pop("rope.dimension_sections", ()) if "sections" in entry else ()
     partial = entry.get("partial", False)
     if rotated != size and not partial:
         raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
     rope = rope_of(name, fields, tensors, rotated)
     if partial:
         rope["partial_rotary_factor"] = rotated / size
+    if len(sections):
+        rope |= {"mrope_section": [one for one in sections if one], "mrope_interleaved": True}
     if rope["rope_type"] != "default":
         rope |= entry.get("rope values", {})
     if "local rope" not in entry:
@@ -279,6 +289,34 @@ def _layers_of_heads(fields: _Fields, config: dict[str, Any], _: Mapping[str, An
     counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
     config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
     fields["attention.head_count_kv"] = max(counts)
+
+
+def _delta_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers of linear attention, and the size of its value heads."""
+    interval = fields.pop("full_attention_interval", 4)
+    kinds = ["linear_attention"] * (interval - 1) + ["full_attention"]
+    config["layer_types"] = [kinds[at % interval] for at in range(fields["block_count"])]
+    inner = fields.pop("ssm.inner_size")
+    config["linear_value_head_dim"] = inner // fields["ssm.time_step_rank"]
+
+
+def _state_heads(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["head_dim"] = fields["ssm.inner_size"] // fields["ssm.time_step_rank"]
+
+
+def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Mark layers without key/value heads as state space layers, with the sizes of these."""
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
+    config["layer_types"] = ["attention" if count else "mamba" for count in counts]
+    fields["attention.head_count_kv"] = max(counts)
+    inner = fields["ssm.inner_size"]
+    config["mamba_d_head"] = inner // fields["ssm.time_step_rank"]
+    config["mamba_expand"] = inner // fields["embedding_length"]
+    rotates = fields.pop("rope.scaling.finetuned", True)
+    config["position_embedding_type"] = "rope" if rotates else "nope"
+    if not fields.get("expert_count"):
+        fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
@@ -323,6 +361,9 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
     "latent attention": _latent_attention,
+    "delta attention": _delta_attention,
+    "state heads": _state_heads,
+    "hybrid layers": _hybrid_layers,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,
     "expert sizes": _expert_sizes,

@@ -7,6 +7,7 @@ Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
 """
 
 import json
+import math
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,28 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
-#: Function from a stored tensor's name, shape, query heads and key heads to an expression of the float model's tensor.
-Move = Callable[[str, tuple[int, ...], int, int], Expression]
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Numbers of heads; 1 if layers differ, or have none.
+
+    Args:
+        queries: Heads of queries.
+        keys: Heads of keys and values.
+        values: Value heads of linear attention.
+        groups: Key heads of linear attention.
+        size: Size of the key heads of linear attention.
+    """
+
+    queries: int = 1
+    keys: int = 1
+    values: int = 1
+    groups: int = 1
+    size: int = 1
+
+
+#: Function from a stored tensor's name and shape, and numbers of heads, to an expression of the float model's tensor.
+Move = Callable[[str, tuple[int, ...], Heads], Expression]
 #: The same for two joined tensors: from their names and shapes.
 Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
 
@@ -33,44 +54,82 @@ Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
 _ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def _query_rows(name: str, shape: tuple[int, ...], heads: int, _: int) -> Expression:
+def _query_rows(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return _halves(name, shape, heads.queries)
+
+
+def _key_rows(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return _halves(name, shape, heads.keys)
+
+
+def _halves(name: str, shape: tuple[int, ...], heads: int) -> Expression:
     """Restore the two halves of each head's rows, which are stored interleaved."""
     rows, *columns = shape
     pairs = reshape((heads, rows // heads // 2, 2, *columns), name)
     return reshape(shape, transpose(1, 2, pairs))
 
 
-def _key_rows(name: str, shape: tuple[int, ...], _: int, key_heads: int) -> Expression:
-    return _query_rows(name, shape, key_heads, key_heads)
-
-
-def _fused_by_heads(name: str, shape: tuple[int, ...], heads: int, key_heads: int) -> Expression:
+def _fused_by_heads(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
     """Restore the groups of fused queries, keys and values, which are stored one after the other."""
     rows, *columns = shape
-    size = max(1, rows // (heads + 2 * key_heads))
-    ends = (0, heads * size, (heads + key_heads) * size, rows)
+    size = max(1, rows // (heads.queries + 2 * heads.keys))
+    ends = (0, heads.queries * size, (heads.queries + heads.keys) * size, rows)
     parts = [
-        reshape((key_heads, (stop - start) // (size * key_heads), size, *columns), part)
+        reshape((heads.keys, (stop - start) // (size * heads.keys), size, *columns), part)
         for start, stop in pairwise(ends)
         for part in [cut(0, start, stop, name)]
     ]
     return reshape(shape, concat(1, *parts))
 
 
-def _transposed(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _transposed(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return transpose(len(shape) - 2, len(shape) - 1, name)
 
 
-def _as_one_row(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _as_one_row(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((1, shape[-1]), name)
 
 
-def _as_kernel(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _flat(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
+    return reshape((math.prod(shape),), name)
+
+
+def _as_kernel(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((shape[0], 1, shape[-1]), name)
+
+
+def _value_rows(name: Expression, shape: tuple[int, ...], heads: Heads) -> Expression:
+    """Restore the order of value heads by their key head; they are stored in turns, one of each key head."""
+    rows, *columns = shape
+    each = heads.values // heads.groups
+    turns = reshape((each, heads.groups, rows // (each * heads.groups), *columns), name)
+    return reshape(shape, transpose(0, 1, turns))
+
+
+def _values_behind_keys(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    keys = 2 * heads.groups * heads.size
+    values = (shape[0] - keys, *shape[1:])
+    moved = _value_rows(cut(0, keys, shape[0], name), values, heads)
+    return concat(0, cut(0, 0, keys, name), moved)
+
+
+def _kernel_of_values(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return reshape((shape[0], 1, shape[-1]), _values_behind_keys(name, shape, heads))
+
+
+def _value_columns(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    rows, columns = shape
+    each = heads.values // heads.groups
+    turns = reshape((rows, each, heads.groups, columns // (each * heads.groups)), name)
+    return reshape(shape, transpose(1, 2, turns))
 
 
 def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
     return concat(1, gate, up)
+
+
+def _rows_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return concat(0, gate, up)
 
 
 def _latent_heads(
@@ -99,8 +158,9 @@ class Layout:
         layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin the
             same.
         moves: Changes of values, by name as above.
-        joined: Pairs of GGUF names, by name in the float model, with the function that joins them.
+        joined: For each half of a pair: name in the float model, both halves, and the function that joins them.
         plus_one: Norms that are stored plus one.
+        unchanged: Names of norms that are stored as they are, though others are not.
         gated: Names that differ if MLPs have gates.
         also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
             one.
@@ -111,8 +171,9 @@ class Layout:
     names: Mapping[str, str]
     layers: str | Mapping[str, str] = "model.layers"
     moves: Mapping[str, Move] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
+    unchanged: tuple[str, ...] = ()
     gated: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -147,9 +208,15 @@ _MOVES: Mapping[str, Move] = {
     "transposed": _transposed,
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
+    "flat": _flat,
+    "value rows": _value_rows,
+    "values behind keys": _values_behind_keys,
+    "kernel of values": _kernel_of_values,
+    "value columns": _value_columns,
 }
 _JOINS: Mapping[str, Join] = {
     "one after the other": _one_after_the_other,
+    "rows one after the other": _rows_one_after_the_other,
     "in turns": _in_turns,
     "latent heads": _latent_heads,
 }
@@ -177,7 +244,12 @@ def _layout(
     return Layout(
         names={**{name: one for group in groups for name, one in known[group].items()}, **names},
         moves={name: _MOVES[move] for name, move in moves.items()},
-        joined={name: (one, two, _JOINS[join]) for name, (one, two, join) in joined.items()},
+        joined={
+            half: (name, *pair, _JOINS[join])
+            for name, pairs in joined.items()
+            for *pair, join in zip(*[iter(pairs)] * 3, strict=True)  # a name may have several
+            for half in pair
+        },
         also=tuple(also),
         **rest,
     )
@@ -273,7 +345,6 @@ def places_of(
         names = {**names, **layout.gated}
     layers = next((config[key] for key in _LAYERS if key in config), 0)
     counts = {"dec.": config.get("num_decoder_layers") or layers}
-    halves = {half: (place, *both) for place, both in layout.joined.items() for half in both[:2]}
     values: dict[str, Expression] = {}
     experts: dict[str, tuple[str, int]] = {}
     changes: dict[str, str] = {}
@@ -293,8 +364,8 @@ def places_of(
             leaf, inside = stack_ + leaf, int(number) < count
             prefix = f"{_stack_of(layout, stack_)}.{number}."
         place = _name(leaf, names)
-        if leaf in halves and inside:
-            place, *both, join = halves[leaf]
+        if leaf in layout.joined and inside:
+            place, *both, join = layout.joined[leaf]
             stem = info.name.removesuffix(leaf)
             first, second = (tensors.get(stem + half) for half in both)
             if first is None or second is None:
@@ -303,7 +374,7 @@ def places_of(
                 values[prefix + place] = join(first.name, second.name, first.shape, second.shape)
         elif inside and leaf.rpartition(".")[0] in layout.splits:
             stem, _, end = leaf.rpartition(".")
-            parts = _split(info.name, info.shape[0], *heads)
+            parts = _split(info.name, info.shape[0], heads)
             values |= {
                 f"{prefix}{one}.{end}": part
                 for one, part in zip(layout.splits[stem], parts, strict=True)
@@ -318,8 +389,8 @@ def places_of(
             experts |= {prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
         else:
             move = layout.moves.get(leaf) or layout.moves.get(leaf.rpartition(".")[0])
-            values[prefix + place] = move(info.name, info.shape, *heads) if move else info.name
-            if layout.plus_one and place.endswith("norm.weight"):
+            values[prefix + place] = move(info.name, info.shape, heads) if move else info.name
+            if layout.plus_one and place.endswith("norm.weight") and leaf not in layout.unchanged:
                 changes[info.name] = "minus one"
             elif leaf == "ssm_a":
                 changes[info.name] = "logarithm"
@@ -332,10 +403,10 @@ def places_of(
     return Places(values=values, experts=experts, changes=changes, beside=frozenset(beside))
 
 
-def _split(name: str, rows: int, heads: int, key_heads: int) -> list[Expression]:
+def _split(name: str, rows: int, heads: Heads) -> list[Expression]:
     """Return the rows of queries, keys and values of a tensor."""
-    size = rows // (heads + 2 * key_heads)
-    ends = (0, heads * size, (heads + key_heads) * size, (heads + 2 * key_heads) * size)
+    size = rows // (heads.queries + 2 * heads.keys)
+    ends = (0, heads.queries * size, (heads.queries + heads.keys) * size, rows)
     return [cut(0, start, stop, name) for start, stop in pairwise(ends)]
 
 
@@ -354,14 +425,28 @@ def _name(leaf: str, names: Mapping[str, str]) -> str | None:
     return names[stem] + dot + kind if stem in names and kind in ("weight", "bias") else None
 
 
-def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of query and key/value heads; 1 if layers differ, or have none."""
-    queries = metadata.get(f"{architecture}.attention.head_count", 1)
-    keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
-    heads = [1 if isinstance(one, array) else one or 1 for one in (queries, keys)]
-    if not all(type(one) is int and 0 < one < 1 << 16 for one in heads):
-        raise _misfit(name, f"{heads} heads of queries and keys", "numbers of heads")
-    return heads[0], heads[1]
+#: Metadata with numbers of heads, by field of `Heads`.
+_COUNTS = {
+    "queries": "attention.head_count",
+    "keys": "attention.head_count_kv",
+    "values": "ssm.time_step_rank",
+    "groups": "ssm.group_count",
+    "size": "ssm.state_size",
+}
+
+
+def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
+    """Return the numbers of heads; of values by layer, the largest."""
+    found = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
+    if found["keys"] is None:
+        found["keys"] = found["queries"]
+    counts = {
+        field: max(one, default=1) if isinstance(one, array) else one or 1
+        for field, one in found.items()
+    }
+    if not all(type(one) is int and 0 < one < 1 << 16 for one in counts.values()):
+        raise _misfit(name, f"{[*counts.values()]} heads", "numbers of heads")
+    return Heads(**counts)
 
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:

@@ -24,19 +24,21 @@ from qeff_zoo.validation.reference.formats.files import Decoded
 #: keys are turned, norms are stored plus 1, matrices are transposed, the projection of each head is taken apart.
 _DONE: Mapping[str, str] = MappingProxyType(
     {
-        "turns": "llama arcee granite granitemoe olmo smollm3",
-        "adds": "gemma gemma2 gemma3 nemotron",
+        "turns": "llama arcee granite granitehybrid granitemoe olmo smollm3",
+        "adds": "gemma gemma2 gemma3 nemotron qwen35 qwen35moe",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe hunyuan-dense "
-        "hunyuan-moe lfm2 lfm2moe mamba minimax-m2 nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe "
-        "qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "hunyuan-moe lfm2 lfm2moe mamba mamba2 minimax-m2 nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 "
+        "qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
 _ROPE = ("rope_freqs.", "rope_factors_")
 _ENDS = (".weight", ".bias")
+#: Ends of names that converters change before they look up a name.
+_CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
 _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
@@ -122,6 +124,15 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if "experts.gate_up_proj" in name:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("shared_mlp.input_linear.weight"):
+            shared = "mlp.shared_expert" if getattr(config, "num_local_experts", 0) else "mlp"
+            halves = (
+                name.replace("shared_mlp.input_linear", f"{shared}.{half}_proj")
+                for half in ("gate", "up")
+            )
+            parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("shared_mlp.output_linear.weight") and not parts["value"]:
+            parts["value"] = place_of(name.replace("shared_mlp.output_linear", "mlp.down_proj"))
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
@@ -153,8 +164,8 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
     name = name.replace("gate.moe_statics", "moe_statics")
-    if name.endswith("expert_bias"):
-        name = f"{name}.bias"
+    for end, other in _CALLED.items():
+        name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
     nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
     nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
@@ -172,6 +183,10 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
 def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     """Return what makes a parameter of its tensor."""
     module = name.split(".")[-2] if "." in name else ""
+    if ".linear_attn." in name and getattr(config, "linear_num_key_heads", None):
+        return partial(_delta_attention, name.rpartition("linear_attn.")[2], config)
+    if "input_linear" in name:
+        return _joined
     if "experts.gate_up_proj" in name:
         return _in_turns if done == "transposes experts" else _joined
     if done == "turns" and module in ("q_proj", "k_proj"):
@@ -189,6 +204,8 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         return partial(_third, "qkv".index(module[0]))
     if name.endswith("A_log"):
         return _logarithm
+    if name.endswith((".D", "mixer.norm.weight", "mamba.norm.weight")):
+        return _flat
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
         return _kernel
     return _one_row if module in ("shared_expert_gate", "moe_statics") else _as_it_is
@@ -231,7 +248,30 @@ def _transposed(value: Tensor) -> Tensor:
 
 
 def _logarithm(value: Tensor) -> Tensor:
-    return torch.log(-value)
+    found = torch.log(-value)
+    return found.flatten() if found.shape[-1] == 1 else found  # of a head, or of states
+
+
+def _delta_attention(name: str, config: Any, value: Tensor) -> Tensor:
+    """Put the value heads of each key head beside each other, which are stored in turns."""
+    groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def beside(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (heads // groups, groups, -1)).transpose(0, 1).flatten(0, 2)
+
+    if name == "norm.weight":
+        return value
+    if name == "out_proj.weight":
+        return beside(value.T).T
+    if name in ("in_proj_qkv.weight", "conv1d.weight"):
+        keys = 2 * groups * config.linear_key_head_dim
+        value = torch.cat([value[:keys], beside(value[keys:])])
+        return value.unsqueeze(1) if name == "conv1d.weight" else value
+    return beside(torch.log(-value) if name == "A_log" else value)
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.flatten()
 
 
 def _kernel(value: Tensor) -> Tensor:
@@ -263,5 +303,5 @@ def _as_it_is(value: Tensor) -> Tensor:
 
 
 def _joined(gate: Tensor, up: Tensor) -> Tensor:
-    """Return the two halves of experts in one, (experts, 2 * rows, columns)."""
-    return torch.cat([gate, up], 1)
+    """Return the two halves of experts, (experts, 2 * rows, columns), or of a matrix, in one."""
+    return torch.cat([gate, up], -2)
