@@ -315,6 +315,16 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
     for kind, own in {
         "bert": {"max_position_embeddings": 64},
+        "modernbert": {
+            "norm_eps": 1e-3,
+            "local_attention": 12,
+            "num_hidden_layers": 5,
+            "layer_types": ["sliding_attention" if at % 3 else "full_attention" for at in range(5)],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 9000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
         "nomic_bert": {**rope(rope_theta=1000.0), "head_dim": 16},
     }.items()
 }
@@ -504,6 +514,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found["attention.sliding_window"] = 0
     if kind in EMBEDDERS:
         found |= {"attention.causal": False, "pooling_type": 1}
+    if kind == "modernbert":
+        found |= {
+            "attention.sliding_window": config.local_attention,
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+            "attention.layer_norm_epsilon": config.norm_eps,
+        }
     if kind == "bert":
         found = {key: value for key, value in found.items() if not key.startswith("rope")}
     return found
@@ -562,7 +579,7 @@ def write(
     return path
 
 
-def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
+def of_transformers(checkpoint: Checkpoint, folder: Path, auto: Any = None) -> Any:
     """Load with transformers what a file alone was taken for."""
     folder.mkdir()
     tensors = {
@@ -577,7 +594,7 @@ def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
     )
     config = AutoConfig.from_pretrained(folder)
     del config.quantization_config
-    auto: Any = AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM
+    auto = auto or (AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM)
     return auto.from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -600,7 +617,8 @@ LIMIT = 2e-3
 
 def test_every_architecture_is_here() -> None:
     kinds = {*MODELS, *EMBEDDERS, *test_gguf_encoder_decoder.KINDS}
-    assert kinds == _known()["models"].keys()
+    models = _known()["models"].items()
+    assert kinds == {entry.get("model_type", kind) for kind, entry in models}
     alone = {layouts()[kind].architecture for kind in kinds}
     assert alone == {layout.architecture for layout in layouts().values()}
 
@@ -722,6 +740,25 @@ def test_an_embedder_alone_embeds_as_llama_cpp_does(
         states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
     pooled = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
     assert np.abs(pooled - expected).max() < LIMIT * expected.std()
+
+
+def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "gemma3_text")
+    changes = {"attention__sliding_window": 10, "pooling_type": 1, "attention__causal": False}
+    path = write(tmp_path / "model.gguf", folder, architecture="gemma-embedding", **changes)
+    tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
+    with opened(path) as llama:
+        expected = llama.embedding(tokens)
+    checkpoint = open_checkpoint(str(path))
+    assert checkpoint.architectures == ("Gemma3TextModel",)
+    found = read_pooling(checkpoint.companions)
+    assert found is not None
+    assert (found.pooling, found.normalize) == ("mean", True)
+    model = of_transformers(checkpoint, tmp_path / "again", AutoModel)
+    assert model.config.sliding_window == 6  # as transformers takes it of a bidirectional model
+    with torch.no_grad():
+        states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    assert np.abs(states.mean(0) - expected).max() < LIMIT * expected.std()
 
 
 def yarned(**changes: Any) -> dict[str, Any]:

@@ -124,16 +124,19 @@ def _entry(
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the model of an architecture that a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
-    likely = {
-        kind: entry for kind, entry in models.items() if architecture in layouts[kind].architectures
-    }
-    for kind, entry in likely.items():
+    likely = [
+        (entry.get("model_type", kind), entry)
+        for kind, entry in models.items()
+        if architecture == entry.get("architecture")
+        or ("architecture" not in entry and architecture in layouts[kind].architectures)
+    ]
+    for kind, entry in likely:
         if _fits(entry.get("when", {}), fields, tensors):
             return kind, entry
     if likely:
-        conditions = [_in_words(architecture, one["when"], fields) for one in likely.values()]
+        conditions = [_in_words(architecture, entry["when"], fields) for _, entry in likely]
         raise _refused(name, architecture, f"it has {' and '.join(sorted(set(conditions)))}")
-    architectures = {one for kind in models for one in layouts[kind].architectures}
+    architectures = {one for layout in layouts.values() for one in layout.architectures}
     raise UnsupportedModelError(
         f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
         f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
@@ -319,6 +322,16 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
         fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
+def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers with a window: all but the first of each interval."""
+    interval = fields.pop("attention.sliding_window_pattern", 3)
+    if isinstance(interval, array):
+        slides = [bool(one) for one in interval]
+    else:
+        slides = [bool(at % interval) for at in range(fields["block_count"])]
+    config["layer_types"] = ["sliding_attention" if one else "full_attention" for one in slides]
+
+
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Set the head sizes of latent attention, which older files have under other names."""
     rotated = fields["rope.dimension_count"]
@@ -360,6 +373,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "first layer global": _first_layer_global,
     "latent attention": _latent_attention,
     "delta attention": _delta_attention,
     "state heads": _state_heads,

@@ -25,13 +25,13 @@ from qeff_zoo.validation.reference.formats.files import Decoded
 _DONE: Mapping[str, str] = MappingProxyType(
     {
         "turns": "llama arcee granite granitehybrid granitemoe olmo smollm3",
-        "adds": "gemma gemma2 gemma3 nemotron qwen35 qwen35moe",
+        "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe hunyuan-dense "
-        "hunyuan-moe lfm2 lfm2moe mamba mamba2 minimax-m2 nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 "
-        "qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "hunyuan-moe lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe "
+        "qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
