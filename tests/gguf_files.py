@@ -136,7 +136,7 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
-    if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid"):
+    if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text"):
         return {_of_router(name): value for name, value in tensors.items()}
     made = {}
     for name, value in tensors.items():
@@ -146,8 +146,10 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
             end = "bias" if name.endswith("bias") else "weight"
             stem = name.removesuffix("_bias").removesuffix("gate_up_proj")
             turned = value if end == "bias" else value.swapaxes(1, 2)
-            made[f"{stem}gate_proj.{end}"] = turned[:, ::2]
-            made[f"{stem}up_proj.{end}"] = turned[:, 1::2]
+            half = turned.shape[1] // 2
+            alternate = kind == "gpt_oss"
+            made[f"{stem}gate_proj.{end}"] = turned[:, ::2] if alternate else turned[:, :half]
+            made[f"{stem}up_proj.{end}"] = turned[:, 1::2] if alternate else turned[:, half:]
         elif name.endswith("experts.down_proj"):
             made[f"{name}.weight"] = value.swapaxes(1, 2)
         elif name.endswith("experts.down_proj_bias"):

@@ -232,6 +232,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
     "llama": {**WIDE, "rope_parameters": LLAMA3},
+    "llama4_text": {
+        **WIDE,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 96,
+        "interleave_moe_layer_step": 2,
+    },
     "mamba": {"state_size": 16, "layer_norm_epsilon": 1e-3, "num_hidden_layers": 4},
     "mamba2": {
         "num_heads": 8,
@@ -330,9 +338,9 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
 }
 
 
-def make(folder: Path, kind: str) -> Path:
+def make(folder: Path, kind: str, **changes: Any) -> Path:
     """Save a model of random weights that are large enough to tell its parts."""
-    own = {**MODELS, **EMBEDDERS}[kind]
+    own = {**MODELS, **EMBEDDERS}[kind] | changes
     settings = {
         **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
         **{key: BASE[key] for key in COMMON},
@@ -492,6 +500,12 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
     if kind == "ernie4_5_moe":
         found["interleave_moe_layer_step"] = config.moe_layer_interval
         found["expert_shared_feed_forward_length"] = 64  # of no meaning
+    if kind == "llama4_text":
+        found |= {
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+        }
     if kind == "hunyuan_v1_moe":
         found |= {"expert_feed_forward_length": config.intermediate_size, "expert_shared_count": 1}
     if kind in ("lfm2", "lfm2_moe"):
@@ -642,29 +656,34 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     assert difference(path, tmp_path / "again") < LIMIT
 
 
-#: Language models of multimodal ones: the architecture that llama.cpp gives them, and the type that they are here.
-LANGUAGE_MODELS = {
+#: Architectures of llama.cpp that are another type here: language models of multimodal ones, and others under a name
+#: of their own. Type, changes of its configuration, metadata.
+LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
+    "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
     "qwen2vl": (
         "qwen2",
+        {},
         {
             "rope__dimension_sections": [2, 3, 3, 0],
             "attention__layer_norm_rms_epsilon": 1e-6,  # llama.cpp has no other for it
         },
     ),
-    "qwen3vl": ("qwen3", {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0}),
+    "qwen3vl": ("qwen3", {}, {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0}),
     "qwen3vlmoe": (
         "qwen3_moe",
+        {},
         {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0},
     ),
 }
 
 
 @pytest.mark.parametrize("architecture", LANGUAGE_MODELS)
-def test_the_language_model_of_a_multimodal_one_computes_what_llama_cpp_computes(
+def test_a_model_under_another_name_computes_what_llama_cpp_computes(
     home: Path, tmp_path: Path, architecture: str
 ) -> None:
-    kind, changes = LANGUAGE_MODELS[architecture]
-    folder = make(tmp_path / "model", kind)
+    kind, own, changes = LANGUAGE_MODELS[architecture]
+    folder = make(tmp_path / "model", kind, **own)
     path = write(tmp_path / "model.gguf", folder, architecture=architecture, **changes)
     assert difference(path, tmp_path / "again") < LIMIT
     expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()

@@ -322,6 +322,11 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
         fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
+def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
+    config["use_qk_norm"] = fields.get("expert_count") != 128
+
+
 def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add the layers with a window: all but the first of each interval."""
     interval = fields.pop("attention.sliding_window_pattern", 3)
@@ -373,6 +378,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,
     "delta attention": _delta_attention,

@@ -132,6 +132,10 @@ def _rows_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
     return concat(0, gate, up)
 
 
+def _columns_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return transpose(1, 2, concat(1, gate, up))
+
+
 def _latent_heads(
     keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
 ) -> Expression:
@@ -216,6 +220,7 @@ _MOVES: Mapping[str, Move] = {
 }
 _JOINS: Mapping[str, Join] = {
     "one after the other": _one_after_the_other,
+    "columns one after the other": _columns_one_after_the_other,
     "rows one after the other": _rows_one_after_the_other,
     "in turns": _in_turns,
     "latent heads": _latent_heads,

@@ -24,11 +24,12 @@ from qeff_zoo.validation.reference.formats.files import Decoded
 #: keys are turned, norms are stored plus 1, matrices are transposed, the projection of each head is taken apart.
 _DONE: Mapping[str, str] = MappingProxyType(
     {
-        "turns": "llama arcee granite granitehybrid granitemoe olmo smollm3",
+        "turns": "llama arcee baichuan granite granitehybrid granitemoe internlm2 olmo smollm3",
         "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
+        "transposes halves": "llama4",
         "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe hunyuan-dense "
         "hunyuan-moe lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe "
         "qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
@@ -188,7 +189,7 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     if "input_linear" in name:
         return _joined
     if "experts.gate_up_proj" in name:
-        return _in_turns if done == "transposes experts" else _joined
+        return {"transposes experts": _in_turns, "transposes halves": _turned}.get(done, _joined)
     if done == "turns" and module in ("q_proj", "k_proj"):
         heads = config.num_attention_heads if module == "q_proj" else config.num_key_value_heads
         return partial(_turned_back, heads)
@@ -197,7 +198,7 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     if done == "takes apart" and module == "query_key_value":
         return partial(_together, config.num_attention_heads, _key_heads(config))
     if (done == "transposes" and module.startswith("c_") and name.endswith("weight")) or (
-        done == "transposes experts" and name.endswith("experts.down_proj")
+        done in ("transposes experts", "transposes halves") and name.endswith("experts.down_proj")
     ):
         return _transposed
     if done == "" and name.startswith("layers.") and module in ("q_proj", "k_proj", "v_proj"):
@@ -282,6 +283,11 @@ def _in_turns(gate: Tensor, up: Tensor) -> Tensor:
     """Return the halves of experts column by column in turns, (experts, columns, 2 * rows), or their biases."""
     both = torch.stack([gate, up], -1)  # (experts, rows, columns, 2) or (experts, rows, 2)
     return (both.transpose(1, 2) if both.dim() > 3 else both).flatten(-2)
+
+
+def _turned(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the halves of experts, one after the other, (experts, columns, 2 * rows)."""
+    return _joined(gate, up).transpose(1, 2)
 
 
 def _turned_back(heads: int, value: Tensor) -> Tensor:
