@@ -236,7 +236,8 @@ def _rows(number: int, config: Any, value: Tensor) -> Tensor:
     """Return the rows of queries, keys or values of a projection that has one after the other."""
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     size = value.shape[0] // (heads + 2 * key_heads)
-    return value.split([heads * size, key_heads * size, key_heads * size])[number]
+    parts: list[Tensor] = value.split([heads * size, key_heads * size, key_heads * size])
+    return parts[number]
 
 
 def _third(number: int, value: Tensor) -> Tensor:
@@ -258,7 +259,8 @@ def _delta_attention(name: str, config: Any, value: Tensor) -> Tensor:
     groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
 
     def beside(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (heads // groups, groups, -1)).transpose(0, 1).flatten(0, 2)
+        turns: Tensor = rows.unflatten(0, (heads // groups, groups, -1))
+        return turns.transpose(0, 1).flatten(0, 2)
 
     if name == "norm.weight":
         return value
