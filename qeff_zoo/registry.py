@@ -142,6 +142,16 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
     )
 
 
+def usual_text_type(recipe: Recipe) -> str:
+    """Return the type of a composed model's language model if its config.json has none; empty if it is unknown.
+
+    Args:
+        recipe: Recipe of the composed model, whose tiny configuration has the usual language model first.
+    """
+    text = recipe.tiny[0].config.get("text_config") if recipe.tiny else None
+    return str(text.get("model_type") or "") if isinstance(text, Mapping) else ""
+
+
 def require_packages(recipe: Recipe) -> None:
     """Refuse to build or compare a model whose class needs packages that cannot be imported here.
 
