@@ -40,7 +40,7 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
         found |= {name: {"reason": kind["reason"]} for name in kind["types"]}
     newer = "It is new in transformers {}, which this release does not use yet."
     found |= {name: {"reason": newer.format(one)} for name, one in content["newer"].items()}
-    found |= content["singles"]
+    found |= content["singles"] | content["elsewhere"]
     return found | {n: {"wholes": w} for n, w in content["parts"].items()}
 
 

@@ -322,7 +322,9 @@ def test_a_type_without_a_recipe_stands_in_one_place() -> None:
     named_once = [name for types in others for name in types]
     assert len(named_once) == len({*named_once})
     assert not {*named_once} & set().union(*lists)
-    assert not set(DATA["newer"]) & set(CONFIG_MAPPING_NAMES), "transformers has them now"
+    foreign = {*DATA["newer"], *DATA["elsewhere"]}
+    assert not foreign & set(CONFIG_MAPPING_NAMES), "transformers has them now"
+    assert not foreign & _SUPPORTED
     assert {*named_once, *DATA["parts"], *DATA["singles"]} <= set(CONFIG_MAPPING_NAMES)
 
 
@@ -350,6 +352,7 @@ def test_parts_are_those_of_whole_models() -> None:
         ("siglip_text_model", "a part of 'siglip' models, which have a recipe"),
         ("clap_text_model", "a part of 'clap' models, which have none. It compares recordings"),
         ("exaone", "new in transformers 5.24"),
+        ("kimi_k3", "transformers has no class of it"),
     ],
 )
 def test_a_known_reason_is_in_the_message_and_nothing_similar_suggested(
