@@ -259,6 +259,7 @@ STATE_SPACES = ("mamba2", "granitemoehybrid")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",
+    "ministral3",
     "mistral",
     "mixtral",
     "iquestcoder",

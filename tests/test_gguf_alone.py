@@ -250,6 +250,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "layer_norm_epsilon": 1e-3,
     },
     "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
+    "ministral3": {
+        **WIDE,
+        **rope(
+            rope_type="yarn",
+            factor=8.0,
+            original_max_position_embeddings=16,
+            beta_fast=32.0,
+            beta_slow=1.0,
+            mscale=1.0,
+            mscale_all_dim=1.0,
+            llama_4_scaling_beta=0.3,
+        ),
+    },
     "mixtral": {**EXPERTS, "sliding_window": None},
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
     "olmo": {"clip_qkv": 0.7},
@@ -500,6 +513,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
     if kind == "ernie4_5_moe":
         found["interleave_moe_layer_step"] = config.moe_layer_interval
         found["expert_shared_feed_forward_length"] = 64  # of no meaning
+    if kind == "ministral3":
+        found |= {
+            "attention.temperature_scale": config.rope_parameters["llama_4_scaling_beta"],
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "rope.scaling.yarn_beta_fast": 32.0,
+            "rope.scaling.yarn_beta_slow": 1.0,
+        }
     if kind == "llama4_text":
         found |= {
             "feed_forward_length": config.intermediate_size_mlp,

@@ -84,7 +84,8 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     size = _head_size(name, architecture, fields, keys)
     _add_layers(fields, config, entry)
     if entry.get("rope", True):
-        config["rope_parameters"] = _rope(name, fields, entry, header.tensors, size)
+        rope = _rope(name, fields, entry, header.tensors, size)
+        config["rope_parameters"] = rope | config.pop("rope_parameters", {})
     if size and entry.get("head_dim", True):
         config[entry.get("head_dim", "head_dim")] = size
     ignored = set(entry.get("ignored", ()))
@@ -327,6 +328,16 @@ def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, A
     config["use_qk_norm"] = fields.get("expert_count") != 128
 
 
+def _query_temperature(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the scale of queries by the logarithm of their position; 0 is none."""
+    beta = fields.pop("attention.temperature_scale", 0.0)
+    original = fields.get("rope.scaling.original_context_length", fields["context_length"])
+    config["rope_parameters"] = {
+        "llama_4_scaling_beta": beta,
+        "original_max_position_embeddings": original,
+    }
+
+
 def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add the layers with a window: all but the first of each interval."""
     interval = fields.pop("attention.sliding_window_pattern", 3)
@@ -378,6 +389,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "query temperature": _query_temperature,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,

@@ -24,7 +24,7 @@ from qeff_zoo.validation.reference.formats.files import Decoded
 #: keys are turned, norms are stored plus 1, matrices are transposed, the projection of each head is taken apart.
 _DONE: Mapping[str, str] = MappingProxyType(
     {
-        "turns": "llama arcee baichuan granite granitehybrid granitemoe internlm2 olmo smollm3",
+        "turns": "llama arcee baichuan granite granitehybrid granitemoe internlm2 mistral3 olmo smollm3",
         "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
