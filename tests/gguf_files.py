@@ -136,6 +136,8 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    if kind == "qwen3_next":
+        return _by_kind(tensors, config)
     if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text"):
         return {_of_router(name): value for name, value in tensors.items()}
     made = {}
@@ -175,6 +177,23 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
             ]
         else:
             made[name] = value
+    return made
+
+
+def _by_kind(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
+    """Take queries, keys and values of linear attention, and gates, out of the matrix of all key heads."""
+    groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    made = {}
+    for name, value in tensors.items():
+        if name.endswith("in_proj_qkvz.weight"):
+            heads = value.reshape(groups, -1, value.shape[-1])
+            rest = (heads.shape[1] - 2 * size) // 2
+            parts = np.split(heads, [size, 2 * size, 2 * size + rest], 1)
+            queries, keys, values, gates = (part.reshape(-1, value.shape[-1]) for part in parts)
+            made[name.replace("qkvz", "qkv")] = np.concatenate([queries, keys, values])
+            made[name.replace("qkvz", "z")] = gates
+        else:
+            made[_of_router(name)] = value
     return made
 
 
@@ -253,7 +272,17 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
 
 
 #: Models whose norms converters store plus one.
-PLUS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_text", "qwen3_5_moe_text")
+PLUS_ONE = (
+    *(
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "nemotron",
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
+        "qwen3_next",
+    ),
+)
 #: Models with state space layers of heads.
 STATE_SPACES = ("mamba2", "granitemoehybrid")
 #: Models whose rows of queries and keys converters put into another order.

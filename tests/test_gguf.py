@@ -106,7 +106,7 @@ def test_scales_that_are_no_numbers_are_refused() -> None:
 
 # --- names and arrangement ----------------------------------------------------------------------
 def tiny(models: Models, model_type: str, **config: Any) -> Path:
-    if model_type in ("qwen2_moe", "qwen3_moe"):
+    if model_type in ("qwen2_moe", "qwen3_moe", "qwen3_next"):
         # llama.cpp has no files with other layers, and blocks have 32 columns.
         config |= {"mlp_only_layers": [], "moe_intermediate_size": 64}
     return models.checkpoint(f"gguf-{model_type}", model_type, **config)

@@ -312,6 +312,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
         "mlp_only_layers": [],
     },
+    "qwen3_next": {
+        **DELTA,
+        **rope(partial_rotary_factor=0.25),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [],
+    },
     "seed_oss": {**WIDE, "attention_bias": True},
     "smollm3": {"tie_word_embeddings": True},
     "stablelm": {**NORM, **rope(partial_rotary_factor=0.25), "use_qkv_bias": True},
@@ -485,12 +495,14 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "rope.scaling.finetuned": config.position_embedding_type == "rope",
             **state_space(config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_n_heads),
         }
-    if kind in ("qwen3_5_text", "qwen3_5_moe_text"):
+    if kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         heads = config.linear_num_value_heads
         inner = heads * config.linear_value_head_dim
         sizes = (config.linear_conv_kernel_dim, inner, config.linear_key_head_dim, heads)
         found |= state_space(*sizes, config.linear_num_key_heads)
-        found |= {"rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 4}
+        found["full_attention_interval"] = 4
+    if kind.startswith("qwen3_5"):
+        found["rope.dimension_sections"] = [2, 1, 1, 0]
     if kind == "qwen3_5_moe_text":
         del found["feed_forward_length"]
     if kind == "deepseek_v3":
@@ -809,6 +821,10 @@ def yarned(**changes: Any) -> dict[str, Any]:
     return {f"rope__{key}": value for key, value in {**settings, **changes}.items()}
 
 
+YARN = (
+    *("type", "factor", "original_context_length", "yarn_log_multiplier"),
+    *("yarn_beta_fast", "yarn_beta_slow"),
+)
 #: Files of single types with other metadata, or further tensors, than the ones above.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
     "numbers of heads are llama.cpp's": ("olmoe", {"attention__head_count_kv": None}, {}),
@@ -822,6 +838,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
         {},
     ),
     "an interval of windows": ("gemma2", {"attention__sliding_window_pattern": 3}, {}),
+    "no temperature": (
+        "ministral3",
+        {
+            "attention__temperature_scale": None,
+            **{f"rope__scaling__{one}": None for one in YARN},
+        },
+        {},
+    ),
     "another local theta": ("gemma3_text", {"rope__freq_base_swa": 500.0}, {}),
     "factors of one": ("llama", {}, {"rope_freqs.weight": np.ones(12, np.float32)}),
     "other factors of Llama 3": (

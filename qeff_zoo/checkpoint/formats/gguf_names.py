@@ -47,8 +47,8 @@ class Heads:
 
 #: Function from a stored tensor's name and shape, and numbers of heads, to an expression of the float model's tensor.
 Move = Callable[[str, tuple[int, ...], Heads], Expression]
-#: The same for two joined tensors: from their names and shapes.
-Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
+#: The same for two joined tensors: from their names and shapes, and numbers of heads.
+Join = Callable[[str, str, tuple[int, ...], tuple[int, ...], Heads], Expression]
 
 #: Factors of RoPE, which the configuration has too.
 _ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -137,7 +137,7 @@ def _columns_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
 
 
 def _latent_heads(
-    keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
+    keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...], _: Heads
 ) -> Expression:
     """Join the rows of keys and values of each head; those of keys are stored transposed."""
     heads, rank, size = key_shape
@@ -145,7 +145,22 @@ def _latent_heads(
     return reshape((heads * (size + value_shape[1]), rank), both)
 
 
-def _in_turns(gate: str, up: str, shape: tuple[int, ...], _: tuple[int, ...]) -> Expression:
+def _by_key_heads(
+    heads_of: str, gate: str, shape: tuple[int, ...], gate_shape: tuple[int, ...], heads: Heads
+) -> Expression:
+    """Put queries, keys, values and gates of each key head beside each other."""
+    columns, keys = shape[1], heads.groups * heads.size
+    ends = (0, keys, 2 * keys, shape[0])
+    parts = [cut(0, start, stop, heads_of) for start, stop in pairwise(ends)]
+    sizes = (heads.size, heads.size, *[gate_shape[0] // heads.groups] * 2)
+    grouped = [
+        reshape((heads.groups, size, columns), part)
+        for size, part in zip(sizes, [*parts, gate], strict=True)
+    ]
+    return reshape((shape[0] + gate_shape[0], columns), concat(1, *grouped))
+
+
+def _in_turns(gate: str, up: str, shape: tuple[int, ...], *_: Any) -> Expression:
     experts, rows, *columns = shape
     both = reshape((experts, 2 * rows, *columns), stack(2, gate, up))
     return transpose(1, 2, both) if columns else both
@@ -224,6 +239,7 @@ _JOINS: Mapping[str, Join] = {
     "rows one after the other": _rows_one_after_the_other,
     "in turns": _in_turns,
     "latent heads": _latent_heads,
+    "by key heads": _by_key_heads,
 }
 
 
@@ -376,7 +392,9 @@ def places_of(
             if first is None or second is None:
                 lost.append(info.name)
             elif info is first:
-                values[prefix + place] = join(first.name, second.name, first.shape, second.shape)
+                values[prefix + place] = join(
+                    first.name, second.name, first.shape, second.shape, heads
+                )
         elif inside and leaf.rpartition(".")[0] in layout.splits:
             stem, _, end = leaf.rpartition(".")
             parts = _split(info.name, info.shape[0], heads)

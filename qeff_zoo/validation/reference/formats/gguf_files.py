@@ -26,6 +26,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
     {
         "turns": "llama arcee baichuan granite granitehybrid granitemoe internlm2 mistral3 olmo smollm3",
         "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
+        "adds, and parts heads": "qwen3next",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
@@ -134,6 +135,9 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
         if name.endswith("shared_mlp.output_linear.weight") and not parts["value"]:
             parts["value"] = place_of(name.replace("shared_mlp.output_linear", "mlp.down_proj"))
+        if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
+            halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
+            parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
@@ -184,8 +188,12 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
 def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     """Return what makes a parameter of its tensor."""
     module = name.split(".")[-2] if "." in name else ""
-    if ".linear_attn." in name and getattr(config, "linear_num_key_heads", None):
+    if name.endswith("in_proj_qkvz.weight"):
+        return partial(_by_key_heads, config)
+    if ".linear_attn." in name and done == "adds":
         return partial(_delta_attention, name.rpartition("linear_attn.")[2], config)
+    if name.endswith("linear_attn.norm.weight"):
+        return _as_it_is
     if "input_linear" in name:
         return _joined
     if "experts.gate_up_proj" in name:
@@ -193,7 +201,7 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     if done == "turns" and module in ("q_proj", "k_proj"):
         heads = config.num_attention_heads if module == "q_proj" else config.num_key_value_heads
         return partial(_turned_back, heads)
-    if done == "adds" and name.endswith("norm.weight"):
+    if done.startswith("adds") and name.endswith("norm.weight"):
         return _less_one
     if done == "takes apart" and module == "query_key_value":
         return partial(_together, config.num_attention_heads, _key_heads(config))
@@ -252,6 +260,16 @@ def _transposed(value: Tensor) -> Tensor:
 def _logarithm(value: Tensor) -> Tensor:
     found = torch.log(-value)
     return found.flatten() if found.shape[-1] == 1 else found  # of a head, or of states
+
+
+def _by_key_heads(config: Any, heads: Tensor, gates: Tensor) -> Tensor:
+    """Put queries, keys, values and gates of each key head beside each other."""
+    groups, keys = (
+        config.linear_num_key_heads,
+        config.linear_num_key_heads * config.linear_key_head_dim,
+    )
+    parts = [*heads.split([keys, keys, heads.shape[0] - 2 * keys]), gates]
+    return torch.cat([part.unflatten(0, (groups, -1)) for part in parts], 1).flatten(0, 1)
 
 
 def _delta_attention(name: str, config: Any, value: Tensor) -> Tensor:
