@@ -19,13 +19,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.gguf_config import _known
-from qeff_zoo.checkpoint.formats.gguf_names import layouts
+from qeff_zoo.checkpoint.formats.gguf_names import _document, layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import ZooError
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
 
+REFUSED: dict[str, str] = dict(_document()["refused"])
 VOCABULARY = 260
 #: Smaller than any published model; every size differs from every other.
 BASE: dict[str, Any] = {
@@ -761,6 +762,31 @@ def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) 
     assert with_drafts.config == plain.config
     assert with_drafts.logical.keys() == plain.logical.keys()
     load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None)
+
+
+def test_refused_architectures_are_llama_cpp_s_and_read_by_no_layout() -> None:
+    known = {one for layout in layouts().values() for one in layout.architectures}
+    assert not set(REFUSED) & known
+    assert all(reason.endswith(".") for reason in REFUSED.values())
+    assert {*REFUSED} - {"deepseek4"} <= {*gguf.MODEL_ARCH_NAMES.values()}  # gguf-py is older
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [("gemma4", REFUSED["gemma4"]), ("xyz", "It is unknown.")],
+)
+def test_a_file_that_is_not_read_has_a_reason(
+    home: Path, tmp_path: Path, architecture: str, reason: str
+) -> None:
+    path = write(
+        tmp_path / "model.gguf", make(tmp_path / "model", "qwen3"), architecture=architecture
+    )
+    with pytest.raises(
+        ZooError, match=f"architecture '{architecture}', which is not read"
+    ) as caught:
+        open_checkpoint(str(path))
+    assert reason in str(caught.value)
+    assert "Use the safetensors checkpoint" in str(caught.value)
 
 
 def test_metadata_that_fit_no_model_of_an_architecture_are_named(

@@ -137,11 +137,7 @@ def _entry(
     if likely:
         conditions = [_in_words(architecture, entry["when"], fields) for _, entry in likely]
         raise _refused(name, architecture, f"it has {' and '.join(sorted(set(conditions)))}")
-    architectures = {one for layout in layouts.values() for one in layout.architectures}
-    raise UnsupportedModelError(
-        f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
-        f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
-    )
+    raise gguf_names.unknown(name, architecture)
 
 
 def _fits(

@@ -244,9 +244,32 @@ _JOINS: Mapping[str, Join] = {
 
 
 @cache
+def _document() -> Mapping[str, Any]:
+    """Return gguf_layouts.json."""
+    path = Path(__file__).with_name("gguf_layouts.json")
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def unknown(name: str, architecture: str) -> UnsupportedModelError:
+    """Return the error of a file whose layout is unknown, with the reason if there is one.
+
+    Args:
+        name: Name of the file.
+        architecture: Its `general.architecture`.
+    """
+    reason = _document()["refused"].get(architecture, "It is unknown.")
+    known = {one for layout in layouts().values() for one in layout.architectures}
+    return UnsupportedModelError(
+        f"{name!r} is GGUF of architecture {architecture!r}, which is not read. {reason} Expected one of "
+        f"{', '.join(sorted(known))}. Use the safetensors checkpoint."
+    )
+
+
+@cache
 def layouts() -> Mapping[str, Layout]:
     """Return the known layouts by `model_type`, from gguf_layouts.json."""
-    document = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
+    document = _document()
     return MappingProxyType(
         {kind: _layout(document["groups"], **one) for kind, one in document["models"].items()}
     )
@@ -323,6 +346,8 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
     """
     architecture = architecture_of(name, metadata)
     layout = layouts().get(model_type)
+    if layout is None and architecture in _document()["refused"]:
+        raise unknown(name, architecture)
     if layout is None:
         raise UnsupportedModelError(
             f"{name!r} is GGUF of architecture {architecture!r}, model_type {model_type!r}. Expected one of "
