@@ -23,6 +23,7 @@ from qeff_zoo.checkpoint.formats.gguf_names import _document, layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import ZooError
+from qeff_zoo.export import architectures
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
 
@@ -347,6 +348,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
     for kind, own in {
         "bert": {"max_position_embeddings": 64},
+        "jina_bert": {"max_position_embeddings": 64, "feed_forward_type": "geglu"},
         "modernbert": {
             "norm_eps": 1e-3,
             "local_attention": 12,
@@ -370,6 +372,7 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
         **{key: BASE[key] for key in COMMON},
         **own,
     }
+    architectures.register(kind)
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(3)
     auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
@@ -568,7 +571,7 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
             "attention.layer_norm_epsilon": config.norm_eps,
         }
-    if kind == "bert":
+    if kind in ("bert", "jina_bert"):
         found = {key: value for key, value in found.items() if not key.startswith("rope")}
     return found
 
@@ -836,6 +839,34 @@ def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(home: Path, tmp_path:
     with torch.no_grad():
         states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
     assert np.abs(states.mean(0) - expected).max() < LIMIT * expected.std()
+
+
+def test_gates_may_stand_apart(home: Path, tmp_path: Path) -> None:
+    """Older files of Jina's embedders have gates and ups as two tensors."""
+    folder = make(tmp_path / "model", "jina_bert")
+    fused = open_checkpoint(str(write(tmp_path / "fused.gguf", folder)))
+    tensors = stored(folder)
+    for at in range(3):
+        both = tensors.pop(f"blk.{at}.ffn_up.weight")
+        tensors[f"blk.{at}.ffn_gate.weight"], tensors[f"blk.{at}.ffn_up.weight"] = np.split(both, 2)
+    path = write(tmp_path / "apart.gguf", folder, tensors=tensors)
+    apart = open_checkpoint(str(path))
+    name = "encoder.layer.1.mlp.gated_layers.weight"
+    one, other = (
+        rows(each.values.get(name, name), each.read, each.tensors) for each in (fused, apart)
+    )
+    assert np.array_equal(one, other)
+    tokens = [5, 6, 7, 8]
+    found = []
+    for file in ("fused", "apart"):
+        with opened(tmp_path / f"{file}.gguf") as llama:
+            found.append(llama.embedding(tokens))
+    np.testing.assert_allclose(*found, atol=1e-3)
+    expected = AutoModel.from_pretrained(folder, dtype=torch.float32).state_dict()[name]
+    (folder / "model.safetensors").unlink()
+    for file in ("fused", "apart"):
+        read = {"checkpoint": folder, "gguf": [tmp_path / f"{file}.gguf"]}
+        assert torch.equal(load_model(read, FEATURE_EXTRACTION, None).state_dict()[name], expected)
 
 
 def yarned(**changes: Any) -> dict[str, Any]:

@@ -410,16 +410,11 @@ def places_of(
             leaf, inside = stack_ + leaf, int(number) < count
             prefix = f"{_stack_of(layout, stack_)}.{number}."
         place = _name(leaf, names)
-        if leaf in layout.joined and inside:
-            place, *both, join = layout.joined[leaf]
-            stem = info.name.removesuffix(leaf)
-            first, second = (tensors.get(stem + half) for half in both)
-            if first is None or second is None:
-                lost.append(info.name)
-            elif info is first:
-                values[prefix + place] = join(
-                    first.name, second.name, first.shape, second.shape, heads
-                )
+        pair = layout.joined.get(leaf) if inside else None
+        if pair and {info.name.removesuffix(leaf) + half for half in pair[1:3]} <= tensors.keys():
+            whole, *halves, join = pair
+            one, two = (tensors[info.name.removesuffix(leaf) + half] for half in halves)
+            values[prefix + whole] = join(one.name, two.name, one.shape, two.shape, heads)
         elif inside and leaf.rpartition(".")[0] in layout.splits:
             stem, _, end = leaf.rpartition(".")
             parts = _split(info.name, info.shape[0], heads)

@@ -31,9 +31,10 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": "llama4",
-        "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe hunyuan-dense "
-        "hunyuan-moe lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe "
-        "qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe "
+        "hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert "
+        "nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
+        "stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
@@ -138,6 +139,9 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
             halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
             parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
+        gate = place_of(name.replace("gated_layers", "gated_layers_w"))
+        if "gated_layers" in name and gate:
+            parts = {"gate": gate, "up": parts["value"]}
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
@@ -149,6 +153,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
             undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            undo = _joined if "gated_layers" in name and "gate" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
     drafts = _draft_layers(tensors.readers[0], architecture, layers)
