@@ -177,7 +177,7 @@ class Layout:
         layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin the
             same.
         moves: Changes of values, by name as above.
-        joined: For each half of a pair: name in the float model, both halves, and the function that joins them.
+        joined: Name in the float model, both halves, and the function that joins them, by each half.
         plus_one: Norms that are stored plus one.
         unchanged: Names of norms that are stored as they are, though others are not.
         gated: Names that differ if MLPs have gates.
