@@ -308,7 +308,7 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
     """Mark layers without key/value heads as state space layers, with the sizes of these."""
     heads = fields["attention.head_count_kv"]
     counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
-    config["layer_types"] = ["attention" if count else "mamba" for count in counts]
+    config["layer_types"] = ["full_attention" if count else "linear_attention" for count in counts]
     fields["attention.head_count_kv"] = max(counts)
     inner = fields["ssm.inner_size"]
     config["mamba_d_head"] = inner // fields["ssm.time_step_rank"]
