@@ -33,7 +33,10 @@ EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
 #: Share of kills and of damaged files that are tried by default: one in so many.
 TENTH = 10
 #: What no recipe's test depends on.
-_APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/", "mkdocs.yml")
+_APART = (
+    *("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/", "mkdocs.yml"),
+    "qeff_zoo/unsupported.json",
+)
 
 
 def changed_since(ref: str, root: Path) -> list[str]:

@@ -36,10 +36,11 @@ from qeff_zoo.checkpoint.sentence_transformers.files import read_modules
 from qeff_zoo.checkpoint.sentence_transformers.modules import require_encoder
 from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.checkpoint.weight_files import (
+    has_weights,
     no_config,
     no_files,
+    no_folder,
     no_path,
-    no_weights,
     only_config,
     only_gguf,
     read_weight_map,
@@ -193,11 +194,27 @@ class Checkpoint:
     @property
     def names_at_hand(self) -> Iterable[str]:
         """Names of the stored tensors if they are known without a download of weights; else empty."""
-        if self.files.names and not self.gguf and self._weight_map:
-            return self._weight_map
-        with suppress(CheckpointError):  # a damaged file is refused when it is read
+        with suppress(CheckpointError):  # missing or damaged files are refused when they are read
+            if self.files.names and not self.gguf and self._weight_map:
+                return self._weight_map
             return self.stored if self.is_at_hand else ()
         return ()
+
+    @property
+    def is_config_alone(self) -> bool:
+        """Whether nothing beside the configuration is a file of weights, of whatever kind."""
+        return not has_weights(self.files)
+
+    def require_weights(self) -> None:
+        """Refuse a checkpoint whose files of weights do not exist.
+
+        Raises:
+            CheckpointError: There are no weights, or some of their files are missing.
+        """
+        if not self.files.names:
+            raise only_config(self.companions["config.json"])
+        if missing := sorted(set(self.weight_files) - self.files.names):
+            raise no_files(self.files, missing, len(self.weight_files))
 
     @property
     def is_at_hand(self) -> bool:
@@ -317,8 +334,6 @@ class Checkpoint:
 
     @cached_property
     def _own(self) -> dict[str, TensorInfo]:
-        if not self.encoded:
-            return dict(self.stored)
         parts = {name for one in self.encoded.values() for name in one.sources}
         parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}
@@ -445,12 +460,12 @@ def _open(
 ) -> Checkpoint:
     """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
     if isinstance(place, Path):
-        checkpoint = _open_path(place, revision, need_weights)
+        checkpoint = _open_path(place, revision)
     else:
         snapshot = place or open_snapshot(model, revision, is_wanted, **access)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
-    if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
-        raise no_files(checkpoint.files, missing, len(checkpoint.weight_files))
+    if need_weights:
+        checkpoint.require_weights()
     return checkpoint
 
 
@@ -489,7 +504,7 @@ def _gguf(
     return checkpoint
 
 
-def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
+def _open_path(path: Path, revision: str | None) -> Checkpoint:
     require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
@@ -497,10 +512,8 @@ def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoi
     if path.is_dir():
         return _checkpoint(LocalFiles.of(path), path.resolve().name)
     if path.is_file() and path.suffix == ".json":
-        if need_weights:
-            raise only_config(path)
         return _configuration(path)
-    raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
+    raise no_folder(path)
 
 
 def _configuration(path: Path) -> Checkpoint:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
-from qeff_zoo.plan.spec import TRACERS
+from qeff_zoo.plan.spec import NO_WEIGHTS, TRACERS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 
@@ -66,7 +66,11 @@ class Plan:
             **_below("target", self.spec["target"]),
             **_below("toolchain", self.spec["toolchain"]),
         }
-        derived = {path: (value, "derived") for path, value in follows.items() if value is not None}
+        derived = {
+            path: (value, "derived")
+            for path, value in follows.items()
+            if value not in (None, NO_WEIGHTS)
+        }
         # Chosen fields keep the first position and override derived ones.
         every = {**chosen, **derived, **chosen}
         return {path: {"value": value, "by": by} for path, (value, by) in every.items()}

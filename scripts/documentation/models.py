@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/models.md and one page for each task: the architectures with a recipe, and the reason why others have none."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from documentation.tables import table
+from qeff_zoo import unsupported
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.registry import list_recipes
 from qeff_zoo.tasks import served_by, tasks_of
@@ -32,7 +32,7 @@ TASKS = {
     "image-classification": ("classify images", "images.md"),
     "zero-shot-image-classification": ("match images with labels", "images.md"),
 }
-#: Task -> the list of docs/unsupported.json, and the class of transformers that maps these types.
+#: Task -> the list of qeff_zoo/unsupported.json, and the class of transformers that maps these types.
 UNSUPPORTED = {
     "text-generation": ("model_types", "AutoModelForCausalLM"),
     "feature-extraction": ("encoders", "AutoModel"),
@@ -60,8 +60,21 @@ def index(recipes: list[Recipe]) -> str:
         "task, and the reason why other architectures of transformers have none. `qeff-zoo list` prints the recipes, "
         "`qeff-zoo show MODEL_TYPE` prints one, and `qeff-zoo list --models` lists checkpoints with their "
         "[level of validation](validation.md#levels).\n\n"
-        f"{counts(recipes, '')}\n"
+        f"{counts(recipes, '')}\n\n## Other kinds of models\n\n"
+        "Architectures of transformers that no task above computes (qeff_zoo/unsupported.json). Parts of other models "
+        "are left out.\n\n"
+        f"{table(['reason', 'model_type'], [[why, ', '.join(types)] for why, types in _others().items()])}\n"
     )
+
+
+def _others() -> dict[str, list[str]]:
+    """Return the types that no task computes, by their common reason."""
+    data, found = unsupported.reasons(), dict[str, list[str]]()
+    for kind in data["others"].values():
+        found.setdefault(kind["reason"], []).extend(f"`{name}`" for name in kind["types"])
+    for name, single in data["singles"].items():
+        found.setdefault(single["reason"], []).append(f"`{name}`")
+    return found
 
 
 def counts(recipes: list[Recipe], docs: str) -> str:
@@ -104,7 +117,7 @@ def page(task: str, recipes: list[Recipe]) -> str:
         if rows:
             parts += [
                 "## Unsupported",
-                f"{len(rows)} other types in transformers' `{mapping}`, each with the reason (docs/unsupported.json).",
+                f"{len(rows)} other types in transformers' `{mapping}`, each with the reason (unsupported.json).",
                 table(["model_type", "reason"], rows),
             ]
     return "\n\n".join(parts) + "\n"
@@ -146,13 +159,13 @@ def _recipes(recipes: list[Recipe]) -> str:
 
 
 def reasons(covered: dict[str, str], kind: str) -> Iterator[tuple[str, str]]:
-    """Yield each type of a list in docs/unsupported.json and the reason why it has no recipe.
+    """Yield each type of a list in qeff_zoo/unsupported.json and the reason why it has no recipe.
 
     Args:
         covered: `model_type` of each recipe -> its task.
         kind: Key of the list.
     """
-    data = json.loads((DOCS / "unsupported.json").read_bytes())
+    data = unsupported.reasons()
     for name, why in data[kind].items():
         text = why["reason"] if "reason" in why else data["kinds"][why["kind"]]
         if kind in ("model_types", "encoders") and name in covered:
