@@ -13,6 +13,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import TOKENS, Array, Program
@@ -109,8 +110,13 @@ class DeviceSampler:
         """Return the sampling state of a new generation, see `Drawing`."""
         return Drawing(sampling, first, self.most, guide)
 
-    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
-        """Reject options that require logits on the host.
+    def check(
+        self,
+        sampling: Sampling,
+        settings: GenerationSettings,
+        grammar: Grammar | ThinkingBudget | None,
+    ) -> None:
+        """Reject options, and settings of generation_config.json, that require logits on the host.
 
         Raises:
             GenerationError: If an option is not supported; the message lists all of them.
@@ -135,6 +141,11 @@ class DeviceSampler:
                 "prompt_logprobs",
             )
             if getattr(sampling, name) not in (None, 0, (), {})
+        ]
+        problems += [
+            f"{name} by generation_config.json, which requires logits on the host; expected none. Ignore that file "
+            "(--generation-config none)"
+            for name in settings.on_host(samples=sampling.temperature > 0)
         ]
         if sampling.logprobs is not None and not self._tells:
             problems.append(
