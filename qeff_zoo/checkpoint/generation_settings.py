@@ -371,8 +371,12 @@ def _keeps(name: str, value: Any) -> bool:
     return (rule.keeps or rule.allows)(value)
 
 
-def source_of(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> str:
-    """Return the name of the file with the settings."""
+def source_of(generation: Mapping[str, Any] | None) -> str:
+    """Return the name of the file with the settings.
+
+    Args:
+        generation: Content of generation_config.json; None without the file.
+    """
     return "config.json" if generation is None else GENERATION_CONFIG
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint import generation_settings as settings
-from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.checkpoint.generation_settings import GENERATION_CONFIG, GenerationSettings
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.plan.decisions import Decisions
@@ -18,8 +17,7 @@ def check_generation(checkpoint: Checkpoint, recipe: Recipe) -> Decisions:
     decisions = Decisions()
     if tasks.find(recipe.task).answers != "logits":
         return decisions.provide(generation={})
-    values = settings.effective(checkpoint.config, _file(checkpoint))
-    source = settings.source_of(checkpoint.config, _file(checkpoint))
+    values, source = checkpoint.generation, settings.source_of(checkpoint.generation_file)
     vocab_size = checkpoint.text_config.get("vocab_size")
     for problem in settings.problems(values, vocab_size if isinstance(vocab_size, int) else None):
         decisions.refuse(f"{checkpoint.name!r}, {source}: {problem}")
@@ -57,7 +55,7 @@ def generation_warnings(
 def _warnings(
     checkpoint: Checkpoint, recipe: Recipe, values: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[str]:
-    source = settings.source_of(checkpoint.config, _file(checkpoint))
+    source = settings.source_of(checkpoint.generation_file)
     missing = settings.uncomputed(values)
     if missing:
         named = ", ".join(
@@ -67,7 +65,7 @@ def _warnings(
             f"{source} of {checkpoint.name!r} sets {named}, which packages do not compute: outputs are those of "
             "transformers' `generate` without it."
         )
-    file = _file(checkpoint)
+    file = checkpoint.generation_file
     if "eos_token_id" in values and file is not None and file.get("eos_token_id") is None:
         yield (
             f"{GENERATION_CONFIG} of {checkpoint.name!r} sets no eos_token_id, so transformers' `generate` goes on to "
@@ -82,9 +80,5 @@ def _warnings(
                 "apply: requests are refused unless they ignore that file (--generation-config none). Without "
                 "--include-sampler they are applied."
             )
-
-
-def _file(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """Return the content of generation_config.json; None without the file."""
-    path = checkpoint.companions.get(GENERATION_CONFIG)
-    return read_json(path) if path else None
+    for text in tasks.find(recipe.task).warnings(values, recipe):
+        yield f"{checkpoint.name!r}: {text}"

@@ -340,7 +340,10 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = self._load_package(self.package)
-            self._session.ignore_generation_config()  # as QEfficient, which decodes greedily
+            from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+            if isinstance(self._session, TextGenerationSession):
+                self._session.ignore_generation_config()  # as QEfficient, which decodes greedily
         return self._session
 
     def _load_package(self, package: Package) -> Any:

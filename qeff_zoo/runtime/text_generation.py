@@ -193,13 +193,14 @@ class TextGenerationSession(PromptReader):
         adapter: str | None = None,
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
+        settings: GenerationSettings | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
             prompts: Texts, token ids as they are, or requests, which have their choices already.
-            generation_len: Tokens per prompt at most; None for as many as the context holds.
+            generation_len: Tokens per prompt at most; None for those of `settings`, or as many as the context holds.
             sampling: Sampling parameters; None for `default_sampling`.
             stop: Strings that end an answer before them.
             stop_token_ids: Tokens that end generation besides the model's EOS tokens.
@@ -210,6 +211,7 @@ class TextGenerationSession(PromptReader):
             adapter: Name of one of `adapters`; None for the model as it is.
             grammar: Structured output; None for free text.
             documents: Documents before each prompt, as for `request`.
+            settings: Generation settings, as for `request`.
             stream: Callback for new text.
 
         Returns:
@@ -230,6 +232,7 @@ class TextGenerationSession(PromptReader):
             "adapter": adapter,
             "grammar": grammar,
             "documents": documents,
+            "settings": settings,
         }
         every = [prompts] if isinstance(prompts, str) else prompts
         require_no_choices(every, choices)

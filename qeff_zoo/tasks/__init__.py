@@ -5,7 +5,7 @@ One row of `_MODULES` per task, one folder per group.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -147,6 +147,7 @@ class Task(Part):
         shapes: Profiles of a recipe that serves it besides a task of another role.
         defaults: Function that returns a checkpoint's values of options that the user omitted.
         problems: Function that returns why a checkpoint cannot be built as requested, one sentence each.
+        warnings: Function that returns settings of `generate` with another effect in a package, one sentence each.
         session: Function that returns the session class of its packages.
         stages: Function that returns the planner of the compared calls, in `qeff_zoo.validation.cases`.
         trial: Function that returns the class that runs its packages on sample inputs, a `TaskTrial` of
@@ -174,6 +175,7 @@ class Task(Part):
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
     )
+    warnings: Callable[[Mapping[str, Any], Recipe], Iterable[str]] = lambda generation, recipe: ()
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
     trial: Callable[[], Callable[..., Any]]
