@@ -4,6 +4,8 @@
 import itertools
 import json
 import random
+import re
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from fixtures_builds import Models
 from fixtures_runtime import PROMPTS as SHORT
+from fixtures_runtime import reopen
 from fixtures_serving import EXAMPLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +32,11 @@ from qeff_zoo.checkpoint.generation_settings import (
     effective_of,
     problems,
 )
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.cli.description import describe
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.package import Package
+from qeff_zoo.pipeline import make_plan
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
 from qeff_zoo.runtime.sampling import Sampler
 
@@ -440,3 +448,83 @@ def test_given_parameters_replace_settings() -> None:
         settings.updated(repetition_penalty=2)
     with pytest.raises(GenerationError, match="no generation setting 'typical'"):
         settings.updated(typical=0.4)
+
+
+# --- what a plan, an inspection and a command show ----------------------------------------------------
+
+FILE = {
+    "eos_token_id": 1, "suppress_tokens": [*range(40)], "num_beams": 4, "top_k": 20, "max_time": 3.0,
+    "min_new_tokens": 2, "guidance_scale": 1, "prompt_lookup_num_tokens": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def edited(models: Models, tmp_path: Path) -> Path:
+    """Give a checkpoint whose generation_config.json tests write."""
+    return Path(shutil.copytree(models.llama, tmp_path / "edited"))
+
+
+def write(folder: Path, **values: Any) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(values))
+
+
+def test_a_plan_lists_settings_and_names_those_that_are_not_computed(edited: Path) -> None:
+    write(edited, **FILE)
+    with pytest.warns(UserWarning, match="which packages do not compute"):
+        _, plan = make_plan(str(edited), Request())
+    shown = {name: one["value"] for name, one in plan.explained().items()}
+    assert shown["generation.min_new_tokens"] == "2"
+    assert shown["generation.suppress_tokens"].endswith("(40 entries)")
+    assert shown["generation.num_beams"] == "4 (not computed: beam search)"
+    assert not {"generation.top_k", "generation.guidance_scale"} & shown.keys()
+    (warning,) = plan.warnings
+    assert "num_beams 4 (beam search), max_time 3.0 (a limit of seconds)" in warning
+
+
+def test_a_plan_names_an_end_that_generate_has_not(edited: Path) -> None:
+    config = json.loads((edited / "config.json").read_text())
+    (edited / "config.json").write_text(json.dumps({**config, "eos_token_id": 1}))
+    write(edited, do_sample=False)
+    with pytest.warns(UserWarning, match="sets no eos_token_id"):
+        make_plan(str(edited), Request())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bad_words_ids": []}, "bad_words_ids is \\[\\]; "),
+        ({"sequence_bias": [[[99_999], 1.0]]}, "sequence_bias is 99999; .* tokens of 0 to"),
+        ({"do_sample": True, "top_k": -1}, "top_k is -1; "),
+        ({"suppress_tokens": [4], "forced_eos_token_id": 4}, "a token outside suppress_tokens"),
+        ({"logits_processor": []}, "an argument of `generate`"),
+    ],
+)
+def test_a_plan_refuses_what_generate_does(
+    edited: Path, values: dict[str, Any], message: str
+) -> None:
+    write(edited, eos_token_id=1, **values)
+    with pytest.raises(PlanError, match=message):
+        make_plan(str(edited), Request())
+
+
+def test_a_package_lists_its_settings(folder: Path) -> None:
+    package = Package.open(folder)
+    write(folder, **FILE)
+    assert re.search("num_beams +4 .not computed: beam search", describe(package))
+    assert "  min_new_tokens" in describe(package)
+    (folder / "generation_config.json").write_text("damaged")
+    assert "Generation settings" not in describe(package)
+
+
+def test_a_session_ignores_the_file_on_request(folder: Path) -> None:
+    """Settings that `generate` refuses are named, and may be ignored; tokens that end an output are kept."""
+    write(folder, eos_token_id=7, repetition_penalty=2, suppress_tokens=[3])
+    session: Any = reopen(folder)
+    with pytest.raises(
+        GenerationError, match=r"repetition_penalty is 2; .*\n.*--generation-config"
+    ):
+        session.request("or")
+    session.ignore_generation_config()
+    request = session.request("or", generation_len=2)
+    assert request.settings == GenerationSettings(eos_token_id=(7,))
+    assert request.sampling == Sampling()
