@@ -147,7 +147,7 @@ class Decoder:
     ) -> None:
         """Reject options that a program with a sampler does not support, see `DeviceSampler.check`."""
         if self.sampler:
-            self.sampler.check(sampling, settings, grammar)
+            self.sampler.check(sampling, grammar, settings)
 
     @property
     def verifies(self) -> bool:

@@ -20,6 +20,7 @@ from qeff_zoo.runtime.program import TOKENS, Array, Program
 from qeff_zoo.runtime.sampling import Sampling, generator
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
+_WITHOUT = GenerationSettings()
 _PROBS, _ACCEPTED = "probs", "last_accepted_output_tokens"
 _NUMBERS, _MASKS = "random_numbers", "token_bitmasks"
 #: Limits of float16 between 0 and 1, for which the logarithm of a logarithm exists.
@@ -113,8 +114,8 @@ class DeviceSampler:
     def check(
         self,
         sampling: Sampling,
-        settings: GenerationSettings,
         grammar: Grammar | ThinkingBudget | None,
+        settings: GenerationSettings = _WITHOUT,
     ) -> None:
         """Reject options, and settings of generation_config.json, that require logits on the host.
 

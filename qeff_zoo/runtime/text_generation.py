@@ -363,7 +363,7 @@ class TextGenerationSession(PromptReader):
                 "Log-probabilities of a prompt are computed for text alone, without documents, by packages of "
                 f"{TEXT_GENERATION}; expected no prompt_logprobs. Leave them out."
             )
-        if generation_len is None and tokens:
+        if generation_len is None and 0 < len(tokens) < self.decoder.sizes.ctx_len:
             generation_len = settings.limit(len(tokens))
         limit = self._limit(tokens, generation_len, len(documents), least=0 if scores else 1)
         scored = tokens[1:] if scores else ()
