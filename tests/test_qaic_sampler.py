@@ -67,8 +67,9 @@ def drawn_by(
 ) -> tuple[int, Any, float]:
     """Draw as the host limits tokens: which one, how likely each was, and how clear it is."""
     host = Sampler(dataclasses.replace(asked, top_k=asked.top_k or MOST), [*seen])
-    host._counts = dict.fromkeys(said, 1)
-    scores = host._penalized(logits)
+    for one in said:
+        host.take(one)
+    scores = host._scores(logits)
     probs = np.zeros(VOCAB)
     tokens, shares = host._limited(scores)
     probs[tokens] = shares / shares.sum(dtype=np.float64)

@@ -29,6 +29,7 @@ from qeff_zoo.checkpoint.files import (
     require_no_revision,
     some,
 )
+from qeff_zoo.checkpoint.generation_settings import GENERATION_CONFIG, effective
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
@@ -107,6 +108,17 @@ class Checkpoint:
         config = self.model_config
         inner = config.get("text_config") or config.get("decoder")
         return inner if isinstance(inner, Mapping) else self.config
+
+    @cached_property
+    def generation_file(self) -> Mapping[str, Any] | None:
+        """Content of generation_config.json, or of what stands in for it; None without either."""
+        path = self.companions.get(GENERATION_CONFIG)
+        return read_json(path) if path else None
+
+    @property
+    def generation(self) -> Mapping[str, Any]:
+        """Settings of transformers' `generate` in its files, without null."""
+        return effective(self.config, self.generation_file)
 
     @property
     def architectures(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ class Plan:
         spec: Everything that identifies the build, as JSON values; its digest is the build key.
         why: Source of each chosen field of the spec, by its path.
         warnings: Warnings about possible failures or surprises, one sentence each.
+        generation: Generation settings of the checkpoint, which its files set and the spec has the digest of.
     """
 
     recipe: Recipe = field(repr=False)
@@ -31,6 +32,7 @@ class Plan:
     spec: Mapping[str, Any]
     why: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    generation: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def build_key(self) -> str:
@@ -65,6 +67,7 @@ class Plan:
             **_below("sources.model", self.spec["sources"]["model"]),
             **_below("target", self.spec["target"]),
             **_below("toolchain", self.spec["toolchain"]),
+            **{f"generation.{name}": value for name, value in self.generation.items()},
         }
         derived = {
             path: (value, "derived")

@@ -14,6 +14,7 @@ from qeff_zoo.errors import PlanError
 from qeff_zoo.export.program_plan import READERS, ProgramPlan
 from qeff_zoo.plan.adapters import decide_adapter_slots, decide_merged_adapters
 from qeff_zoo.plan.decisions import Decision, Decisions, make
+from qeff_zoo.plan.generation import check_generation, generation_warnings, shown_settings
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.shape import decide_shape
@@ -45,6 +46,7 @@ DECISIONS = (
     Decision(decide_target, provides=("target",)),
     Decision(decide_components, provides=("components", "fused_heads")),
     Decision(check_quantization),
+    Decision(check_generation, provides=("generation",)),
     Decision(decide_weights, provides=("weights", "formats", "float8")),
     Decision(decide_shape, provides=("shape",)),
     Decision(decide_task_options, provides=("task_options",)),
@@ -90,7 +92,14 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
         resolved=resolved,
         spec=spec_of_build(checkpoint, decisions, programs, resolved),
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
-        warnings=(*resolved.warnings, *floats, *surprises, *facts["left_out"]),
+        warnings=(
+            *resolved.warnings,
+            *floats,
+            *surprises,
+            *facts["left_out"],
+            *generation_warnings(checkpoint, facts["recipe"], facts["generation"], options),
+        ),
+        generation=shown_settings(facts["generation"]),
     )
 
 

@@ -13,12 +13,14 @@ from typing import Any, Union
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import TOKENS, Array, Program
 from qeff_zoo.runtime.sampling import Sampling, generator
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
+_WITHOUT = GenerationSettings()
 _PROBS, _ACCEPTED = "probs", "last_accepted_output_tokens"
 _NUMBERS, _MASKS = "random_numbers", "token_bitmasks"
 #: Limits of float16 between 0 and 1, for which the logarithm of a logarithm exists.
@@ -124,8 +126,13 @@ class DeviceSampler:
             mask[[*sampling.allowed_token_ids]] = True
         return Drawing(sampling, first, self.most, guide, mask)
 
-    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
-        """Reject options that require logits on the host.
+    def check(
+        self,
+        sampling: Sampling,
+        grammar: Grammar | ThinkingBudget | None,
+        settings: GenerationSettings = _WITHOUT,
+    ) -> None:
+        """Reject options, and settings of generation_config.json, that require logits on the host.
 
         Raises:
             GenerationError: If an option is not supported; the message lists all of them.
@@ -144,6 +151,11 @@ class DeviceSampler:
             f"{name}, which requires logits on the host; expected none. Leave it out"
             for name in ("logit_bias", "bad_words", "min_tokens", "prompt_logprobs")
             if getattr(sampling, name) not in (None, 0, (), {})
+        ]
+        problems += [
+            f"{name} by generation_config.json, which requires logits on the host; expected none. Ignore that file "
+            "(--generation-config none)"
+            for name in settings.on_host(samples=sampling.temperature > 0)
         ]
         if sampling.logprobs is not None and not self._tells:
             problems.append(

@@ -407,16 +407,22 @@ def _sampling(
     session: TextGenerationSession, body: ChatRequest | CompletionRequest, logprobs: int | None
 ) -> Sampling:
     """Return sampling parameters; those that the request lacks are the model's own, else OpenAI's defaults."""
-    usual = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    values = {
-        name: getattr(body, name)
-        if name in body.model_fields_set
-        else session.published_sampling.get(name, getattr(body, name))
-        for name in usual
-    }
-    values["top_k"] = max(0, values["top_k"])
+    own = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "bad_words",
+        "min_tokens",
+    )
+    given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    if "bad_words" in given:
+        given["bad_words"] = tuple(given["bad_words"])
     return Sampling(
-        **values,
+        **{"temperature": session.settings.temperature, **given},
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         seed=body.seed,
@@ -424,8 +430,6 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
-        bad_words=tuple(body.bad_words),
-        min_tokens=body.min_tokens,
     )
 
 

@@ -108,7 +108,7 @@ class Generation:
                 "package that decodes. Serve it with --role prefill, for a server of such a package."
             )
         if not choices.generation_config:
-            session.published_sampling = {}
+            session.ignore_generation_config()
         servers, key = choices.prefill_from, choices.api_key
         prefills = Prefills(session, servers, api_key=key) if servers else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:

@@ -6,7 +6,7 @@ One row of `_MODULES` per task, one folder per group.
 
 import importlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -156,6 +156,8 @@ class Task(Part):
         problems: Function that returns why a checkpoint cannot be built as requested, one sentence each.
         warnings: Function `warnings(checkpoint, chosen)` that returns possible surprises of the chosen options, one
             sentence each.
+        generation_warnings: Function that returns settings of `generate` with another effect in a package, one sentence
+            each.
         session: Function that returns the session class of its packages.
         stages: Function that returns the planner of the compared calls, in `qeff_zoo.validation.cases`.
         trial: Function that returns the class that runs its packages on sample inputs, a `TaskTrial` of
@@ -186,6 +188,9 @@ class Task(Part):
     )
     warnings: Callable[["Checkpoint", Mapping[str, Default]], list[str]] = (
         lambda checkpoint, chosen: []
+    )
+    generation_warnings: Callable[[Mapping[str, Any], Recipe], Iterable[str]] = (
+        lambda generation, recipe: ()
     )
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
