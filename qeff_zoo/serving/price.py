@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from qeff_zoo.media.audio import AudioLimits, OpenedAudio, open_audio
 from qeff_zoo.media.images import ImageLimits, size_of
-from qeff_zoo.media.videos import pixels_of
+from qeff_zoo.media.videos import decoded_bytes_of
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
@@ -124,7 +124,7 @@ def price(
     sizes = [size_of(one, bounds.images) for one in brought.get("images", ())]
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
-    videos = [pixels_of(one) for one in brought.get("videos", ())]
+    videos = [decoded_bytes_of(one) for one in brought.get("videos", ())]
     recordings = [
         open_audio(one, _RATE, limits=bounds.recordings) for one in brought.get("audio", ())
     ]
@@ -136,7 +136,7 @@ def price(
         grammar=grammar,
         nbytes={
             "images": [BYTES_OF_PIXEL * count for count in pixels],
-            "videos": [BYTES_OF_PIXEL * count for count in videos],
+            "videos": videos,
             "audio": [bytes_of_audio(one, _RATE) for one in recordings],
         },
         tokens={

@@ -14,7 +14,6 @@ from typing import Any, cast
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
-from qeff_zoo.media.videos import reading
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
 from qeff_zoo.serving.chats import Chat
@@ -118,7 +117,9 @@ def prepare_chat(
     if "videos" not in brought:
         found = work(brought, documents)
     else:
-        found = yield Step(_of_videos(work, brought, documents), sum(cost.nbytes["videos"]))
+        reader = cast("ImageTextToTextSession", session)
+        of_videos = _of_videos(reader, work, brought, documents)
+        found = yield Step(of_videos, sum(cost.nbytes["videos"]))
     return plan.chat(requests=found)
 
 
@@ -152,6 +153,7 @@ def _encoded(
 
 
 def _of_videos(
+    session: ImageTextToTextSession,
     work: Callable[..., list[Request]],
     brought: Mapping[str, Sequence[Any]],
     documents: Sequence[Sequence[int]],
@@ -159,6 +161,7 @@ def _of_videos(
     """Decode videos, and make requests of them.
 
     Args:
+        session: Session of the model.
         work: A function that makes requests of what messages have beside text, and of documents.
         brought: The files, by argument.
         documents: Tokens of each.
@@ -166,7 +169,7 @@ def _of_videos(
     videos = []
     with blaming("messages"):
         for one in brought["videos"]:
-            videos.append((yield from reading(one)))
+            videos.append((yield from session.preparing_video(one)))
     return work({**brought, "videos": videos}, documents)
 
 

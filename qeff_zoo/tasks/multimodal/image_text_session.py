@@ -13,7 +13,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
-from qeff_zoo.media.steps import Steps
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.package.files import read_json
@@ -34,6 +34,7 @@ from qeff_zoo.tasks.multimodal.session import (
 )
 from qeff_zoo.tasks.multimodal.video_steps import (
     TIMES,
+    PreparedVideo,
     Stamps,
     check_times,
     of_processor,
@@ -176,11 +177,18 @@ class ImageTextToTextSession(MediaTextSession):
         return found
 
     def prepare_video(self, given: Any) -> Prepared:
-        """Return the encoder inputs of a video.
+        """Return the encoder inputs of a video at once, see `preparing_video`."""
+        return finished(self.preparing_video(given))
+
+    def preparing_video(self, given: Any) -> Steps[Prepared]:
+        """Prepare a video, and pause after each of its frames.
 
         Args:
-            given: A video in any form that `media.videos.read_video` accepts, or the output of a processor: see
-                `video_steps.of_processor`.
+            given: A video in any form that `media.videos.read_video` accepts; or the output of a processor: see
+                `video_steps.of_processor`; or of this function.
+
+        Returns:
+            The encoder inputs of the video.
 
         Raises:
             MediaError: If the video cannot be read.
@@ -190,13 +198,15 @@ class ImageTextToTextSession(MediaTextSession):
         from qeff_zoo.media.video_processor import load_video_processor
 
         self.check_reads_videos()
+        if isinstance(given, PreparedVideo):
+            return given
         if isinstance(given, Mapping):
             made: Prepared = of_processor(given, self.media)
         else:
             if self._video_processor is None:
                 usual = self.media.video_processor
                 self._video_processor = load_video_processor(self.folder, usual)
-            made = self._video_processor(given)
+            made = yield from self._video_processor.processing(given)
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
         if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
@@ -204,7 +214,7 @@ class ImageTextToTextSession(MediaTextSession):
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
             )
-        return made
+        return PreparedVideo(made)
 
     def request(
         self,
