@@ -15,7 +15,7 @@ VIDEO = (
     ("mp4", "libx264"), ("mov", "mpeg4"), ("webm", "libvpx"), ("webm", "libvpx-vp9"), ("avi", "mpeg4"),
     ("mpegts", "libx264"), ("mpeg", "mpeg2video"),
 )  # fmt: skip
-SOUND = (
+AUDIO_FORMATS = (
     ("ipod", "aac"), ("ipod", "alac"), ("webm", "libopus"), ("adts", "aac"), ("matroska", "flac"), ("mov", "pcm_s16le"),
 )  # fmt: skip
 LOSSLESS = {"alac", "flac", "pcm_s16le"}
@@ -30,7 +30,7 @@ def clip(
     options: Mapping[str, str] | None = None,
     flags: str = "",
 ) -> bytes:
-    """Return a video of frames (height, width, 3); with samples at 16,000 a second also a track of sound.
+    """Return a video of frames (height, width, 3); with samples at 16,000 a second also an audio track.
 
     `flags` are FFmpeg's `movflags`.
     """
@@ -45,19 +45,19 @@ def clip(
         stream: Any = container.add_stream(codec, rate=rate, options=dict(options or {}))
         stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt = "yuv420p"
-        sound_stream = None if samples is None else container.add_stream("aac", rate=16000)
+        audio_stream = None if samples is None else container.add_stream("aac", rate=16000)
         for frame in frames:
             container.mux(
                 stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), "rgb24"))
             )
         container.mux(stream.encode())
-        if sound_stream is not None:
-            _write(container, sound_stream, samples, 16000)
+        if audio_stream is not None:
+            _write(container, audio_stream, samples, 16000)
         container.close()
         return Path(file.name).read_bytes()
 
 
-def sound(samples: Any, rate: int, form: str, codec: str) -> bytes:
+def recording_in(samples: Any, rate: int, form: str, codec: str) -> bytes:
     """Return a recording of samples, floats from -1 to 1 or integers of 16 bits: (samples,), or (samples, 2)."""
     import av
 

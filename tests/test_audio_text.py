@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from compressed import sound
+from compressed import recording_in
 from fixtures_builds import Models
 from fixtures_serving import MODEL, connect, figures, running
 from tiny_checkpoint import plain_class
@@ -211,7 +211,7 @@ def test_a_server_takes_audio_content_parts(
 ) -> None:
     path = recorded(tmp_path / "speech.wav", recording(5))
     samples, _ = soundfile.read(path, dtype="int16")
-    phone = sound(samples, RATE, "ipod", "alac")
+    phone = recording_in(samples, RATE, "ipod", "alac")
     files = {"wav": path.read_bytes(), "m4a": phone}
     (expected,) = session.generate("<|AUDIO|> w3 w4", audio=[path], generation_len=4)
     opened: Any = open_session(package, threads=1)

@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 import soundfile
-from compressed import LOSSLESS, SOUND, VIDEO, clip, sound
+from compressed import AUDIO_FORMATS, LOSSLESS, VIDEO, clip, recording_in
 from PIL import Image
 from transformers.video_utils import load_video
 
@@ -87,12 +87,12 @@ def test_a_video_of_a_phone_is_upright(turns: int) -> None:
     np.testing.assert_array_equal(found.frames[4], np.rot90(plain.frames[4], turns))
 
 
-@pytest.mark.parametrize(("form", "codec"), SOUND)
+@pytest.mark.parametrize(("form", "codec"), AUDIO_FORMATS)
 def test_samples_are_those_that_were_recorded(form: str, codec: str) -> None:
     """Bit for bit those of a codec without loss; else PyAV's own, and nearly the recorded ones."""
     rate = 48_000 if codec == "libopus" else RATE
     samples = voice(20_000, rate, 1)
-    data = sound(samples, rate, form, codec)
+    data = recording_in(samples, rate, form, codec)
     found = read_audio(data, rate)
     if codec in LOSSLESS:
         written = io.BytesIO()
@@ -111,16 +111,18 @@ def test_samples_are_those_that_were_recorded(form: str, codec: str) -> None:
 def test_stereo_is_averaged_and_a_video_has_sound() -> None:
     both = np.stack([AUDIO, 0.5 * AUDIO], 1)
     np.testing.assert_allclose(
-        read_audio(sound(both, RATE, "ipod", "alac"), RATE), 0.75 * AUDIO, atol=1e-4
+        read_audio(recording_in(both, RATE, "ipod", "alac"), RATE), 0.75 * AUDIO, atol=1e-4
     )
     found = read_audio(clip(shots(), samples=AUDIO), RATE)
     assert np.corrcoef(found[: len(AUDIO)], AUDIO)[0, 1] > 0.99
-    assert len(read_audio(sound(AUDIO, RATE, "ipod", "alac"), 8000)) == pytest.approx(10_000, abs=2)
+    assert len(read_audio(recording_in(AUDIO, RATE, "ipod", "alac"), 8000)) == pytest.approx(
+        10_000, abs=2
+    )
 
 
 def test_a_recording_of_a_browser_has_no_length_in_its_header() -> None:
     """It is streamed: neither its length nor its end is known at its beginning."""
-    data = sound(voice(48_000, 48_000, 1), 48_000, "webm", "libopus")
+    data = recording_in(voice(48_000, 48_000, 1), 48_000, "webm", "libopus")
     with av.open(io.BytesIO(data), "r") as container:
         file = io.BytesIO()
         with av.open(file, "w", format="webm", options={"live": "1"}) as streamed:
@@ -137,7 +139,7 @@ def test_a_recording_of_a_browser_has_no_length_in_its_header() -> None:
 
 
 def test_limits_are_checked_before_decoding_and_while_it() -> None:
-    data, aac = clip(shots(30)), sound(voice(48_000, RATE, 1), RATE, "ipod", "aac")
+    data, aac = clip(shots(30)), recording_in(voice(48_000, RATE, 1), RATE, "ipod", "aac")
     with mock.patch.object(containers, "_frames", side_effect=AssertionError):
         for limits, message in (
             (ImageLimits(frames=29), r"it has 30 frames\. Expected at most 29"),
@@ -153,7 +155,7 @@ def test_limits_are_checked_before_decoding_and_while_it() -> None:
                     read(data, limits)
     with pytest.raises(MediaError, match="3 seconds of audio, expected at most 2"):
         open_audio(aac, RATE, limits=AudioLimits(seconds=2))
-    lying = bytearray(sound(voice(8 * RATE, RATE, 1), RATE, "ipod", "aac"))
+    lying = bytearray(recording_in(voice(8 * RATE, RATE, 1), RATE, "ipod", "aac"))
     for name in (b"mvhd", b"mdhd", b"tkhd", b"elst"):
         at = lying.index(name)
         assert at > 0
@@ -173,7 +175,7 @@ def test_the_checkpoints_frames_have_a_limit_of_pixels(tmp_path: Path) -> None:
 
 
 H264 = clip(shots())
-M4A = sound(AUDIO, RATE, "ipod", "aac")
+M4A = recording_in(AUDIO, RATE, "ipod", "aac")
 WRONG: dict[str, tuple[Any, Any, str]] = {
     "a cut video": (read_video, H264[: len(H264) // 2], "damaged or cut off"),
     "a cut recording": (read_audio, M4A[: len(M4A) // 2], "^The recording is damaged or cut off"),

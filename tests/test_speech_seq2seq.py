@@ -26,7 +26,7 @@ import soundfile
 import tokenizers
 import torch
 import transformers
-from compressed import sound
+from compressed import recording_in
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
@@ -934,7 +934,7 @@ def test_the_command_and_the_server_take_audio_of_any_length(
         ]
         assert client.audio.transcriptions.create(**given).text == wanted.text
         samples, _ = soundfile.read(path)
-        phone = ("memo.m4a", sound(samples, RATE, "ipod", "alac"))
+        phone = ("memo.m4a", recording_in(samples, RATE, "ipod", "alac"))
         assert client.audio.transcriptions.create(model=MODEL, file=phone).text == wanted.text
         words = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
         with pytest.raises(openai.BadRequestError, match="asks for words"):

@@ -140,13 +140,13 @@ def reference(request: Any) -> Iterator[Any]:
 def test_arrays_are_those_of_transformers(
     reference: Any, model_type: str, settings: dict[str, Any]
 ) -> None:
-    theirs = reference(model_type, settings)
+    expected = reference(model_type, settings)
     ours = image_processor({"image_processor_type": f"{CLASSES[model_type]}Fast", **settings})
     options = {"return_row_col_info": True} if model_type == "lfm2_vl" else {}
     for size in SIZES:
         pixels = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3), np.uint8)
         try:
-            right = theirs([Image.fromarray(pixels)], return_tensors="pt", **options)
+            right = expected([Image.fromarray(pixels)], return_tensors="pt", **options)
         except ValueError:
             with pytest.raises(MediaError):
                 ours([pixels])

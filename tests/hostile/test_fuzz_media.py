@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compressed import SOUND, VIDEO, clip, sound
+from compressed import AUDIO_FORMATS, VIDEO, clip, recording_in
 from fuzzing import CASES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,8 +115,8 @@ def audio_files() -> dict[str, bytes]:
     """
     named = ((kind.strip(), *kind.split()) for kind in kinds.split(","))
     made = {name: recorded(form, coding, int(many)) for name, form, coding, many in named}
-    for form, codec in SOUND:
-        made[f"{form}, {codec}"] = sound(tones[:, 0], 16000, form, codec)
+    for form, codec in AUDIO_FORMATS:
+        made[f"{form}, {codec}"] = recording_in(tones[:, 0], 16000, form, codec)
     return made
 
 
