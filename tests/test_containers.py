@@ -108,7 +108,7 @@ def test_samples_are_those_that_were_recorded(form: str, codec: str) -> None:
     assert abs(open_audio(data, rate).samples - len(samples)) <= 2048
 
 
-def test_stereo_is_averaged_and_a_video_has_sound() -> None:
+def test_stereo_is_averaged_and_a_video_has_an_audio_track() -> None:
     both = np.stack([AUDIO, 0.5 * AUDIO], 1)
     np.testing.assert_allclose(
         read_audio(recording_in(both, RATE, "ipod", "alac"), RATE), 0.75 * AUDIO, atol=1e-4
