@@ -23,8 +23,9 @@ from qeff_zoo import pipeline
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media import fetching
-from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.media.images import ImageLimits
+from qeff_zoo.media.image_options import ImageInput, with_options
+from qeff_zoo.media.image_processor import PROCESSORS, image_processor
+from qeff_zoo.media.images import ImageLimits, blank
 from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.media.videos import read_video
@@ -334,6 +335,73 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path, tmp_path
     ]  # type: ignore[union-attr]
 
 
+def test_a_request_sets_pixels_and_frames(built: tuple[Package, Path], clip: Path) -> None:
+    """As vLLM's `mm_processor_kwargs`; images have as many tokens as transformers makes of the same options."""
+    session: Any = open_session(built[0], threads=1)
+    Image.fromarray(video_of(1, 9, 40, 24)[0]).save(file := BytesIO(), "png")
+    lines = base64.encodebytes(file.getvalue()).decode()  # with a break each 76 characters
+    assert "\n" in lines.strip()
+    image: Any = {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{lines}"},
+        "uuid": "a",
+    }
+    video: Any = {
+        "type": "video_url",
+        "video_url": {"url": f"data:video/apng;base64,{encoded(clip.read_bytes())}"},
+    }
+    text = {"type": "text", "text": "w3 w4"}
+
+    def requested(part: Any, **settings: Any) -> Any:
+        messages: Any = [{"role": "user", "content": [part, text]}]
+        body = ChatRequest(
+            model="m", messages=messages, max_tokens=4, mm_processor_kwargs=settings or None
+        )
+        return chat_requests(session, body)[0]
+
+    process = transformers.AutoImageProcessor.from_pretrained(built[1])
+    for settings, size in (
+        ({}, {"shortest_edge": 64, "longest_edge": 512}),
+        ({"max_pixels": 256}, {"shortest_edge": 64, "longest_edge": 256}),
+        (
+            {"images_kwargs": {"size": {"longest_edge": 128}}},
+            {"shortest_edge": 64, "longest_edge": 128},
+        ),
+        ({"min_pixels": 1024, "max_pixels": 1100}, {"shortest_edge": 1024, "longest_edge": 1100}),
+    ):
+        made = requested(image, **settings)
+        rows, columns = process([Image.open(file)], size=size)["image_grid_thw"][0][1:].tolist()
+        assert made.prompt.count(session.placeholder) == rows * columns // 4
+        options = settings.get("images_kwargs", settings)
+        given = ImageInput(file.getvalue(), options)
+        expected = session.request(
+            "<image> w3 w4", images=[given] if options else [file.getvalue()]
+        )
+        assert made.prompt == expected.prompt
+        assert made.spans.parts[0].digest == expected.spans.parts[0].digest
+    whole, few = requested(video), requested(video, num_frames=2)
+    assert len(few.prompt) < len(whole.prompt)
+    assert few.prompt == requested(video, videos_kwargs={"fps": 1}).prompt
+    for part, settings, message in (
+        (
+            image,
+            {"max_patches": 3},
+            "no option 'max_patches'; expected min_pixels, max_pixels, size",
+        ),
+        (image, {"min_pixels": 10_000}, "The prompt has 172 tokens"),
+        (image, {"max_pixels": 0}, "'max_pixels' is 0; expected a whole number"),
+        (image, {"max_pixels": True}, "'max_pixels' is True; expected a whole number"),
+        (image, {"size": {"height": 3}}, "'size' is .*; expected shortest_edge and longest_edge"),
+        (image, {"min_pixels": 300, "max_pixels": 200}, "'min_pixels' is 300 and 'max_pixels' 200"),
+        (video, {"fps": "fast"}, "'fps' is 'fast'; expected a number"),
+        (video, {"fps": 1, "num_frames": 2}, "'fps' and 'num_frames' are 1 and 2"),
+        (video, {"videos_kwargs": {"max_pixels": 3}}, "Videos have no option 'max_pixels'"),
+    ):
+        with pytest.raises(ApiError, match=message) as caught:
+            requested(part, **settings)
+        assert caught.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("url", "words", "code"),
     [
@@ -380,6 +448,25 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
     digest = session.reader.look(load_video_processor(built[0].path)(clip)).digest
     assert request.spans is not None
     assert request.spans.parts[0].digest == digest
+
+
+@pytest.mark.parametrize("name", sorted(PROCESSORS))
+def test_low_detail_takes_no_more_of_a_large_image(name: str) -> None:
+    """Of processors with such an option fewer values of a photograph; of the others the same."""
+    settings: dict[str, Any] = {"image_processor_type": name}
+    if name == "GotOcr2ImageProcessor":
+        settings["crop_to_patches"] = True
+    usual = image_processor(settings)
+    low = with_options(usual, {"detail": "low"})
+    counts = []
+    for process in (usual, low):
+        try:
+            made = process.arrays([blank(1500, 2000)])
+        except MediaError:
+            pytest.skip("refused")
+        counts.append(sum(array.size for array in made.values()))
+    assert counts[1] <= counts[0]
+    assert (counts[1] < counts[0]) == (low.settings != usual.settings)
 
 
 def test_a_video_has_limits(clip: Path) -> None:

@@ -100,13 +100,14 @@ def _settings_of_unnamed(folder: Path) -> dict[str, Any]:
 
     As in transformers, its class is then that of the model's type.
     """
-    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto import image_processing_auto
 
+    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
     documents = [read_json(path) for name in sorted(FILES) if (path := folder / name).is_file()]
     config = folder / "config.json"
     for document in documents:
         settings = document.get("image_processor") or document
-        kinds = IMAGE_PROCESSOR_MAPPING_NAMES.get(read_config(config).get("model_type"), {})
+        kinds = known.get(read_config(config).get("model_type"), {})
         if settings.get("auto_map") and "torchvision" in kinds:
             return {**settings, "image_processor_type": kinds["torchvision"]}
     return {}

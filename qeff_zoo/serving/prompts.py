@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
+from qeff_zoo.media.image_options import OF_VIDEOS, ImageInput, VideoInput
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
@@ -39,6 +40,7 @@ _FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
         "json_schema": Grammar.json,
     }
 )
+_BREAKS = str.maketrans("", "", "\r\n\t ")
 _CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 
 
@@ -212,10 +214,32 @@ def _brought(
     if videos:
         with blaming("messages"):
             cast("ImageTextToTextSession", session).check_reads_videos()
+    of_images, of_videos = _media_options(session, body)
     media = yield from read_media([*urls, *videos], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
+    details = [detail for message in body.messages for detail in message.details]
+    for place, detail in enumerate(details):
+        if options := {**of_images, **({"detail": detail} if detail == "low" else {})}:
+            shown[place] = ImageInput(shown[place], options)
+    if of_videos:
+        played = [VideoInput(one, of_videos) for one in played]
     brought = {"images": shown, "videos": played, "audio": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
+
+
+def _media_options(
+    session: TextGenerationSession, body: ChatRequest
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of images and of videos in a request, which vLLM's API has in one object, or apart."""
+    given = dict(body.mm_processor_kwargs or {})
+    if given and "images" not in session.takes:
+        raise unknown_parameter("mm_processor_kwargs", given)
+    images, videos = (
+        dict(given.pop(name, None) or {}) for name in ("images_kwargs", "videos_kwargs")
+    )
+    for name, value in given.items():
+        (videos if name in OF_VIDEOS else images)[name] = value
+    return images, videos
 
 
 def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Preparation[list[Any]]:
@@ -273,7 +297,8 @@ def _recording(content: str) -> bytes:
 
 def _decoded(content: str, what: str, code: str) -> bytes:
     try:
-        return base64.b64decode(content, validate=True)
+        # Lines of MIME have 76 characters; some tools wrap what they encode.
+        return base64.b64decode(content.translate(_BREAKS), validate=True)
     except ValueError as error:
         raise ApiError(
             400,

@@ -11,6 +11,7 @@ from typing import Any
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
+from qeff_zoo.media.image_options import ImageInput, VideoInput, with_options, with_sampling
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps, finished
@@ -119,7 +120,8 @@ class ImageTextToTextSession(MediaTextSession):
         """Return the encoder inputs of an image.
 
         Args:
-            given: A path, the bytes of a file, a Pillow image, an array, or the output of a processor.
+            given: A path, the bytes of a file, a Pillow image, an array, or an `ImageInput` of one of these and of
+                options; or the output of a processor.
             uncut: Whether the image is processed without tiles.
 
         Raises:
@@ -128,7 +130,10 @@ class ImageTextToTextSession(MediaTextSession):
         """
         if isinstance(given, Mapping | Encoded):
             return given
-        made: Prepared = self._process(uncut=uncut)([given])
+        image, options = (
+            (given.source, given.options) if isinstance(given, ImageInput) else (given, {})
+        )
+        made: Prepared = self._process(uncut=uncut, options=options)([image])
         return made
 
     def prepare_all(self, given: Sequence[Any]) -> list[Any]:
@@ -144,34 +149,42 @@ class ImageTextToTextSession(MediaTextSession):
         yield
         return self.reader.look(prepared)
 
-    def tokens_of(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+    def tokens_of(
+        self, sizes: Sequence[tuple[int, int]], options: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Return the minimum number of tokens that each image of a prompt takes, before any is decoded.
 
         Args:
             sizes: Width and height of each image.
+            options: Options of each image, see `ImageInput`; empty for none.
 
         Raises:
-            MediaError: If the model does not support such a size.
+            MediaError: If the model does not support such a size, or such an option.
         """
-        process = self._process(uncut=self._is_uncut(len(sizes)))
-        known = dict[tuple[int, int], int]()
-        for width, height in dict.fromkeys(sizes):
-            encoded = self.reader.measure(process.arrays([blank(height, width)]))
-            known[width, height] = len(self.run_of(encoded)) if encoded else 1
-        return [known[one] for one in sizes]
+        uncut, known = self._is_uncut(len(sizes)), dict[Any, int]()
+        keys = [*zip(sizes, map(repr, options or ({},) * len(sizes)), strict=True)]
+        for place, key in enumerate(keys):
+            if key not in known:
+                (width, height), _ = key
+                process = self._process(uncut=uncut, options=options[place] if options else {})
+                encoded = self.reader.measure(process.arrays([blank(height, width)]))
+                known[key] = len(self.run_of(encoded)) if encoded else 1
+        return [known[key] for key in keys]
 
     def _is_uncut(self, count: int) -> bool:
         return self.media.is_uncut(count)
 
-    def _process(self, *, uncut: bool) -> ImageProcessor:
+    def _process(self, *, uncut: bool, options: Mapping[str, Any]) -> ImageProcessor:
         from qeff_zoo.media.image_bounds import bounded
         from qeff_zoo.media.image_processor import load_image_processor
 
         if self._processor is None:
-            processor = load_image_processor(self.folder)
-            most = self._most_patches()
-            self._processor = bounded(processor, most) if most else processor
+            self._processor = load_image_processor(self.folder)
         found: ImageProcessor = self._processor
+        if options:
+            found = with_options(found, options)
+        if most := self._most_patches():
+            found = bounded(found, most)
         if uncut:
             return replace(found, settings={**found.settings, "image_grid_pinpoints": ()})
         return found
@@ -184,8 +197,8 @@ class ImageTextToTextSession(MediaTextSession):
         """Prepare a video, and pause after each of its frames.
 
         Args:
-            given: A video in any form that `media.videos.read_video` accepts; or the output of a processor: see
-                `video_steps.of_processor`; or of this function.
+            given: A video in any form that `media.videos.read_video` accepts, or a `VideoInput` of one and of options;
+                or the output of a processor: see `video_steps.of_processor`; or of this function.
 
         Returns:
             The encoder inputs of the video.
@@ -206,7 +219,11 @@ class ImageTextToTextSession(MediaTextSession):
             if self._video_processor is None:
                 usual = self.media.video_processor
                 self._video_processor = load_video_processor(self.folder, usual)
-            made = yield from self._video_processor.processing(given)
+            processor = self._video_processor
+            if isinstance(given, VideoInput):
+                processor = with_sampling(processor, given.options)
+                given = given.source
+            made = yield from processor.processing(given)
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
         if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):

@@ -25,6 +25,8 @@ from . import speech_prompts
 #: Transcription in the spoken language, or translation to another.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
 TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
+#: Tokens of the published Whispers for English alone; the multilingual ones have more.
+_ENGLISH_TOKENS = 51_864
 _ENGLISH = "en"
 #: Seconds between consecutive timestamp tokens.
 TICK = 0.02
@@ -49,6 +51,7 @@ class SpeechTokens:
         latest_start: Maximum of the first timestamp in ticks; None for no limit.
         forced: First tokens of an older package's outputs, by position; None for a detected language.
         longest: Maximum number of tokens of an output without its prompt; None for the rest of the context.
+        only: Code of the language of a model of one language, if its files name it.
         positions: Number of decoder positions.
         begins: Function that makes the decoder prompt from languages, for models whose prompt takes them; else None.
     """
@@ -64,6 +67,7 @@ class SpeechTokens:
     latest_start: int | None = None
     forced: Sequence[int | None] = ()
     longest: int | None = None
+    only: str | None = None
     positions: int = 0
     begins: Begins | None = field(default=None, compare=False)
 
@@ -125,6 +129,7 @@ class SpeechTokens:
             latest_start=generation.get("max_initial_timestamp_index"),
             forced=[forced[place] for place in range(1, len(forced) + 1) if place in forced],
             longest=read_json(folder / "generation_config.json").get("max_length"),
+            only=None if known else _only_language(generation),
             positions=positions_of(config) or 0,
         )
 
@@ -153,8 +158,8 @@ class SpeechTokens:
         raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
 
     def code_of(self, token: int | None) -> str | None:
-        """Return the code of a language token."""
-        return next((code for code, one in self.languages.items() if one == token), None)
+        """Return the code of a language token, or of the only language of a model."""
+        return next((code for code, one in self.languages.items() if one == token), self.only)
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Return whether the language must be detected before the prompt."""
@@ -296,3 +301,14 @@ class SpeechTokens:
         top = max(text, scores[first:].max())
         if np.exp(scores[first:] - top).sum() > np.exp(text - top):
             scores[:first] = -np.inf
+
+
+def _only_language(settings: Mapping[str, Any]) -> str | None:
+    """Return the language of a Whisper for English alone: its files say that it is not multilingual."""
+    if settings.get("model_type") != "whisper":
+        return None
+    multilingual = settings.get("is_multilingual")
+    alone = (
+        settings.get("vocab_size") == _ENGLISH_TOKENS if multilingual is None else not multilingual
+    )
+    return _ENGLISH if alone else None
