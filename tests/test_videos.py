@@ -23,7 +23,7 @@ from qeff_zoo import pipeline
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media import fetching
-from qeff_zoo.media.image_options import ImageInput, with_options
+from qeff_zoo.media.image_options import ImageInput, VideoInput, with_options
 from qeff_zoo.media.image_processor import PROCESSORS, image_processor
 from qeff_zoo.media.images import ImageLimits, blank
 from qeff_zoo.media.pixels import resize_across
@@ -381,7 +381,9 @@ def test_a_request_sets_pixels_and_frames(built: tuple[Package, Path], clip: Pat
         assert made.spans.parts[0].digest == expected.spans.parts[0].digest
     whole, few = requested(video), requested(video, num_frames=2)
     assert len(few.prompt) < len(whole.prompt)
-    assert few.prompt == requested(video, videos_kwargs={"fps": 1}).prompt
+    assert few.prompt == requested(video, videos_kwargs={"num_frames": 2}).prompt
+    sampled = session.request("<video> w3 w4", videos=[VideoInput(clip, {"num_frames": 2})])
+    assert few.prompt == sampled.prompt
     for part, settings, message in (
         (
             image,
@@ -391,7 +393,7 @@ def test_a_request_sets_pixels_and_frames(built: tuple[Package, Path], clip: Pat
         (image, {"min_pixels": 10_000}, "The prompt has 172 tokens"),
         (image, {"max_pixels": 0}, "'max_pixels' is 0; expected a whole number"),
         (image, {"max_pixels": True}, "'max_pixels' is True; expected a whole number"),
-        (image, {"size": {"height": 3}}, "'size' is .*; expected shortest_edge and longest_edge"),
+        (image, {"size": {"height": 3}}, "'size' is .*; expected longest_edge and shortest_edge"),
         (image, {"min_pixels": 300, "max_pixels": 200}, "'min_pixels' is 300 and 'max_pixels' 200"),
         (video, {"fps": "fast"}, "'fps' is 'fast'; expected a number"),
         (video, {"fps": 1, "num_frames": 2}, "'fps' and 'num_frames' are 1 and 2"),
