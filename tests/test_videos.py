@@ -391,6 +391,7 @@ def test_a_request_sets_pixels_and_frames(built: tuple[Package, Path], clip: Pat
             "no option 'max_patches'; expected min_pixels, max_pixels, size",
         ),
         (image, {"min_pixels": 10_000}, "The prompt has 172 tokens"),
+        (image, {"images_kwargs": "small"}, "has 'small'; expected an object"),
         (image, {"max_pixels": 0}, "'max_pixels' is 0; expected a whole number"),
         (image, {"max_pixels": True}, "'max_pixels' is True; expected a whole number"),
         (image, {"size": {"height": 3}}, "'size' is .*; expected longest_edge and shortest_edge"),
@@ -469,6 +470,15 @@ def test_low_detail_takes_no_more_of_a_large_image(name: str) -> None:
         counts.append(sum(array.size for array in made.values()))
     assert counts[1] <= counts[0]
     assert (counts[1] < counts[0]) == (low.settings != usual.settings)
+
+
+def test_a_request_may_not_ask_for_any_number_of_tiles() -> None:
+    process = image_processor({"image_processor_type": "Llama4ImageProcessor"})
+    with pytest.raises(MediaError, match="'max_patches' is 10,000,000; expected at most 64, which"):
+        with_options(process, {"max_patches": 10_000_000})
+    internvl = image_processor({"image_processor_type": "GotOcr2ImageProcessor"})
+    with pytest.raises(MediaError, match="expected true or false"):
+        with_options(internvl, {"crop_to_patches": 1})
 
 
 def test_a_video_has_limits(clip: Path) -> None:

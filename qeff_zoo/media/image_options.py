@@ -52,6 +52,8 @@ _OPTIONS: Mapping[rules.Rule, tuple[Collection[str], Mapping[str, Any]]] = {
         ("min_num_patches", "max_num_patches"), {"min_num_patches": 1, "max_num_patches": 1024},
     ),
 }  # fmt: skip
+#: Multiple of the checkpoint's own numbers of tiles and tokens that a request may ask for.
+_MORE = 4
 #: Options of a video, by which its frames are sampled.
 OF_VIDEOS = ("do_sample_frames", "fps", "num_frames")
 
@@ -81,6 +83,16 @@ class VideoInput:
 
     source: Any
     options: Mapping[str, Any]
+
+
+def source_of(given: Any) -> Any:
+    """Return an image or video without its options."""
+    return given.source if isinstance(given, ImageInput | VideoInput) else given
+
+
+def media_options(given: Any) -> Mapping[str, Any]:
+    """Return the options of an image or video; empty for one without any."""
+    return given.options if isinstance(given, ImageInput | VideoInput) else {}
 
 
 def with_options(processor: ImageProcessor, options: Mapping[str, Any]) -> ImageProcessor:
@@ -120,7 +132,12 @@ def with_options(processor: ImageProcessor, options: Mapping[str, Any]) -> Image
     for name, value in changed.items():
         if isinstance(settings[name], bool) and not isinstance(value, bool):
             raise MediaError(f"Option {name!r} is {value!r}; expected true or false. Change it.")
-        settings[name] = value if isinstance(settings[name], bool) else _positive(name, value)
+        if not isinstance(settings[name], bool) and _positive(name, value) > _MORE * settings[name]:
+            raise MediaError(
+                f"Option {name!r} is {value:,}; expected at most {_MORE * settings[name]:,}, which is {_MORE} times "
+                "the checkpoint's own. Ask for less."
+            )
+        settings[name] = value
     return replace(processor, settings={**settings, "size": size})
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from qeff_zoo.media.audio import AudioLimits, OpenedAudio, open_audio
-from qeff_zoo.media.image_options import ImageInput, VideoInput
+from qeff_zoo.media.image_options import media_options, source_of
 from qeff_zoo.media.images import ImageLimits, size_of
 from qeff_zoo.media.videos import decoded_bytes_of
 from qeff_zoo.runtime import TextGenerationSession
@@ -123,21 +123,18 @@ def price(
     files = sum(map(len, brought.values()))
     _check("messages", files, bounds.files, "images, videos and recordings", "Send fewer")
     images = brought.get("images", ())
-    options = [one.options if isinstance(one, ImageInput) else {} for one in images]
-    files_ = [one.source if isinstance(one, ImageInput) else one for one in images]
-    sizes = [size_of(one, bounds.images) for one in files_]
+    sizes = [size_of(source_of(one), bounds.images) for one in images]
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
-    videos = [
-        decoded_bytes_of(one.source if isinstance(one, VideoInput) else one)
-        for one in brought.get("videos", ())
-    ]
+    videos = [decoded_bytes_of(source_of(one)) for one in brought.get("videos", ())]
     recordings = [
         open_audio(one, _RATE, limits=bounds.recordings) for one in brought.get("audio", ())
     ]
     shown = [1] * len(sizes)
     if session is not None and "images" in session.takes:
-        shown = cast("ImageTextToTextSession", session).tokens_of(sizes, options)
+        shown = cast("ImageTextToTextSession", session).tokens_of(
+            sizes, [*map(media_options, images)]
+        )
     return Price(
         choices=choices,
         grammar=grammar,

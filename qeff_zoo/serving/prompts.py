@@ -179,7 +179,7 @@ def _shown(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the image of a chat for an image-to-text model, and the prompt; refuse any other content."""
-    for name in ("documents", "tools"):
+    for name in ("documents", "tools", "mm_processor_kwargs"):
         if value := getattr(body, name):
             raise unknown_parameter(name, value)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
@@ -234,9 +234,16 @@ def _media_options(
     given = dict(body.mm_processor_kwargs or {})
     if given and "images" not in session.takes:
         raise unknown_parameter("mm_processor_kwargs", given)
-    images, videos = (
-        dict(given.pop(name, None) or {}) for name in ("images_kwargs", "videos_kwargs")
-    )
+    parts = [given.pop(name, None) or {} for name in ("images_kwargs", "videos_kwargs")]
+    for part in parts:
+        if not isinstance(part, dict):
+            raise ApiError(
+                400,
+                f"Parameter 'mm_processor_kwargs' has {brief(part)}; expected an object of options. Change it.",
+                param="mm_processor_kwargs",
+                code="invalid_value",
+            )
+    images, videos = ({**part} for part in parts)
     for name, value in given.items():
         (videos if name in OF_VIDEOS else images)[name] = value
     return images, videos

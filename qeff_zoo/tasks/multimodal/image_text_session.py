@@ -11,7 +11,7 @@ from typing import Any
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
-from qeff_zoo.media.image_options import ImageInput, VideoInput, with_options, with_sampling
+from qeff_zoo.media.image_options import media_options, source_of, with_options, with_sampling
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps, finished
@@ -130,10 +130,8 @@ class ImageTextToTextSession(MediaTextSession):
         """
         if isinstance(given, Mapping | Encoded):
             return given
-        image, options = (
-            (given.source, given.options) if isinstance(given, ImageInput) else (given, {})
-        )
-        made: Prepared = self._process(uncut=uncut, options=options)([image])
+        process = self._process(uncut=uncut, options=media_options(given))
+        made: Prepared = process([source_of(given)])
         return made
 
     def prepare_all(self, given: Sequence[Any]) -> list[Any]:
@@ -219,11 +217,8 @@ class ImageTextToTextSession(MediaTextSession):
             if self._video_processor is None:
                 usual = self.media.video_processor
                 self._video_processor = load_video_processor(self.folder, usual)
-            processor = self._video_processor
-            if isinstance(given, VideoInput):
-                processor = with_sampling(processor, given.options)
-                given = given.source
-            made = yield from processor.processing(given)
+            processor = with_sampling(self._video_processor, media_options(given))
+            made = yield from processor.processing(source_of(given))
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
         if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
