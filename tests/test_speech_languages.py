@@ -67,10 +67,10 @@ def test_tags_of_languages_are_read(given: str, code: str) -> None:
         ({"vocab_size": 51_864}, "en"),
         ({"is_multilingual": True, "vocab_size": 51_864}, None),
         ({"is_multilingual": False, "lang_to_id": {"<|de|>": 9}}, None),
-        ({"is_multilingual": False, "model_type": "moonshine"}, None),
+        ({"model_type": "moonshine"}, None),
     ],
 )
-def test_a_whisper_for_english_alone_says_so(
+def test_a_whisper_for_english_alone_has_that_language(
     settings: dict[str, Any], code: str | None, tmp_path: Path
 ) -> None:
     config = {"model_type": "whisper", "decoder_start_token_id": 1, "eos_token_id": 2, **settings}

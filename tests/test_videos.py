@@ -472,7 +472,7 @@ def test_low_detail_takes_no_more_of_a_large_image(name: str) -> None:
     assert (counts[1] < counts[0]) == (low.settings != usual.settings)
 
 
-def test_a_request_may_not_ask_for_any_number_of_tiles() -> None:
+def test_tiles_of_a_request_have_a_limit() -> None:
     process = image_processor({"image_processor_type": "Llama4ImageProcessor"})
     with pytest.raises(MediaError, match="'max_patches' is 10,000,000; expected at most 64, which"):
         with_options(process, {"max_patches": 10_000_000})

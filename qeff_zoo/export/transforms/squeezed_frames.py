@@ -29,7 +29,7 @@ def average_squeezed(model: Any, audio: Any) -> None:
     factor: int = model.config.squeeze_factor
 
     def squeezed(_: Any, feature_vector_length: int, attention_mask: Tensor) -> Tensor:
-        frames = model._get_feat_extract_output_lengths(audio.lengths) // factor
+        frames: Tensor = model._get_feat_extract_output_lengths(audio.lengths) // factor
         return torch.arange(feature_vector_length) < frames[:, None]
 
     give(model, squeezed, "_get_feature_vector_attention_mask")

@@ -304,9 +304,7 @@ class SpeechTokens:
 
 
 def _only_language(settings: Mapping[str, Any]) -> str | None:
-    """Return the language of a Whisper for English alone: its files say that it is not multilingual."""
-    if settings.get("model_type") != "whisper":
-        return None
+    """Return the language of a model whose settings have a flag of several languages, which is false: English."""
     multilingual = settings.get("is_multilingual")
     alone = (
         settings.get("vocab_size") == _ENGLISH_TOKENS if multilingual is None else not multilingual
