@@ -675,6 +675,33 @@ def test_code_of_a_checkpoint_is_refused_by_name(opened: Open) -> None:
     assert "'own_model'" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("microsoft/Florence-2-base", "florence-community/Florence-2-base"),
+        ("microsoft/Florence-2-large-ft", "florence-community/Florence-2-large-ft"),
+        ("Florence-2-base", "florence-community/Florence-2-base"),
+        ("deepseek-ai/Janus-Pro-1B", "deepseek-community/Janus-Pro-1B"),
+        ("stepfun-ai/GOT-OCR2_0", "stepfun-ai/GOT-OCR-2.0-hf"),
+        ("liuhaotian/llava-v1.6-mistral-7b", "llava-hf/llava-v1.6-mistral-7b-hf"),
+    ],
+)
+def test_a_checkpoint_in_its_authors_form_names_the_other(
+    opened: Open, name: str, instead: str
+) -> None:
+    checkpoint = opened(model_type="florence2", auto_map={"AutoModelForCausalLM": "a.B"})
+    checkpoint = replace(checkpoint, name=name, model_id=name if "/" in name else None)
+    with pytest.raises(UnsupportedModelError, match=f"Build '{instead}', which has the same"):
+        resolve(checkpoint, Request(), WEIGHTS)
+
+
+def test_a_folder_with_the_name_of_such_a_checkpoint_may_be_in_transformers_form(
+    opened: Open,
+) -> None:
+    checkpoint = replace(opened(), name="Florence-2-base")
+    assert resolve(checkpoint, Request(), WEIGHTS).recipe.model_type == "llama"
+
+
 def test_code_beside_a_model_that_transformers_has_is_not_needed(opened: Open) -> None:
     checkpoint = opened(auto_map={"AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"})
     assert resolve(checkpoint, Request(), WEIGHTS).recipe.model_type == "llama"

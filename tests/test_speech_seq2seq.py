@@ -27,6 +27,7 @@ import soundfile
 import tokenizers
 import torch
 import transformers
+from compressed import recording_in
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
@@ -1029,6 +1030,10 @@ def test_the_command_and_the_server_take_audio_of_any_length(
             (0.0, 1.25, wanted.text)
         ]
         assert client.audio.transcriptions.create(**given).text == wanted.text
+        samples, _ = soundfile.read(path)
+        phone = ("memo.m4a", recording_in(samples, RATE, "ipod", "alac"))
+        made = client.audio.transcriptions.create(model=MODEL, file=phone, chunking_strategy="auto")
+        assert made.text == wanted.text
         words = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
         with pytest.raises(openai.BadRequestError, match="asks for words"):
             client.audio.transcriptions.create(**given, **words)
@@ -1231,6 +1236,7 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
         r"is \['word'\]; expected segment or word, with response_format verbose_json. Change it",
     ),
     "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
+    "chunks of another rule": ({"extra_body": {"chunking_strategy": "mine"}}, "expected 'auto'"),
     "what is not known": ({"extra_body": {"beams": 5}}, "beams"),
 }
 

@@ -380,7 +380,7 @@ def _add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="video: animation (GIF, WebP, APNG), its URL, or folder of frames; repeatable",
+        help="video: file (MP4, WebM, GIF, …), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
         "--label",

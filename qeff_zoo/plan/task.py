@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from qeff_zoo import registry, tasks
-from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint import authors_forms, formats
 from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.config_faults import fault_of_labels
 from qeff_zoo.checkpoint.draft_heads import HEADS
@@ -24,11 +24,22 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
     """Return the recipe of a checkpoint's `model_type`.
 
     Raises:
-        UnsupportedModelError: The `model_type` has no recipe.
+        UnsupportedModelError: The `model_type` has no recipe, or the checkpoint is not in transformers' form.
     """
+    other = authors_forms.converted(checkpoint.name)
+    instead = (
+        f"The files of {checkpoint.name!r} are for its authors' own code. Expected those of transformers' form. Build "
+        f"{other!r}, which has the same weights."
+    )
+    if other and (
+        checkpoint.model_id or checkpoint.needs_remote_code
+    ):  # a folder may have its files
+        raise UnsupportedModelError(instead)
     try:
         return registry.recipe_for(checkpoint.config)
     except UnsupportedModelError as error:
+        if other:
+            raise UnsupportedModelError(instead) from error
         if not checkpoint.needs_remote_code:
             raise
         raise UnsupportedModelError(

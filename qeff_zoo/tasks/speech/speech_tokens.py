@@ -34,6 +34,8 @@ from . import speech_prompts
 #: Transcription in the spoken language, or translation to another.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
 TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
+#: Tokens of the published Whispers for English alone; the multilingual ones have more.
+_ENGLISH_TOKENS = 51_864
 _ENGLISH = "en"
 #: Seconds between consecutive timestamp tokens.
 TICK = 0.02
@@ -57,6 +59,7 @@ class SpeechTokens:
         forced: First tokens of an older package's outputs, by position; None for a detected language.
         settings: Generation settings.
         windows: Whether a model of windows generates, as Whisper does.
+        only: Code of the language of a model of one language, if its files name it.
         positions: Number of decoder positions.
         usual: Options of a transcription that the checkpoint sets, by name.
         begins: Function that makes the decoder prompt from languages, for models whose prompt takes them; else None.
@@ -72,6 +75,7 @@ class SpeechTokens:
     forced: Sequence[int | None] = ()
     settings: GenerationSettings = field(default_factory=GenerationSettings)
     windows: bool = True
+    only: str | None = None
     positions: int = 0
     usual: Mapping[str, Any] = field(default_factory=dict)
     begins: Begins | None = field(default=None, compare=False)
@@ -137,6 +141,7 @@ class SpeechTokens:
             forced=forced if windows or forced != [None] else (),
             settings=_without_times(values, windows),
             windows=windows,
+            only=None if known else _only_language({**config, **generation}),
             positions=positions_of(config) or 0,
             usual=usual_options(generation) if windows else {},
         )
@@ -166,8 +171,8 @@ class SpeechTokens:
         raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
 
     def code_of(self, token: int | None) -> str | None:
-        """Return the code of a language token."""
-        return next((code for code, one in self.languages.items() if one == token), None)
+        """Return the code of a language token, or of the only language of a model."""
+        return next((code for code, one in self.languages.items() if one == token), self.only)
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Return whether the language must be detected before the prompt."""
@@ -355,3 +360,12 @@ def _without_times(settings: GenerationSettings, windows: bool) -> GenerationSet
         if (value := getattr(settings, name))
     }
     return replace(settings, **begun)
+
+
+def _only_language(settings: Mapping[str, Any]) -> str | None:
+    """Return the language of a model whose settings have a flag of several languages, which is false: English."""
+    multilingual = settings.get("is_multilingual")
+    alone = (
+        settings.get("vocab_size") == _ENGLISH_TOKENS if multilingual is None else not multilingual
+    )
+    return _ENGLISH if alone else None
