@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.checkpoint.files import read_config
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings, effective_of, problems
 from qeff_zoo.checkpoint.safetensors_index import index_tensors
-from qeff_zoo.errors import ZooError
+from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.sessions import _fitting
 from qeff_zoo.runtime.state_cache import StateFiles
-from qeff_zoo.runtime.text_generation import _eos_token_ids
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 FEW = settings(CASES, max_examples=example_count(12))
@@ -137,6 +137,13 @@ def _adapter(folder: Path) -> Any:
     return adapter.modules, [adapter.scaling(one) for one in adapter.modules]
 
 
+def _generation(folder: Path) -> Any:
+    values = effective_of(folder)
+    if found := [*problems(values)]:
+        raise GenerationError("\n".join(found))
+    return GenerationSettings.of(values)
+
+
 def opening(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
     """Read a file of a package as whoever opens a session does, who says what does not fit."""
 
@@ -149,7 +156,7 @@ def opening(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 READERS = (
     Reader("config.json", CONFIG, _model),
-    Reader("generation_config.json", GENERATION, opening(_eos_token_ids)),
+    Reader("generation_config.json", GENERATION, opening(_generation)),
     Reader("tokenizer.json", TOKENIZER, opening(_tokenizer)),
     Reader(
         "tokenizer_config.json",
