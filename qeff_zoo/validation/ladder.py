@@ -47,7 +47,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, text
+from . import audio_arrays, image_arrays, stored_weights, text
 
 __all__ = ["Record", "validate"]
 
@@ -160,6 +160,7 @@ def run_reference(
     request["device"] = device and asdict(device)
     request["float16_weights"] = twin is not None
     request["text"] = text.request_of(package)
+    request |= stored_weights.request_of(package)
     request["swapped"] = bool(device or (shipped or trial).drawn)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
@@ -191,19 +192,32 @@ def judge(
     judges = _judges(package, reference, rounding, level, device=device, twin=twin)
     right, rounded = _judged(rounding, twin), None if device else shipped
     costs = measure(trial, rounded, reference, right, find(package.task).answers)
+    stored = reference.about["stored"]
     return Record(
         level=level,
         checks=[
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
             *text.judge(package, reference.about["text"], level),
+            *stored_weights.judge(stored, level, _of_weights(package, reference)),
         ],
-        reported=_report(trial, shipped, reference, judges),
+        reported=_report(trial, shipped, reference, judges) | stored_weights.reported(stored),
         costs=costs.as_dict(),
         versions=_versions(package, reference),
         sequences=trial.sequences,
         arrays=_evidence(trial, reference, right, judges),
     )
+
+
+def _of_weights(package: Package, reference: Answers) -> dict[str, Any]:
+    """Return the reference of stored weights."""
+    return {
+        "reference": reference.about["class"],
+        "revision": source_in(package.manifest).get("revision"),
+        "transformers": reference.about["transformers"],
+        "dtype": "weights in float32",
+        "patched": False,
+    }
 
 
 def _judged(rounding: Numerics, twin: DeviceNumerics | None) -> str:

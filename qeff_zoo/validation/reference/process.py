@@ -61,7 +61,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import text
+from . import stored_weights, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -91,6 +91,7 @@ def main(arguments: Sequence[str]) -> None:
     brought = ("media.", "audio.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
+    stored = stored_weights.answer(request, model, unloaded)
     if unloaded:
         return_freed_memory()
         ran = Layerwise(unloaded, request, answers, choices).run()
@@ -105,6 +106,7 @@ def main(arguments: Sequence[str]) -> None:
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
+        "stored": stored,
         **about_quantization(request),
     }
     assert_unpatched()
