@@ -799,6 +799,10 @@ def test_every_case_fits_the_package(
     assert ("window" in names) == (0 < window_rows < ctx_len)
     assert ends.get("window", ctx_len) > window_rows or window_rows >= ctx_len
     assert ("continuous_batching" in names) == (rows > 1 and ctx_len >= 4)
+    assert ("every_slot" in names) == (rows > 4)
+    assert {span.row for stage in stages for call in stage.calls for span in call.spans} == {
+        *range(rows)
+    }
     at: dict[int, tuple[int, int]] = {}
     for call in (call for stage in stages for call in stage.calls):
         limits = {"prefill": sizes.prefill_seq_len, "decode": 1, "verify": ctx_len}
@@ -830,8 +834,10 @@ def test_every_encoder_case_fits_the_package(seq_lens: set[int], batch_size: int
     for call in (call for stage in stages for call in stage.calls):
         assert 0 < len(call.sequences) <= batch_size
         assert all(0 < lengths[number] <= call.seq_len for number in call.sequences)
-    assert stages[-1].name == "padded_batch"
-    assert len(stages) == len(seq_lens) + 1
+    names = [f"seq_len_{seq_len}" for seq_len in sorted(seq_lens)] + ["padded_batch"]
+    assert [stage.name for stage in stages] == names + ["whole_batch"] * (batch_size > 4)
+    widest = max(len(call.sequences) for stage in stages for call in stage.calls)
+    assert widest == batch_size or batch_size <= 4
 
 
 def test_sequences_are_the_same_every_time(models: Models) -> None:
