@@ -379,8 +379,8 @@ def encoder_stages(
         padded.append(call(sizes.seq_lens[0], wanted))
     stages.append(EncoderStage(name="padded_batch", calls=tuple(padded)))
     if sizes.batch_size > _ROWS:
-        shortest = [n for one in padded if one.seq_len == sizes.seq_lens[0] for n in one.sequences]
-        numbers = tuple(shortest[row % len(shortest)] for row in range(sizes.batch_size))
+        short = [at for one in padded if one.seq_len == sizes.seq_lens[0] for at in one.sequences]
+        numbers = tuple(short[row % len(short)] for row in range(sizes.batch_size))
         whole = EncoderCall(seq_len=sizes.seq_lens[0], sequences=numbers)
         stages.append(EncoderStage(name="whole_batch", calls=(whole,)))
     return stages, lengths

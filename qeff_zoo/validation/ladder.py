@@ -47,7 +47,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, stored_weights, text
+from . import audio_arrays, image_arrays, settings, stored_weights, text
 
 __all__ = ["Record", "validate"]
 
@@ -199,9 +199,18 @@ def judge(
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
             *text.judge(package, reference.about["text"], level),
+            *settings.judge(
+                package,
+                trial.settings,
+                reference.about["settings"],
+                level,
+                reference.about["transformers"],
+            ),
             *stored_weights.judge(stored, level, _of_weights(package, reference)),
         ],
-        reported=_report(trial, shipped, reference, judges) | stored_weights.reported(stored),
+        reported=_report(trial, shipped, reference, judges)
+        | stored_weights.reported(stored)
+        | settings.reported(trial.settings, reference.about["settings"]),
         costs=costs.as_dict(),
         versions=_versions(package, reference),
         sequences=trial.sequences,

@@ -2,7 +2,7 @@
 """Runs of a package on the validation cases: token inputs and their outputs; see `Task.trial` for each task's runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from qeff_zoo.package import Package
@@ -12,6 +12,7 @@ from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.routing import Run, read_choices
+from qeff_zoo.validation.settings import read_by
 
 if TYPE_CHECKING:
     from qeff_zoo.tasks.multimodal.session import Prepared
@@ -43,6 +44,7 @@ class Trial:
             sequence, (bins, frames).
         texts: Token ids of the texts that are matched with images; as sequences, they follow the images.
         faults: Faults that the stages test for.
+        settings: What the session made of the package's settings, see `qeff_zoo.validation.settings.read_by`.
     """
 
     sequences: list[list[int]]
@@ -59,6 +61,7 @@ class Trial:
     recordings: Sequence[Array] = ()
     texts: Sequence[Sequence[int]] = ()
     faults: Sequence[Fault] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,7 @@ def try_package(
         package=package, task=task, runs=runs, step=step, threads=threads, opening=opening
     )
     trial: TaskTrial = task.trial()(session)
-    return trial.run(context)
+    return replace(trial.run(context), settings=read_by(session))
 
 
 def call_once(package: Package) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from qeff_zoo.graph.external_data import WEIGHTS
 from qeff_zoo.package import Package
 from qeff_zoo.validation.parity import Check
@@ -32,6 +30,8 @@ def request_of(package: Package) -> dict[str, Any]:
 
 def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
     """Yield what graphs read: the name of each tensor, and of the one that lies there."""
+    import onnx_ir as ir
+
     places = _places(path)
     for program in package.programs:
         graph = package.path / program.path
@@ -49,7 +49,9 @@ def _places(path: Path) -> dict[tuple[int, int], str]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
-    spans = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+    spans = {
+        name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"
+    }
     return {(8 + length + start, stop - start): name for name, (start, stop) in spans.items()}
 
 

@@ -61,7 +61,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import stored_weights, text
+from . import settings, stored_weights, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,6 +107,7 @@ def main(arguments: Sequence[str]) -> None:
         "choices": choices.summary(),
         "text": text.answer(request),
         "stored": stored,
+        "settings": settings.answer(request, model),
         **about_quantization(request),
     }
     assert_unpatched()

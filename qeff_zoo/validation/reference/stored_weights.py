@@ -27,7 +27,10 @@ from qeff_zoo.validation.reference.loading import decoded_weights
 from qeff_zoo.validation.reference.unloaded import Unloaded
 from qeff_zoo.validation.reference.weight_file import WeightFile, distance, pieces
 
-_EXACT, _COMPUTED = 0, 64  # roundings of float32: of copies, and of what is decoded or merged in another order
+_EXACT, _COMPUTED = (
+    0,
+    64,
+)  # roundings of float32: of copies, and of what is decoded or merged in another order
 _KEPT = 4
 _BESIDE = re.compile(r"\.(scales|zero_points|offsets|order)$")
 _STORED = re.compile(r"(\.bits\d+|\.transposed)$")
@@ -70,18 +73,23 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """Return the answer."""
         return {
-            **{name: getattr(self, name) for name in ("tensors", "values", "error", "worst", "zeroed")},
+            **{
+                name: getattr(self, name)
+                for name in ("tensors", "values", "error", "worst", "zeroed")
+            },
             "left": dict([*self.left.items()][:_LISTED]),
             "left_count": len(self.left),
         }
 
 
-def answer(request: Mapping[str, Any], model: Any, unloaded: Unloaded | None) -> dict[str, Any] | None:
+def answer(
+    request: Mapping[str, Any], model: Any, unloaded: Unloaded | None
+) -> dict[str, Any] | None:
     """Compare a package's weight file; None for a package without one.
 
     Args:
-        request: `weight_file`, its path, and `reads`, by the name of each tensor that a graph reads the one that lies there;
-            `numerics`; whether the checkpoint is quantized.
+        request: `weight_file`, its path, and `reads`: by the name of each tensor that a graph reads, the one that lies
+            there; with `numerics`, and the checkpoint.
         model: transformers' own, with the checkpoint's weights in float32.
         unloaded: The model whose parts are read in turn; None if `model` has all its weights.
     """
@@ -95,7 +103,9 @@ def answer(request: Mapping[str, Any], model: Any, unloaded: Unloaded | None) ->
     else:
         for path in unloaded.parts:
             with unloaded.reading(path):
-                compared.add({name: one for name, one in _tensors(model).items() if not one.is_meta})
+                compared.add(
+                    {name: one for name, one in _tensors(model).items() if not one.is_meta}
+                )
     return compared.result().as_dict()
 
 
@@ -126,7 +136,8 @@ class _Compared:
     ) -> None:
         self._file, self._slack = WeightFile(path), slack
         self._matrices = {matrix.name: matrix for matrix in matrices}
-        self._heads = getattr(model.config.get_text_config(), "num_key_value_heads", None)
+        heads = model.config.get_text_config().to_dict().get("num_key_value_heads")
+        self._heads = heads if isinstance(heads, int) else None
         names = self._file.names
         read = {name: name for name in names} | dict(reads)
         self._waiting = {name: at for name, at in read.items() if not _is_beside(name, names)}
@@ -194,9 +205,7 @@ class _Compared:
             return None, FLOAT16 if self._file.is_float16(place) else FLOAT32
         return matrix, matrix.format if matrix else FLOAT32
 
-    def _shape(
-        self, place: str, format: Format, matrix: RoundedMatrix | None
-    ) -> tuple[int, ...]:
+    def _shape(self, place: str, format: Format, matrix: RoundedMatrix | None) -> tuple[int, ...]:
         """Return the shape of a tensor's values."""
         stored = self._file.shape(place)
         if matrix is None or format.is_float or format.per_channel or format.element:
@@ -214,9 +223,8 @@ class _Compared:
                 yield one
                 if matrix is None and one.dim() == 1:
                     yield one + 1  # norms whose weight is stored less 1
-        if made.numel() == math.prod(shape) and not any(tuple(one.shape) == shape for one in own):
-            if [size for size in made.shape if size > 1] == [size for size in shape if size > 1]:
-                yield made.reshape(shape)
+        if shape not in [tuple(one.shape) for one in own] and _long(made.shape) == _long(shape):
+            yield made.reshape(shape)
         if self._heads and made.dim() and shape and made.shape[1:] == shape[1:]:
             times, rest = divmod(shape[0], made.shape[0])
             if times > 1 and not rest and made.shape[0] % self._heads == 0:
@@ -224,9 +232,16 @@ class _Compared:
                 yield heads.repeat_interleave(times, 0).flatten(0, 1)
 
 
+def _long(shape: Sequence[int]) -> list[int]:
+    """Return the lengths of the axes with more than one value."""
+    return [size for size in shape if size > 1]
+
+
 def _is_beside(name: str, names: Collection[str]) -> bool:
     """Whether a tensor is a part of another, or fills a gap."""
-    return name.startswith("__pad.") or (_BESIDE.sub("", name) != name and _BESIDE.sub("", name) in names)
+    return name.startswith("__pad.") or (
+        _BESIDE.sub("", name) != name and _BESIDE.sub("", name) in names
+    )
 
 
 def _meant(name: str, tensors: Mapping[str, Tensor], lengths: Lengths) -> Iterator[Tensor]:

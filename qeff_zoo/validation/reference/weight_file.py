@@ -49,8 +49,8 @@ class WeightFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, "pt")
-        self.names = {*self._file.keys()}
+        opened: Any = safe_open(path, "pt")
+        self._file, self.names = opened, {*opened.keys()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor as it is stored."""
@@ -147,7 +147,9 @@ class Distance:
     zeroed: float
 
 
-def distance(expected: Tensor, piece: Piece, format: Format, *, rounded: bool, slack: int) -> Distance:
+def distance(
+    expected: Tensor, piece: Piece, format: Format, *, rounded: bool, slack: int
+) -> Distance:
     """Compare rows of the file with the model's.
 
     Values that are rounded may lie half a step from the model's: of a step that the model's own values of a block
@@ -193,7 +195,8 @@ def _steps(expected: Tensor, format: Format) -> Tensor:
         steps = range_ / ((1 << format.bits) - 1)
     else:
         steps = blocks.abs().amax(-1) / ((1 << (format.bits - 1)) - 1)
-    return steps.repeat_interleave(block, -1)[..., :columns]
+    each: Tensor = steps.repeat_interleave(block, -1)[..., :columns]
+    return each
 
 
 def _largest(values: Tensor, allowed: Tensor) -> float:
@@ -201,4 +204,3 @@ def _largest(values: Tensor, allowed: Tensor) -> float:
     ratios = torch.where(values == 0, 0.0, values / allowed)
     largest = float(ratios.max()) if ratios.numel() else 0.0
     return math.inf if math.isnan(largest) or not math.isfinite(float(values.sum())) else largest
-
