@@ -192,30 +192,49 @@ def judge(
     judges = _judges(package, reference, rounding, level, device=device, twin=twin)
     right, rounded = _judged(rounding, twin), None if device else shipped
     costs = measure(trial, rounded, reference, right, find(package.task).answers)
-    stored = reference.about["stored"]
     return Record(
         level=level,
         checks=[
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
-            *text.judge(package, reference.about["text"], level),
-            *settings.judge(
-                package,
-                trial.settings,
-                reference.about["settings"],
-                level,
-                reference.about["transformers"],
-            ),
-            *stored_weights.judge(stored, level, _of_weights(package, reference)),
+            *judge_files(package, trial, reference, level),
         ],
-        reported=_report(trial, shipped, reference, judges)
-        | stored_weights.reported(stored)
-        | settings.reported(trial.settings, reference.about["settings"]),
+        reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),
         versions=_versions(package, reference),
         sequences=trial.sequences,
         arrays=_evidence(trial, reference, right, judges),
     )
+
+
+def judge_answers(package: Package, trial: Trial, reference: Answers, level: str) -> list[Check]:
+    """Judge the answers of any stages, without the rounding of activations.
+
+    Args:
+        package: See `validate`.
+        trial: See `judge`.
+        reference: See `judge`.
+        level: See `validate`.
+    """
+    judges = _judges(package, reference, rounding_of(package), level, device=None, twin=None)
+    return _judge(trial, trial, reference, judges)
+
+
+def judge_files(package: Package, trial: Trial, reference: Answers, level: str) -> list[Check]:
+    """Judge what a package has beside its programs: tokenizer and chat template, settings, stored weights.
+
+    Args:
+        package: See `validate`.
+        trial: What its session made of its settings.
+        reference: See `judge`.
+        level: See `validate`.
+    """
+    about = reference.about
+    return [
+        *text.judge(package, about["text"], level),
+        *settings.judge(package, trial.settings, about["settings"], level, about["transformers"]),
+        *stored_weights.judge(about["stored"], level, _of_weights(package, reference)),
+    ]
 
 
 def _of_weights(package: Package, reference: Answers) -> dict[str, Any]:
@@ -467,7 +486,8 @@ def _report(
     greedy = (shipped or trial).greedy
     if greedy is not None:
         reported["greedy"] = _greedy_match(greedy[1], reference)
-    return reported
+    reported |= stored_weights.reported(reference.about["stored"])
+    return reported | settings.reported(trial.settings, reference.about["settings"])
 
 
 def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:

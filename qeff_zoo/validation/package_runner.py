@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a package on the validation cases: token inputs and their outputs; see `Task.trial` for each task's runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -75,6 +75,7 @@ class TrialContext:
         step: Callback after every step.
         threads: CPU threads of a session; None for one per physical core.
         opening: Function that opens a replacement of the package's programs; None for the programs themselves.
+        stages: Names of the stages to run, for a decoder; None for all of them.
     """
 
     package: Package
@@ -83,6 +84,7 @@ class TrialContext:
     step: Progress
     threads: int | None
     opening: Opening | None
+    stages: Collection[str] | None = None
 
 
 class TaskTrial(Protocol):
@@ -102,14 +104,24 @@ class TaskTrial(Protocol):
 
 
 def try_package(
-    package: Package, threads: int | None, step: Progress, opening: Opening | None = None
+    package: Package,
+    threads: int | None,
+    step: Progress,
+    opening: Opening | None = None,
+    stages: Collection[str] | None = None,
 ) -> Trial:
     """Run the package or its replacement; release its memory before the reference loads a model."""
     runs, task = RunRecorder(), find(package.task)
     observe = runs.note if task.reads == "text" else None  # which of its tokens chose what
     session = open_session(package, threads=threads, observe=observe, opening=opening)
     context = TrialContext(
-        package=package, task=task, runs=runs, step=step, threads=threads, opening=opening
+        package=package,
+        task=task,
+        runs=runs,
+        step=step,
+        threads=threads,
+        opening=opening,
+        stages=stages,
     )
     trial: TaskTrial = task.trial()(session)
     return replace(trial.run(context), settings=read_by(session))
