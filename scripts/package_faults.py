@@ -99,12 +99,12 @@ def faults_of(package: Package) -> list[Fault]:
         "text": files.text_faults(package.path),
     }
     found = [
-        Fault(words=words, kind=kind, applied=lambda damage=damage: _damaged(package, damage))
+        Fault(words=words, kind=kind, applied=lambda damage=damage: damaged(package, damage))
         for kind, every in damages.items()
         for words, damage in every.items()
     ]
     return found + [
-        Fault(words=words, kind="calls", applied=lambda change=change: _called(package, change))
+        Fault(words=words, kind="calls", applied=lambda change=change: called(package, change))
         for words, change in of_calls.items()
     ]
 
@@ -120,7 +120,7 @@ def _of_graph(path: str, damage: graphs.Damage) -> files.FileDamage:
 
 
 @contextmanager
-def _damaged(
+def damaged(
     package: Package, damage: files.FileDamage
 ) -> Iterator[tuple[Package, Callable[[], int]]]:
     """Damage a copy of a package, whose other files are links to those of the right one."""
@@ -138,7 +138,8 @@ def _damaged(
 
 
 @contextmanager
-def _called(package: Package, change: calls.Change) -> Iterator[tuple[Package, Callable[[], int]]]:
+def called(package: Package, change: calls.Change) -> Iterator[tuple[Package, Callable[[], int]]]:
+    """Change the calls of a package; its files are the right ones."""
     with calls.changed_calls(change) as applied:
         yield package, lambda: applied.count
 
@@ -160,7 +161,7 @@ class Trials:
         with Reference(threads) as process:
             self._trial = self._try(package, None)
             self.reference = ladder.run_reference(
-                process, package, checkpoint, self._trial, progress=_silent
+                process, package, checkpoint, self._trial, progress=silent
             )
         located = (
             {"checkpoint": str(checkpoint)} if isinstance(checkpoint, Path) else checkpoint.located
@@ -181,11 +182,14 @@ class Trials:
             ValueError: It changes nothing.
         """
         with fault.applied() as (wrong, changes):
-            judge = {"weights": self._weights, "text": self._files}.get(fault.kind, self._answers)
-            checks = judge(wrong)
+            checks = self.judge(fault.kind)(wrong)
             if not changes():
                 raise ValueError(f"The fault {fault.words!r} changes nothing.")
         return _result(fault.words, fault.kind, checks)
+
+    def judge(self, kind: str) -> Callable[[Package], list[Check]]:
+        """Return what judges a package with a kind of fault."""
+        return {"weights": self._weights, "text": self._files}.get(kind, self._answers)
 
     def _answers(self, wrong: Package) -> list[Check]:
         """Run stages until one notices the damage, the short ones first."""
@@ -214,11 +218,11 @@ class Trials:
         return [check for check in checks if check["stage"] == "weights"]
 
     def _try(self, package: Package, stages: list[str] | None) -> Trial:
-        return try_package(package, self._threads, _silent, ladder.unrounded(package), stages)
+        return try_package(package, self._threads, silent, ladder.unrounded(package), stages)
 
 
-def _silent(_: int) -> None:
-    pass
+def silent(_: int) -> None:
+    """Show no progress."""
 
 
 def _result(fault: str, kind: str, checks: list[Check]) -> Result:

@@ -332,7 +332,8 @@ def graph_faults(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
         found |= _of_mlp(config, mid, count)
     if has("mlp.experts") or has("mlp.experts.gate_up_proj"):
         found |= _of_experts(mid, has)
-    if config.get("sliding_window") and "sliding_attention" in (config.get("layer_types") or ()):
+    kinds = config.get("layer_types") or ["sliding_attention"]
+    if config.get("sliding_window") and "sliding_attention" in kinds:
         found["window of one token less"] = attribute(
             _ATTENTION, "local_window_size", lambda one: one - 1 if one > 0 else one
         )

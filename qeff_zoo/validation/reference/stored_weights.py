@@ -117,10 +117,11 @@ def _is_computed(request: Mapping[str, Any]) -> bool:
 
 def _tensors(model: Any) -> dict[str, Tensor]:
     """Return a model's parameters and buffers by all their names."""
-    return {
-        **dict(model.named_buffers(remove_duplicate=False)),
-        **dict(model.named_parameters(remove_duplicate=False)),
-    }
+    named = [
+        *model.named_buffers(remove_duplicate=False),
+        *model.named_parameters(remove_duplicate=False),
+    ]
+    return {name: tensor.detach() for name, tensor in named}
 
 
 class _Compared:
