@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +37,8 @@ from qeff_zoo.validation.reference.answers import Reference
 from qeff_zoo.validation.reference.loading import load_model
 
 _LEVEL = "tiny"
-#: Stages of few tokens; those that are left run if these notice nothing.
-_SHORT = ("prefill", "padded_batch", "decode", "every_slot")
+#: Stages of few tokens, in turn; those that are left run if these notice nothing.
+_SHORT = (("prefill",), ("padded_batch", "decode", "every_slot"))
 _MOST = 1e9  # in place of infinity, which JSON lacks
 _ERROR = "max_relative_error"
 
@@ -193,12 +193,9 @@ class Trials:
 
     def _answers(self, wrong: Package) -> list[Check]:
         """Run stages until one notices the damage, the short ones first."""
-        every = [*self._trial.keys]
+        rest = tuple(one for one in self._trial.keys if not any(one in group for group in _SHORT))
         checks: list[Check] = []
-        for stages in (
-            [one for one in every if one in _SHORT],
-            [one for one in every if one not in _SHORT],
-        ):
+        for stages in (*_SHORT, rest):
             trial = self._try(wrong, stages)
             checks += ladder.judge_answers(wrong, trial, self.reference, _LEVEL)
             if not all(check["passed"] for check in checks):
@@ -217,7 +214,7 @@ class Trials:
         checks = ladder.judge_files(self.package, self._trial, reference, _LEVEL)
         return [check for check in checks if check["stage"] == "weights"]
 
-    def _try(self, package: Package, stages: list[str] | None) -> Trial:
+    def _try(self, package: Package, stages: Sequence[str] | None) -> Trial:
         return try_package(package, self._threads, silent, ladder.unrounded(package), stages)
 
 
