@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,12 @@ def faults_of(package: Package) -> list[Fault]:
         "text": files.text_faults(package.path),
     }
     found = [
-        Fault(words=words, kind=kind, applied=lambda damage=damage: damaged(package, damage))
+        Fault(words=words, kind=kind, applied=partial(damaged, package, damage))
         for kind, every in damages.items()
         for words, damage in every.items()
     ]
     return found + [
-        Fault(words=words, kind="calls", applied=lambda change=change: called(package, change))
+        Fault(words=words, kind="calls", applied=partial(called, package, change))
         for words, change in of_calls.items()
     ]
 

@@ -487,7 +487,8 @@ def _report(
     if greedy is not None:
         reported["greedy"] = _greedy_match(greedy[1], reference)
     reported |= stored_weights.reported(reference.about["stored"])
-    return reported | settings.reported(trial.settings, reference.about["settings"])
+    reported |= settings.reported(trial.settings, reference.about["settings"])
+    return reported
 
 
 def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:

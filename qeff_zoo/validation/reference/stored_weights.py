@@ -216,7 +216,7 @@ class _Compared:
     def _arranged(
         self, made: Tensor, shape: tuple[int, ...], matrix: RoundedMatrix | None
     ) -> Iterator[Tensor]:
-        """Yield what a parameter is in the shape of the file: as it is, transposed, or with heads repeated."""
+        """Yield what a parameter may be in the shape of the file: as it is, transposed, in turns, heads repeated."""
         turned = made.transpose(-1, -2) if made.dim() > 1 else made
         own = [turned] if matrix and matrix.input_major else [made, turned][: made.dim()]
         for one in own or [made]:
@@ -224,6 +224,8 @@ class _Compared:
                 yield one
                 if matrix is None and one.dim() == 1:
                     yield one + 1  # norms whose weight is stored less 1
+                if one.dim() > 2 and one.shape[1] % 2 == 0:  # gates and ups of experts in turns
+                    yield one.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
         if shape not in [tuple(one.shape) for one in own] and _long(made.shape) == _long(shape):
             yield made.reshape(shape)
         if self._heads and made.dim() and shape and made.shape[1:] == shape[1:]:
