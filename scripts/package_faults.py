@@ -266,11 +266,18 @@ def main(arguments: list[str]) -> int:
         times = "" if one.times is None else f"{one.times:10.4g} times what is allowed"
         print(f"{one.fault:50} {noticed:8} {times} {', '.join(one.by)}", flush=True)
         if given.json:
-            _write(given.json, given.title or package.name, found)
+            write(given.json, given.title or package.name, found)
     return int(found[0].noticed or not all(one.noticed for one in found[1:]))
 
 
-def _write(path: Path, title: str, found: list[Result]) -> None:
+def write(path: Path, title: str, found: Sequence[Result]) -> None:
+    """Add the results of a package to a file.
+
+    Args:
+        path: The file, of JSON; it may be absent.
+        title: Name of the package there.
+        found: The results, that of the right package first.
+    """
     known = json.loads(path.read_bytes()) if path.is_file() else {}
     entries = [vars(one) for one in found]
     path.write_text(json.dumps({**known, title: entries}, indent=1) + "\n")

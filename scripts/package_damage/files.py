@@ -86,9 +86,10 @@ def weight_faults(names: Collection[str], config: Mapping[str, Any]) -> dict[str
     if experts:
         down = next(one for one in experts if ".down_proj" in one)
         found["one row of an expert x0"] = _rows(down, _zeroed, 0, 1)
-        if down.endswith(".0.scales"):
-            other = down.replace(".0.scales", ".1.scales")
-            found["scales of two experts exchanged"] = _exchanged(down, other)
+        other = down.replace(".0.scales", ".1.scales")
+        found["scales of two experts exchanged"] = (
+            _rows(down, lambda rows: rows[::-1], 0, 2) if other == down else _exchanged(down, other)
+        )
     return found
 
 
