@@ -345,8 +345,8 @@ def _reference_settings(package: Package) -> dict[str, Any]:
         if name in task and why.get(f"task.{name}", "").startswith("user")
     ]
     merged = adapter_axis(adapters_in(package.manifest))
-    settings = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
-    return {**settings, **({"adapters": merged} if merged else {})}
+    found = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    return {**found, **({"adapters": merged} if merged else {})}
 
 
 def _judges(
@@ -372,7 +372,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    settings = _reference_settings(package)
+    chosen = _reference_settings(package)
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -396,7 +396,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
-                **({"settings": settings} if settings else {}),
+                **({"settings": chosen} if chosen else {}),
             },
             kind=find(package.task).answers,
         )
@@ -471,8 +471,8 @@ def _report(
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
         )
-    settings = next(iter(judges.values())).against.get("settings", {})
-    if factors := settings.get("rope_factors"):
+    chosen = next(iter(judges.values())).against.get("settings", {})
+    if factors := chosen.get("rope_factors"):
         reported["rope_factors"] = (
             f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "
             "chooses in every call: its cached decode of a text that crosses the original context differs."
