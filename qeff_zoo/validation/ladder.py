@@ -225,7 +225,7 @@ def judge_files(package: Package, trial: Trial, reference: Answers, level: str) 
 
     Args:
         package: See `validate`.
-        trial: What its session made of its settings.
+        trial: Trial with its session's reading of the settings.
         reference: See `judge`.
         level: See `validate`.
     """

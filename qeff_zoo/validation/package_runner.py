@@ -44,7 +44,7 @@ class Trial:
             sequence, (bins, frames).
         texts: Token ids of the texts that are matched with images; as sequences, they follow the images.
         faults: Faults that the stages test for.
-        settings: What the session made of the package's settings, see `qeff_zoo.validation.settings.read_by`.
+        settings: The session's reading of the package's settings, see `qeff_zoo.validation.settings.read_by`.
     """
 
     sequences: list[list[int]]

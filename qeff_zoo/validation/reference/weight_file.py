@@ -31,7 +31,7 @@ class Piece:
     """Rows of a tensor of the file.
 
     Args:
-        values: What a product is computed with, float32.
+        values: Factors of a product, float32.
         steps: Difference of neighbouring values that its integers have, in the shape of `values`; None for floats.
         at_end: Whether an integer is the first or the last of its range; None for floats.
     """
@@ -140,7 +140,7 @@ class Distance:
 
     Args:
         error: The largest distance; above 1 something is wrong.
-        zeroed: What `error` would be if the largest of them were 0; 0 if all are.
+        zeroed: The same if the largest of them were 0; 0 if all are.
     """
 
     error: float
