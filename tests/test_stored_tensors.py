@@ -317,10 +317,12 @@ def test_labels_and_prompts_are_compared(models: Models, tmp_path: Path) -> None
     exchanged = {"labels": names[::-1]}
     assert _checked(package, checkpoint, exchanged) == {**right, "same_labels": False}
     own = shutil.copytree(checkpoint, tmp_path / "source")
+    (own / "modules.json").write_text("[]")  # a list
     prompts = {"prompts": {"query": "Query: "}, "default_prompt_name": "query"}
     edit_json(own / "config_sentence_transformers.json", **prompts)
     assert _checked(package, own, {"labels": names}) == {**right, "same_settings": False}
     shutil.copy(own / "config_sentence_transformers.json", folder)
+    shutil.copy(own / "modules.json", folder)
     assert _checked(package, own, {"labels": names}) == right
     request = {"checkpoint": str(own)}
     answer = reference_settings.answer(request, load_model(request, package.task, None))

@@ -5,11 +5,13 @@ In: a package, what its session made of the settings, and what `qeff_zoo.validat
 checkpoint. Out: the checks of a stage of its own, and the settings for the record.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.package import Package
-from qeff_zoo.package.files import read_json
 from qeff_zoo.package.manifest import source_in
 from qeff_zoo.validation.exact import Comparison
 from qeff_zoo.validation.parity import Check
@@ -64,7 +66,7 @@ def _comparisons(
         metric="same_settings",
         questions=[*files],
         expected=[_without(one) for one in files.values()],
-        act=lambda name: _without(read_json(package.path / name)),
+        act=lambda name: _without(_read(package.path / name)),
         damages={"every file missing": lambda name: f"no {name}"},
     )
     for name, metric in (("ends", "same_end_tokens"), ("labels", "same_labels")):
@@ -76,6 +78,11 @@ def _comparisons(
                 act=lambda one: one,
                 damages={"one more": lambda one: [*one, None]},
             )
+
+
+def _read(path: Path) -> Any:
+    """Return the content of a file, an object or a list; None without it."""
+    return json.loads(read_text(path)) if path.is_file() else None
 
 
 def _without(settings: Any) -> Any:

@@ -5,6 +5,7 @@ In: a package, and what `qeff_zoo.validation.reference.stored_weights` found in 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from qeff_zoo.validation.parity import Check
 
 _STAGE = "weights"
 _CANARY = "the largest value of one tensor set to 0"
-#: What a package reads as a tensor of three axes has this behind its name: see `Matrices.tensor`.
-_BLOCKS = ".blocks"
+#: Ends of the names of initializers that read a tensor in another shape, or once more: see `Matrices`.
+_READERS = re.compile(r"(\.blocks)?(\.use\d+)?$")
 _NOWHERE = ""  # bytes that are no tensor
 
 
@@ -41,7 +42,7 @@ def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor) and tensor.location == WEIGHTS:
                 place = places.get((tensor.offset or 0, tensor.length or 0), _NOWHERE)
-                yield name.removesuffix(_BLOCKS), place
+                yield _READERS.sub("", name, count=1), place
 
 
 def _places(path: Path) -> dict[tuple[int, int], str]:
