@@ -182,8 +182,11 @@ def _content(tokenizer: Any) -> dict[str, str]:
     if not text.has_backend(tokenizer):
         return {}
     backend = tokenizer.backend_tokenizer
-    # Read once more: the library reads some scores of Unigram as their neighbours.
-    content = json.loads(tokenizers.Tokenizer.from_str(backend.to_str()).to_str())
+    content = json.loads(backend.to_str())
+    if (
+        content["model"].get("type") == "Unigram"
+    ):  # the library reads some scores as their neighbours
+        content = json.loads(tokenizers.Tokenizer.from_str(json.dumps(content)).to_str())
     for token in content["added_tokens"]:
         both = (
             TokenizersBackend._decode(tokenizer, [token["id"]], skip_special_tokens=skip)
