@@ -35,7 +35,6 @@ def make(folder: Path) -> None:
         num_hidden_layers=8,
         num_attention_heads=8,
         num_key_value_heads=4,
-        head_dim=32,
         num_experts=32,
         num_experts_per_tok=2,
         norm_topk_prob=True,
