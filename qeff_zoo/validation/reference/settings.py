@@ -27,12 +27,12 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any]:
         model: transformers' own.
     """
     folder = Path(request["checkpoint"])
-    labels = model.config.id2label or {}
+    labels = None if model.can_generate() else model.config.id2label or {}
     return {
         "class": type(model.config).__name__,
         "files": dict(_files(folder)),
         "ends": _ends(folder, model),
-        "labels": [labels[number] for number in sorted(labels)],
+        "labels": None if labels is None else [labels[number] for number in sorted(labels)],
     }
 
 
