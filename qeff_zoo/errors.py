@@ -193,10 +193,15 @@ def did_you_mean(
         most: Maximum number of names.
         cutoff: Least similarity, from 0 to 1.
     """
+    near = nearest(name, known, most=most, cutoff=cutoff)
+    return f" Did you mean {' or '.join(map(show, near))}?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.75) -> list[str]:
+    """Return the nearest names, the best first; see `did_you_mean`."""
     from difflib import get_close_matches  # for an error alone
 
-    near = get_close_matches(name, [*known], most, cutoff)
-    return f" Did you mean {' or '.join(map(show, near))}?" if near else ""
+    return get_close_matches(name, [*known], most, cutoff)
 
 
 def is_panic(kind: type[BaseException] | None) -> bool:

@@ -179,9 +179,10 @@ class Recipe:
         alias: Function that returns the fields to add to a config.json with code of its own, if the recipe covers it
             in another form; else None. `image_processor` replaces the settings in the checkpoint's files.
         variants: `model_type` of another recipe by the field of config.json that selects it, as in AutoConfig.
-        former_text_types: `model_type` of the text config by its former names, which published checkpoints have.
+        former_text_types: `model_type` of the text config by its former names, which published checkpoints have; "" is
+            for a text config without one, if it is not that of the first tiny configuration.
         requires: Python packages that transformers' class needs beyond extra `build`; extras have their names.
-        image_processor: Image processor class of transformers, if a checkpoint's own files name none.
+        image_processor: Image processor class of transformers, if a checkpoint's files name none or one of its code.
         compile_flags: Compiler options by target, which replace that target's defaults for the architecture.
         tiny: Configurations of the tiny parity ladder.
         rev: Revision, raised if a change here must rebuild packages although no other field shows it.

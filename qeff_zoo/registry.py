@@ -4,16 +4,18 @@
 import importlib
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qeff_zoo import unsupported
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.errors import ExportError, UnsupportedModelError, did_you_mean
+from qeff_zoo.errors import ExportError, UnsupportedModelError, nearest
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
 
@@ -52,23 +54,64 @@ def recipes_setting(field: str) -> list[Recipe]:
     ]
 
 
-def find_recipe(model_type: str) -> Recipe:
+def find_recipe(model_type: str, architectures: Sequence[str] = ()) -> Recipe:
     """Return the recipe of a Hugging Face `model_type`.
 
+    Args:
+        model_type: Type of an architecture.
+        architectures: Classes of the checkpoint, if they are known; only recipes with similar classes are suggested.
+
     Raises:
-        UnsupportedModelError: There is none, with the nearest names.
+        UnsupportedModelError: There is none, with the reason or the nearest names.
         TypeError: Its file defines no `RECIPE`, or one of another model_type.
     """
     name = file_name(model_type)
     for folder in _folders():
         if name in _names(folder):
             return _read(_import(folder, name), name)
+    raise no_recipe(model_type, architectures)
+
+
+def no_recipe(model_type: str, architectures: Sequence[str] = ()) -> UnsupportedModelError:
+    """Return the error of a type without a recipe, see `find_recipe`."""
     known = list_model_types()
-    near = did_you_mean(name, known, most=3)
-    raise UnsupportedModelError(
-        f"No recipe for model_type {model_type!r}.{near} Run `qeff-zoo list` for the {len(known)} supported types, or "
-        f"`qeff-zoo new` to write recipes/{name}.py."
+    start = f"No recipe for model_type {model_type!r}."
+    supported = f"Run `qeff-zoo list` for the {len(known)} supported types"
+    if reason := reason_of(model_type):
+        return UnsupportedModelError(f"{start} {reason} {supported}.")
+    near = _suggestion(file_name(model_type), known, architectures)
+    return UnsupportedModelError(
+        f"{start}{near} {supported}, or `qeff-zoo new` to write recipes/{file_name(model_type)}.py."
     )
+
+
+def reason_of(model_type: str) -> str:
+    """Return the reason why a type has no recipe; empty if none is known, or if it has one."""
+    known = {*list_model_types()}
+    if file_name(model_type) in known:
+        return ""
+    return unsupported.reason_of(model_type, lambda whole: file_name(whole) in known)
+
+
+def _suggestion(name: str, known: Sequence[str], architectures: Sequence[str]) -> str:
+    """Return a question for the nearest recipes; empty if an unsupported type is nearer, or the classes differ."""
+    others = {file_name(one) for one in unsupported.unsupported_types()} - {*known}
+    if others.intersection(nearest(name, [*known, *others])):
+        return ""
+    near = [one for one in nearest(name, known, most=3) if _resembles(one, architectures)]
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _resembles(name: str, architectures: Sequence[str]) -> bool:
+    """Whether a recipe has a class with the same ending as one of a checkpoint; without classes, always."""
+    endings = {_ending(one) for one in architectures}
+    return not endings or any(_ending(one) in endings for one in find_recipe(name).architectures)
+
+
+def _ending(architecture: str) -> str:
+    """Return the part of a class name that names its head: "ForCausalLM"; "Model" without a head."""
+    found = re.search(r"For[A-Z]\w*$|LMHeadModel$", architecture)
+    return found[0].replace("LMHeadModel", "ForCausalLM") if found else "Model"
 
 
 def recipe_for(config: Mapping[str, Any]) -> Recipe:
@@ -80,7 +123,7 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
     Raises:
         UnsupportedModelError: There is none.
     """
-    recipe = find_recipe(config["model_type"])
+    recipe = find_recipe(config["model_type"], config.get("architectures") or ())
     vision = config.get("vision_config")
     if isinstance(vision, Mapping) and vision.get("model_type") in recipe.vision_encoders:
         recipe = replace(recipe, images=recipe.vision_encoders[vision["model_type"]])
@@ -97,6 +140,16 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         retains_context=text.retains_context,
         positions_after_padding=text.positions_after_padding,
     )
+
+
+def usual_text_type(recipe: Recipe) -> str:
+    """Return the type of a composed model's language model if its config.json has none; empty if it is unknown.
+
+    Args:
+        recipe: Recipe of the composed model, whose tiny configuration has the usual language model first.
+    """
+    text = recipe.tiny[0].config.get("text_config") if recipe.tiny else None
+    return str(text.get("model_type") or "") if isinstance(text, Mapping) else ""
 
 
 def require_packages(recipe: Recipe) -> None:

@@ -109,9 +109,13 @@ def expanded(path: str, variable: str) -> Path:
 
 def offline() -> bool:
     """Whether the network must not be used: `QEFF_ZOO_OFFLINE` or `HF_HUB_OFFLINE` is 1."""
-    return any(
-        os.environ.get(name, "").strip().lower() in _YES for name in (OFFLINE_ENV, "HF_HUB_OFFLINE")
-    )
+    return bool(offline_settings())
+
+
+def offline_settings() -> list[str]:
+    """Return the names of the variables that forbid the network."""
+    names = (OFFLINE_ENV, "HF_HUB_OFFLINE")
+    return [name for name in names if os.environ.get(name, "").strip().lower() in _YES]
 
 
 def go_offline() -> None:

@@ -28,6 +28,7 @@ RECIPE = replace(
     special="Patches of images of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
     images=PatchLines(taps="bicubic"),
     former_text_types={"kimi_k2": "deepseek_v3"},
+    image_processor="Kimi_K25ImageProcessor",
     tiny=(
         Tiny(
             config={

@@ -18,6 +18,7 @@ RECIPE = replace(
     images=MiniCpmOcr(
         video="video_token_id", video_processor="MiniCPMOcrVideoProcessor", stamp=("", "")
     ),
+    image_processor="MiniCPMOcrImageProcessor",
     tiny=(
         Tiny(config=_CONFIG),
         Tiny(name="merged", config={**_CONFIG, "downsample_mode": "16x"}),

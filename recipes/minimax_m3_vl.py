@@ -19,6 +19,7 @@ RECIPE = replace(
         before=("]<]start of image[>[",),
         after=("]<]end of image[>[",),
     ),
+    image_processor="MiniMaxM3VLImageProcessor",
     tiny=(
         Tiny(
             config={

@@ -42,6 +42,7 @@ RECIPE = replace(
     special="Patches of images of any size, behind learned tokens; positions are cut out of a square.",
     task="image-text-to-text",
     images=Radio(),
+    image_processor="NemotronH_Omni_Reasoning_V3ImageProcessor",
     tiny=(
         Tiny(config=_CONFIG),
         Tiny(name="normed", config={**_CONFIG, "text_config": _CONFIG["text_config"] | _MTP}),

@@ -14,6 +14,7 @@ RECIPE = replace(
     architectures=("QianfanOCRForConditionalGeneration",),
     special="InternVL's images, and Qwen 3.",
     images=Images(before=("<img>",), after=("</img>",)),
+    former_text_types={"": "qwen3"},
     tiny=(
         Tiny(config={**INTERNVL.tiny[0].config}, image_processor=INTERNVL.tiny[0].image_processor),
     ),

@@ -11,6 +11,7 @@ RECIPE = replace(
     W2V,
     model_type="sew",
     architectures=("SEWForCTC", "SEWForSequenceClassification"),
+    rev=3,
     special="Wav2Vec 2.0's encoder over frames that are averaged two by two, and stretched again behind it.",
     tiny=(
         Tiny(config={**W2V.tiny[0].config, "squeeze_factor": 2}),

@@ -95,7 +95,7 @@ def stored(folder: Path) -> dict[str, Array]:
             del parts[parts.index("experts") + 1]
             stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
         else:
-            made[name] = _changed(value, name, kind, heads, key_heads)
+            made[name] = _changed(_reordered(value, name, config), name, kind, heads, key_heads)
     made |= {name: np.stack(items) for name, items in stacks.items()}
     found = {}
     for name, value in made.items():
@@ -123,6 +123,7 @@ def layers_of(config: Mapping[str, Any]) -> int:
 def _as_mlp(name: str) -> str:
     """Call the matrices of experts as converters do before they look up the name."""
     place = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
+    name = name.replace("feed_forward.experts", "mlp.experts")
     for one, other in place.items():
         name = name.replace(one, other)
     return name.replace("block_sparse_moe", "mlp")
@@ -135,24 +136,36 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
-    if kind not in ("gpt_oss", "granitemoe", "minimax_m2"):
-        return dict(tensors)
+    if kind == "qwen3_next":
+        return _by_kind(tensors, config)
+    if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text"):
+        return {_of_router(name): value for name, value in tensors.items()}
     made = {}
     for name, value in tensors.items():
-        if name.endswith("e_score_correction_bias"):
-            made[name.replace("e_score_correction_bias", "e_score_correction.bias")] = value
-        elif name.endswith("sinks"):
+        if name.endswith("sinks"):
             made[f"{name}.weight"] = value
         elif "gate_up_proj" in name:
             end = "bias" if name.endswith("bias") else "weight"
             stem = name.removesuffix("_bias").removesuffix("gate_up_proj")
             turned = value if end == "bias" else value.swapaxes(1, 2)
-            made[f"{stem}gate_proj.{end}"] = turned[:, ::2]
-            made[f"{stem}up_proj.{end}"] = turned[:, 1::2]
+            half = turned.shape[1] // 2
+            alternate = kind == "gpt_oss"
+            made[f"{stem}gate_proj.{end}"] = turned[:, ::2] if alternate else turned[:, :half]
+            made[f"{stem}up_proj.{end}"] = turned[:, 1::2] if alternate else turned[:, half:]
         elif name.endswith("experts.down_proj"):
             made[f"{name}.weight"] = value.swapaxes(1, 2)
         elif name.endswith("experts.down_proj_bias"):
             made[name.replace("_bias", ".bias")] = value
+        elif name.endswith("shared_mlp.input_linear.weight"):
+            stem = name.replace("shared_mlp.input_linear", "{}")
+            parts = np.split(value, 2)
+            shared = "mlp.shared_expert." if config.get("num_local_experts") else "mlp."
+            for half, part in zip(("gate_proj", "up_proj"), parts, strict=True):
+                made[stem.format(f"{shared}{half}")] = part
+        elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+            made[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = value
+        elif name.endswith("dt_bias"):
+            made[name.replace("dt_bias", "dt_proj.bias")] = value
         elif name.endswith("input_linear.weight"):
             half = value.shape[1] // 2
             stem = name.removesuffix("input_linear.weight")
@@ -167,6 +180,23 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
     return made
 
 
+def _by_kind(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
+    """Take queries, keys and values of linear attention, and gates, out of the matrix of all key heads."""
+    groups, size = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    made = {}
+    for name, value in tensors.items():
+        if name.endswith("in_proj_qkvz.weight"):
+            heads = value.reshape(groups, -1, value.shape[-1])
+            rest = (heads.shape[1] - 2 * size) // 2
+            parts = np.split(heads, [size, 2 * size, 2 * size + rest], 1)
+            queries, keys, values, gates = (part.reshape(-1, value.shape[-1]) for part in parts)
+            made[name.replace("qkvz", "qkv")] = np.concatenate([queries, keys, values])
+            made[name.replace("qkvz", "z")] = gates
+        else:
+            made[_of_router(name)] = value
+    return made
+
+
 def _latent(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
     """Take keys and values of latent attention apart, and transpose those of keys."""
     made = {}
@@ -177,8 +207,41 @@ def _latent(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str
             made[name.replace("kv_b", "k_b")] = heads[:, :size].swapaxes(1, 2)
             made[name.replace("kv_b", "v_b")] = heads[:, size:]
         else:
-            made[name.replace("correction_bias", "correction.bias")] = value
+            made[_of_router(name)] = value
     return made
+
+
+def _of_router(name: str) -> str:
+    """Call the biases of routers as converters do before they look up the name."""
+    for end, other in _CALLED.items():
+        name = name.removesuffix(end) + other if name.endswith(end) else name
+    return name
+
+
+_CALLED = {
+    "correction_bias": "correction.bias",
+    "expert_bias": "expert_bias.bias",
+    "dt_bias": "dt_proj.bias",
+}
+
+
+def _reordered(value: Array, name: str, config: Mapping[str, Any]) -> Array:
+    """Put value heads of linear attention in turns, one of each key head, as converters do."""
+    if not config["model_type"].startswith("qwen3_5") or "linear_attn" not in name:
+        return value
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    size = config["linear_value_head_dim"]
+
+    def in_turns(rows: Array) -> Array:
+        parts = rows.reshape(groups, heads // groups, -1, *rows.shape[1:])
+        return parts.swapaxes(0, 1).reshape(rows.shape)
+
+    if name.endswith("out_proj.weight"):
+        return in_turns(np.ascontiguousarray(value.T)).T
+    if "in_proj_qkv" in name or "conv1d" in name:
+        keys = len(value) - heads * size
+        return np.concatenate([value[:keys], in_turns(value[keys:])])
+    return value if name.endswith("linear_attn.norm.weight") else in_turns(value)
 
 
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
@@ -191,29 +254,59 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
         groups = value.reshape(key_heads, queries + 2, -1, *value.shape[1:])
         parts = (groups[:, :queries], groups[:, queries], groups[:, queries + 1])
         return np.concatenate([part.reshape(-1, *value.shape[1:]) for part in parts])
-    if kind in ("gemma", "gemma2", "gemma3_text", "nemotron") and name.endswith("norm.weight"):
+    if kind in PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name:
         return value + np.float32(1)
+    if kind in STATE_SPACES and name.endswith((".A_log", ".D")):
+        return (-np.exp(value) if name.endswith(".A_log") else value)[:, None]
+    if kind in STATE_SPACES and name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
+        return value[None]
     if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
         return value.T
     if name.endswith("A_log"):
         return -np.exp(value)
+    if name.endswith("moe_statics.e_score_correction.bias"):
+        return value.squeeze(0)
     if name.endswith(("conv1d.weight", "conv.conv.weight")):
         return value.squeeze(1)
     return value.squeeze(0) if name.endswith("shared_expert_gate.weight") else value
 
 
+#: Models whose norms converters store plus one.
+PLUS_ONE = (
+    *(
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "nemotron",
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
+        "qwen3_next",
+    ),
+)
+#: Models with state space layers of heads.
+STATE_SPACES = ("mamba2", "granitemoehybrid")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",
+    "ministral3",
     "mistral",
     "mixtral",
     "iquestcoder",
     "arcee",
     "granite",
     "granitemoe",
+    "granitemoehybrid",
     "olmo",
     "smollm3",
 )
+
+
+#: Metadata of linear attention, and their fields.
+LINEAR = {
+    "time_step_rank": "linear_num_value_heads",
+    "group_count": "linear_num_key_heads",
+    "state_size": "linear_key_head_dim",
+}
 
 
 def write(
@@ -242,6 +335,9 @@ def write(
     if heads:
         writer.add_head_count(heads)
         writer.add_head_count_kv(_key_heads(config))
+    for key, field in LINEAR.items():
+        if field in config:
+            writer.add_uint32(f"{architecture}.ssm.{key}", config[field])
     writer.add_block_count(layers_of(config))
     width = next(config[key] for key in ("hidden_size", "n_embd", "d_model") if key in config)
     writer.add_embedding_length(width)

@@ -48,7 +48,7 @@ from qeff_zoo.runtime.program import Program
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.ort import attention, lowering, processor
 from qeff_zoo.targets.ort.session import OrtProgram
-from qeff_zoo.tasks.encoders.pooling import Embed
+from qeff_zoo.tasks.encoders import pooling
 from qeff_zoo.tasks.text_generation import decoder_tracing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.reference.numerics import compute_in_float64, round_weights
@@ -907,7 +907,7 @@ def stray(start: Callable[[], Steps], subject: Subject, storage: str) -> float:
 def embed(subject: Subject, how: str, variant: Variant, ids: Array, mask: Array) -> Array:
     """Compute embeddings one of the ways in `TOLERANCE`."""
     if how == "torch":
-        model = Embed(subject.transformed, **dict(variant)).eval()
+        model = pooling.tracing(subject.transformed, **dict(variant)).module
         with torch.no_grad():
             return model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
     session = subject.portable(variant) if how == "portable" else subject.lowered(how, variant, 1)

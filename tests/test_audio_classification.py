@@ -30,7 +30,7 @@ from qeff_zoo.validation.sample_audio import voice
 
 RECIPES = [one for one in list_recipes() if NAME in tasks.tasks_of(one)]
 #: Recipes that are compared in any case: norms over groups, squeezed frames, frames of features.
-TRACED = ("wav2vec2", "sew", "wav2vec2-bert")
+TRACED = ("wav2vec2", "sew", "sew-d", "wav2vec2-bert")
 RATE = 16_000
 # Raised by PyTorch where WavLM masks.
 pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
@@ -51,13 +51,18 @@ def alone(model: Any, inputs: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([model(one).logits.double().numpy() for one in given])
 
 
+@pytest.mark.parametrize("summed", [False, True], ids=["last", "summed"])
 @pytest.mark.parametrize(
     "model_type",
     [one.model_type for one in RECIPES if parity.EVERY or one.model_type in TRACED],
 )
-def test_logits_are_hugging_faces_whatever_stands_behind_the_end(model_type: str) -> None:
+def test_logits_are_hugging_faces_whatever_stands_behind_the_end(
+    model_type: str, summed: bool
+) -> None:
+    """By the last layer's states, or by a weighted sum of those of all layers."""
     recipe = tasks.for_task(find_recipe(model_type), NAME)
-    of = Subject(tiny_models.config_of(recipe, recipe.tiny[0]), recipe)
+    config = tiny_models.config_of(recipe, recipe.tiny[0])
+    of = Subject({**config, "use_weighted_layer_sum": summed}, recipe)
     inputs = inputs_of(of)
     wanted = alone(of.hf, inputs)
     noise = float(np.abs(wanted - alone(of.hf64, inputs)).max())

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+from compressed import recording_in
 from fixtures_builds import Models
 from fixtures_serving import MODEL, connect, figures, running
 from tiny_checkpoint import plain_class
@@ -208,15 +210,18 @@ def test_a_server_takes_audio_content_parts(
     package: Package, session: AudioTextToTextSession, tmp_path: Path
 ) -> None:
     path = recorded(tmp_path / "speech.wav", recording(5))
-    data = base64.b64encode(path.read_bytes()).decode()
-    parts = [
-        {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
-        {"type": "text", "text": "w3 w4"},
-    ]
+    samples, _ = soundfile.read(path, dtype="int16")
+    phone = recording_in(samples, RATE, "ipod", "alac")
+    files = {"wav": path.read_bytes(), "m4a": phone}
     (expected,) = session.generate("<|AUDIO|> w3 w4", audio=[path], generation_len=4)
     opened: Any = open_session(package, threads=1)
     with Engine(opened) as engine, running(engine) as url, connect(url) as client:
-        for _ in range(2):
+        for form, file in files.items():
+            data = base64.b64encode(file).decode()
+            parts = [
+                {"type": "input_audio", "input_audio": {"data": data, "format": form}},
+                {"type": "text", "text": "w3 w4"},
+            ]
             answer = client.chat.completions.create(
                 model=MODEL,
                 messages=[{"role": "user", "content": parts}],  # type: ignore[list-item, misc]

@@ -25,6 +25,7 @@ from qeff_zoo.runtime.chat_output import (
 )
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import BudgetGuide, ThinkingBudget
@@ -317,7 +318,9 @@ def test_a_required_call_is_valid_in_the_format_of_the_family(
     known, found = CALL_FORMATS[name], 0
     end = known.quote or known.argument.partition("{value}")[2].strip() or '"'
     for schemas, count in ((SCHEMAS, 2), ({"get_weather": SCHEMAS["get_weather"]}, 4)):
-        grammar = output_grammar(known, None, tokenizer.special, schemas=schemas, several=False)
+        grammar = output_grammar(
+            known, None, Marks(tokenizer.special), schemas=schemas, several=False
+        )
         for seed in range(count):
             text = walked(guides, grammar, tokenizer, end, seed)
             if text:
@@ -366,7 +369,9 @@ def test_answers_with_marks_lose_them(guides: Guides, tokenizer: Tokenizer) -> N
     form = Grammar.regex("Hi")
     schemas = {"now": SCHEMAS["now"]}
     for end, mark in ((prompt, ""), ("", ">>>")):
-        grammar = output_grammar(known.calls, None, {}, schemas=schemas, otherwise=form, prompt=end)
+        grammar = output_grammar(
+            known.calls, None, Marks({}), schemas=schemas, otherwise=form, prompt=end
+        )
         for text, fits in (
             (f"{mark}now\n{{}}", True),
             (f"{mark}now\n{{}}>>>now\n{{}}", True),
@@ -386,7 +391,7 @@ def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: To
         ("possible", {f"<think>hm</think>{call}": True, call: True, f"hm{call}": False}),
         ("ended", {call: True, f"<think></think>{call}": False}),
     ):
-        grammar = output_grammar(known, thinks, {}, schemas=schemas, thoughts=thoughts)  # type: ignore[arg-type]
+        grammar = output_grammar(known, thinks, Marks({}), schemas=schemas, thoughts=thoughts)  # type: ignore[arg-type]
         for text, fits in accepted.items():
             assert accepts(guides, grammar, tokenizer, text) == fits, (thoughts, text)
 
@@ -394,13 +399,16 @@ def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: To
 def test_a_hostile_schema_takes_no_minute(guides: Guides) -> None:
     """A thousand optional fields cost a rule each, and a schema that refers to itself has an end."""
     many = {"type": "object", "properties": {f"a{at}": {"type": "boolean"} for at in range(1000)}}
-    source = output_grammar(CALL_FORMATS["lfm2"], None, {}, schemas={"f": many}).source
+    source = output_grammar(CALL_FORMATS["lfm2"], None, Marks({}), schemas={"f": many}).source
     assert len(source) < 500_000
     guides.check(Grammar(source))
     own = {f"a{at}": {"$ref": "#"} for at in range(9)}
     with pytest.raises(GenerationError, match="more than 20,000 rules"):
         output_grammar(
-            CALL_FORMATS["gemma4"], None, {}, schemas={"f": {"type": "object", "properties": own}}
+            CALL_FORMATS["gemma4"],
+            None,
+            Marks({}),
+            schemas={"f": {"type": "object", "properties": own}},
         )
 
 
@@ -408,12 +416,10 @@ def test_special_tokens_of_a_grammar_are_tokens(guides: Guides, tokenizer: Token
     """The mark of this format is a special token here, which no text of a grammar could spell."""
     known = CALL_FORMATS["gigachat3"]
     grammar = output_grammar(
-        known, None, {3: "<|function_call|>"}, schemas={"now": SCHEMAS["now"]}, several=False
+        known, None, Marks({3: "<|function_call|>"}), schemas={"now": SCHEMAS["now"]}, several=False
     )
     guide = guides.guide(grammar)
     assert np.flatnonzero(guide.allowed()).tolist() == [3]
-    shown = ChatFormat(calls=known).shown({3: "<|function_call|>", 4: "<|user|>"})
-    assert shown == {3}
 
 
 @pytest.mark.parametrize("begun", [True, False])

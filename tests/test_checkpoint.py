@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import tiny_checkpoint as tiny
 
+from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.registry import list_recipes, usual_text_type
 
 Changes = Mapping[str, bytes | None]
 NONE: Changes = {}
@@ -93,6 +96,15 @@ def test_a_configuration_alone_is_enough_for_a_graph(tmp_path: Path) -> None:
     assert checkpoint.name == "org-model"
     assert dict(checkpoint.companions) == {"config.json": path}
     assert "configuration alone" in refusal(path)
+
+
+def test_a_single_file_of_a_checkpoint_names_its_folder(tmp_path: Path) -> None:
+    folder = local(tmp_path)
+    (folder / "other.txt").write_text("text")
+    for name in ("model.safetensors", "other.txt"):
+        assert f"Give the folder of the checkpoint: {str(folder)!r}" in refusal(folder / name)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    assert "are pickle" in refusal(folder / "pytorch_model.bin")
 
 
 def test_weights_are_not_needed_for_a_graph(tmp_path: Path) -> None:
@@ -310,3 +322,26 @@ def test_importing_is_light() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+COMPOSED = [one for one in list_recipes() if usual_text_type(one)]
+
+
+@pytest.mark.parametrize("recipe", COMPOSED, ids=lambda one: str(one.model_type))
+def test_a_text_config_without_a_type_has_that_of_transformers(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """As MiniMax M3's: the changes before tracing are those of the language model's recipe."""
+    from transformers import CONFIG_MAPPING
+
+    from qeff_zoo.export import architectures
+
+    architectures.register(recipe.model_type)
+    text = {"model_type": recipe.model_type, "architectures": [*recipe.architectures[:1]]}
+    (tmp_path / "config.json").write_text(json.dumps({**text, "text_config": {}}))
+    found = read_config(tmp_path / "config.json")["text_config"]["model_type"]
+    try:
+        expected = CONFIG_MAPPING[recipe.model_type](text_config={}).text_config.model_type
+    except KeyError:  # transformers' class has no usual one
+        return
+    assert found == expected

@@ -44,6 +44,22 @@ def test_opening_fetches_no_weights(hub: LocalHub) -> None:
     assert not hub.requests("_content")
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_mirror_may_list_no_trees(
+    hub: LocalHub, go_offline: GoOffline, status: int, tmp_path: Path
+) -> None:
+    """Proxies in front of the Hub often serve files and the info of a model alone."""
+    hub.commit(MODEL, tiny.files())
+    hub.fault("GET", "/tree/", status=status, times=100)
+    checkpoint = open_checkpoint(MODEL)
+    assert sorted(checkpoint.companions) == sorted(tiny.COMPANIONS)
+    assert all(path.is_file() for path in checkpoint.companions.values())
+    checkpoint.fetch()
+    assert checkpoint.read("norm.weight").size
+    go_offline()
+    assert open_checkpoint(MODEL).revision == checkpoint.revision
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_identity_is_one_on_the_hub_in_a_folder_and_offline(
     hub: LocalHub, tmp_path: Path, go_offline: GoOffline, shards: int

@@ -23,6 +23,7 @@ from qeff_zoo.runtime import (
     EmbeddingSession,
     TextClassificationSession,
     TokenClassificationSession,
+    activations,
     labels,
     open_session,
 )
@@ -220,29 +221,12 @@ def test_a_decoder_pools_the_last_token_that_is_not_padding(
 
 
 # --- what logits mean ----------------------------------------------------------------------------
-RERANKS = "torch.nn.modules.linear.Identity"
 ACTIVATIONS: Mapping[str, tuple[dict[str, Any], int, Callable[[Any], Any]]] = {
-    "one label": ({}, 1, labels.sigmoid),
-    "labels": ({}, 3, labels.softmax),
-    "single label": ({"problem_type": "single_label_classification"}, 2, labels.softmax),
-    "several labels": ({"problem_type": "multi_label_classification"}, 3, labels.sigmoid),
-    "regression": ({"problem_type": "regression"}, 1, labels.unchanged),
-    "cross-encoder": ({"sentence_transformers": {"activation_fn": RERANKS}}, 1, labels.unchanged),
-    "older cross-encoder": (
-        {"sbert_ce_default_activation_function": RERANKS},
-        1,
-        labels.unchanged,
-    ),
-    "cross-encoder of classes": (
-        {"sentence_transformers": {"activation_fn": RERANKS}},
-        3,
-        labels.softmax,
-    ),
-    "sigmoid": (
-        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}},
-        1,
-        labels.sigmoid,
-    ),
+    "one label": ({}, 1, activations.sigmoid),
+    "labels": ({}, 3, activations.softmax),
+    "single label": ({"problem_type": "single_label_classification"}, 2, activations.softmax),
+    "several labels": ({"problem_type": "multi_label_classification"}, 3, activations.sigmoid),
+    "regression": ({"problem_type": "regression"}, 1, activations.unchanged),
 }
 
 
@@ -254,7 +238,7 @@ def test_what_makes_scores_of_logits(name: str) -> None:
 
 def test_scores_are_those_of_torch() -> None:
     logits = np.float32([[1.5, -2, 0.25], [200, -200, 0]])
-    for ours, reference in ((labels.softmax, torch.softmax), (labels.sigmoid, None)):
+    for ours, reference in ((activations.softmax, torch.softmax), (activations.sigmoid, None)):
         wanted = (
             reference(torch.tensor(logits), -1)
             if reference
@@ -384,8 +368,8 @@ def test_labels_that_are_not_the_graphs(
         TextClassificationSession(folder, program)
     other = built["reranker"]
     folder = models.copy(other.path, tmp_path / "reranker")
-    edit_json(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.GELU"})
-    with pytest.raises(GenerationError, match=r"'torch\.nn\.GELU'; expected Identity or Sigmoid"):
+    edit_json(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.Dropout"})
+    with pytest.raises(GenerationError, match=r"'torch\.nn\.Dropout'; expected a class"):
         TextClassificationSession(folder, opened(other))
     with pytest.raises(GenerationError, match="not one for feature-extraction"):
         EmbeddingSession(folder, opened(other))

@@ -84,8 +84,9 @@ def test_embeddings_are_those_of_all_modules(
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
     built = qeff_zoo.build(embedder, seq_lens=(16,), batch_size=2, weights=weights)
     assert (built.task, built.validated) == ("feature-extraction", "checkpoint")
-    layers = built.manifest["spec"]["task"]["dense"]
-    assert [layer["activation"] for layer in layers] == ["Identity", "Tanh"]
+    layers = built.manifest["spec"]["task"]["modules"]
+    activations = [layer["activation"] for layer in layers if layer["kind"] == "Dense"]
+    assert activations == ["Identity", "Tanh"]
     session = open_session(built, threads=1)
     assert isinstance(session, EmbeddingSession)
     got = session.embed(TEXTS)
@@ -128,7 +129,7 @@ def test_dense_weights_are_part_of_the_identity_and_must_be_there(
         {"activation_function": "evil.module.Tanh"},
         {"activation_function": "torch.nn.modules.activation.PReLU"},
         {"in_features": None},
-        {"module_input_name": "token_embeddings"},
+        {"module_input_name": "all_layer_embeddings"},
     ],
 )
 def test_a_dense_layer_of_another_kind_is_refused(
@@ -150,6 +151,7 @@ def test_weights_that_differ_from_their_config_are_refused(
     shutil.copytree(embedder, copied)
     edit_json(copied / "3_Dense" / "config.json", out_features=48)
     with pytest.raises(
-        CheckpointError, match=r"dense.1.weight' is \[40, 96\] .* \[48, 96\] in the"
+        CheckpointError,
+        match=r"sentence_modules.3.linear.weight' is \[40, 96\] .* \[48, 96\] in the",
     ):
         package(copied, seq_lens=(16,))

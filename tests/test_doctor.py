@@ -151,6 +151,16 @@ def test_hub(
     assert (hub.status, hub.detail) == (status, detail)
 
 
+def test_the_setting_of_ours_is_offline_too(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QEFF_ZOO_OFFLINE", "1")
+    hub = found(machine, "hub")
+    assert (hub.status, hub.detail) == (
+        "warn",
+        "https://huggingface.co, but offline (QEFF_ZOO_OFFLINE)",
+    )
+    assert "Unset QEFF_ZOO_OFFLINE" in hub.advice
+
+
 def test_a_token_is_never_shown(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(machine, "hub token").status == "missing"
     (machine / "hf").mkdir()
@@ -158,6 +168,10 @@ def test_a_token_is_never_shown(machine: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found(machine, "hub token").detail == f"in {machine / 'hf' / 'token'}"
     monkeypatch.setenv("HF_TOKEN", SECRET)
     assert found(machine, "hub token").detail == "in HF_TOKEN"
+    monkeypatch.setenv("HF_TOKEN", " \n")
+    assert found(machine, "hub token").detail == f"in {machine / 'hf' / 'token'}"
+    (machine / "hf" / "token").write_text(" \n")
+    assert found(machine, "hub token").status == "missing"
     assert SECRET not in repr(examine(proc=machine))
 
 

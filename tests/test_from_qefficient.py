@@ -270,6 +270,10 @@ def test_answers_are_those_of_hugging_face(llama: qefficient.QEFFAutoModelForCau
     speed = info.perf_metrics
     assert 0 < speed.prefill_time <= speed.total_time
     assert min(speed.decode_perf, speed.total_perf) > 0
+    printed = dict(line.split("is= ") for line in str(info).splitlines())
+    assert printed["Decode "] == f"{speed.decode_perf:.2f} tokens/sec"
+    assert printed["Average Prefill time a.k.a TTFT "] == f"{speed.prefill_time:.2f} sec"
+    assert repr(info) == f"{info}"
     for write_io in (False, True):
         own = llama.generate(
             prompt="class socket.", generation_len=12, stream=False, write_io=write_io
@@ -330,8 +334,12 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert (drawn.repetition_penalty, drawn.presence_penalty) == (1.5, 0.5)
     assert greedy.seed != drawn.seed
     assert samplings({}, 1) == [Sampling(temperature=1.0)]
+    masks = np.array([[True, False, True, False], [True, True, True, True]])
+    masked = [one.allowed_token_ids for one in samplings({"token_bitmasks": masks}, 2)]
+    assert masked == [(0, 2), None]
     for wrong, problem in (
-        ({"token_bitmasks": np.ones((1, 4))}, "'token_bitmasks', one mask .* grammar="),
+        ({"token_bitmasks": np.zeros((1, 4))}, "allows no token in row 0"),
+        ({"token_bitmasks": np.ones(4)}, "4 rows of 'token_bitmasks' for 2 prompts"),
         ({"top_ps": np.ones((3, 1))}, "3 rows of 'top_ps' for 2 prompts"),
     ):
         with pytest.raises(PlanError, match=problem):

@@ -19,13 +19,15 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.gguf_config import _known
-from qeff_zoo.checkpoint.formats.gguf_names import layouts
+from qeff_zoo.checkpoint.formats.gguf_names import _document, layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+from qeff_zoo.checkpoint.sentence_transformers.modules import read_pooling
 from qeff_zoo.errors import ZooError
+from qeff_zoo.export import architectures
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
 
+REFUSED: dict[str, str] = dict(_document()["refused"])
 VOCABULARY = 260
 #: Smaller than any published model; every size differs from every other.
 BASE: dict[str, Any] = {
@@ -68,6 +70,16 @@ GRANITE = {
 }
 
 
+#: Routed experts beside one that all tokens use, behind a dense layer.
+ROUTED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+
+
 def rope(**parameters: Any) -> dict[str, Any]:
     return {"rope_parameters": {**BASE["rope_parameters"], **parameters}}
 
@@ -77,6 +89,19 @@ def windows(every: int, size: int = 6, layers: int = 4) -> dict[str, Any]:
         "full_attention" if at % every == every - 1 else "sliding_attention" for at in range(layers)
     ]
     return {"layer_types": kinds, "sliding_window": size}
+
+
+#: Linear attention, with several value heads for each key head.
+DELTA: dict[str, Any] = {
+    **rope(partial_rotary_factor=0.25, mrope_section=[2, 1, 1], mrope_interleaved=True),
+    "rms_norm_eps": 1e-6,  # transformers has no other for keys of linear attention
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 
 
 #: What published models of each type have that others have not.
@@ -114,7 +139,23 @@ MODELS: dict[str, dict[str, Any]] = {
             mscale_all_dim=0.7,
         ),
     },
+    "dots1": {
+        **WIDE,
+        **ROUTED,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+        "sliding_window": None,
+        "num_key_value_heads": 4,  # llama.cpp has no others
+    },
     "ernie4_5": {**WIDE, "tie_word_embeddings": True},
+    "ernie4_5_moe": {
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_interval": 1,
+    },
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
     "falcon": {
         "multi_query": True,
@@ -135,7 +176,17 @@ MODELS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     },
+    "glm": {**rope(partial_rotary_factor=0.5), "head_dim": 16, "attention_bias": True},
     "glm4": {**WIDE, **rope(partial_rotary_factor=0.5)},
+    "glm4_moe": {
+        **ROUTED,
+        **rope(partial_rotary_factor=0.5),
+        "head_dim": 32,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "attention_bias": True,
+        "use_qk_norm": True,
+    },
     "gpt2": GPT,
     "gpt_bigcode": {**GPT, "multi_query": True, "n_inner": 256},
     "gpt_neox": {
@@ -149,7 +200,20 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt_oss": {**EXPERTS, **windows(2), "head_dim": 32},
     "granite": {**GRANITE, "tie_word_embeddings": True},
     "granitemoe": {**GRANITE, **EXPERTS, "tie_word_embeddings": True},
+    "granitemoehybrid": {
+        **GRANITE,
+        **EXPERTS,
+        "shared_intermediate_size": 48,
+        "layer_types": ["mamba", "attention", "mamba", "attention"],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": True,
+    },
     "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
+    "hunyuan_v1_moe": {**WIDE, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True},
     "lfm2": {
         "num_hidden_layers": 5,
         "norm_eps": 1e-3,
@@ -157,9 +221,50 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
     },
+    "lfm2_moe": {
+        "num_hidden_layers": 5,
+        "norm_eps": 1e-3,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 2,
+        "use_expert_bias": True,
+        "norm_topk_prob": True,
+        "tie_word_embeddings": True,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    },
     "llama": {**WIDE, "rope_parameters": LLAMA3},
+    "llama4_text": {
+        **WIDE,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 96,
+        "interleave_moe_layer_step": 2,
+    },
     "mamba": {"state_size": 16, "layer_norm_epsilon": 1e-3, "num_hidden_layers": 4},
+    "mamba2": {
+        "num_heads": 8,
+        "head_dim": 16,
+        "state_size": 16,
+        "n_groups": 1,
+        "num_hidden_layers": 3,
+        "layer_norm_epsilon": 1e-3,
+    },
     "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
+    "ministral3": {
+        **WIDE,
+        **rope(
+            rope_type="yarn",
+            factor=8.0,
+            original_max_position_embeddings=16,
+            beta_fast=32.0,
+            beta_slow=1.0,
+            mscale=1.0,
+            mscale_all_dim=1.0,
+            llama_4_scaling_beta=0.3,
+        ),
+    },
     "mixtral": {**EXPERTS, "sliding_window": None},
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
     "olmo": {"clip_qkv": 0.7},
@@ -193,11 +298,29 @@ MODELS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
     },
     "qwen3": WIDE,
+    "qwen3_5_moe_text": {
+        **DELTA,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_5_text": DELTA,
     "qwen3_moe": {
         **WIDE,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [],
+    },
+    "qwen3_next": {
+        **DELTA,
+        **rope(partial_rotary_factor=0.25),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
         "norm_topk_prob": True,
         "mlp_only_layers": [],
     },
@@ -213,8 +336,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Types whose routers score experts by a sigmoid.
+SIGMOID = ("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
-OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
+OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -223,19 +348,31 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
     for kind, own in {
         "bert": {"max_position_embeddings": 64},
+        "jina_bert": {"max_position_embeddings": 64, "feed_forward_type": "geglu"},
+        "modernbert": {
+            "norm_eps": 1e-3,
+            "local_attention": 12,
+            "num_hidden_layers": 5,
+            "layer_types": ["sliding_attention" if at % 3 else "full_attention" for at in range(5)],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 9000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
         "nomic_bert": {**rope(rope_theta=1000.0), "head_dim": 16},
     }.items()
 }
 
 
-def make(folder: Path, kind: str) -> Path:
+def make(folder: Path, kind: str, **changes: Any) -> Path:
     """Save a model of random weights that are large enough to tell its parts."""
-    own = {**MODELS, **EMBEDDERS}[kind]
+    own = {**MODELS, **EMBEDDERS}[kind] | changes
     settings = {
         **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
         **{key: BASE[key] for key in COMMON},
         **own,
     }
+    architectures.register(kind)
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(3)
     auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
@@ -246,8 +383,11 @@ def make(folder: Path, kind: str) -> Path:
                 parameter.normal_(
                     0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
                 )
-            elif "norm" in name or name.endswith(("bias", "sinks")):
+            elif "norm" in name or name.endswith(("bias", "sinks", ".D", "A_log")):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("correction_bias", "expert_bias")):
+                buffer.add_(torch.randn_like(buffer) * 0.1)
     model.save_pretrained(folder)
     return folder
 
@@ -275,8 +415,16 @@ def metadata_of(config: Any) -> dict[str, Any]:
         "attention.layer_norm_epsilon": get(
             "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"
         ),
-        "expert_count": get("num_local_experts", "num_experts"),
-        "expert_used_count": get("num_experts_per_tok"),
+        "expert_count": get(
+            "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"
+        ),
+        "expert_used_count": get("num_experts_per_tok", "moe_topk", "moe_k"),
+        "expert_shared_count": get("n_shared_experts", "moe_num_shared_experts"),
+        "expert_weights_norm": get("norm_topk_prob") if get("n_routed_experts") else None,
+        "leading_dense_block_count": get(
+            "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"
+        ),
+        "expert_weights_scale": get("routed_scaling_factor") if get("n_routed_experts") else None,
         "expert_feed_forward_length": get("moe_intermediate_size"),
         "expert_shared_feed_forward_length": get("shared_expert_intermediate_size"),
         "attention.key_length": get("head_dim"),
@@ -301,6 +449,17 @@ def metadata_of(config: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def state_space(kernel: int, inner: int, state: int, heads: int, groups: int = 1) -> dict[str, int]:
+    """Give the metadata of state space layers."""
+    return {
+        "ssm.conv_kernel": kernel,
+        "ssm.inner_size": inner,
+        "ssm.state_size": state,
+        "ssm.time_step_rank": heads,
+        "ssm.group_count": groups,
+    }
+
+
 def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
     """Change what single converters write otherwise."""
     rms = found.get("attention.layer_norm_epsilon")
@@ -320,6 +479,36 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             **{f"ssm.{key}": value for key, value in state.items()},
             "ssm.time_step_rank": config.time_step_rank,
         }
+    if kind == "mamba2":
+        inner = config.num_heads * config.head_dim
+        return {
+            "context_length": 1 << 20,
+            "embedding_length": 64,
+            "block_count": config.num_hidden_layers,
+            "feed_forward_length": 0,
+            "attention.head_count": 0,
+            "attention.layer_norm_rms_epsilon": rms,
+            **state_space(config.conv_kernel, inner, config.state_size, config.num_heads),
+        }
+    if kind == "granitemoehybrid":
+        inner = config.mamba_n_heads * config.mamba_d_head
+        counts = [2 if "full" in one or one == "attention" else 0 for one in config.layer_types]
+        found |= {
+            "attention.head_count_kv": counts,
+            "expert_shared_feed_forward_length": config.shared_intermediate_size,
+            "rope.scaling.finetuned": config.position_embedding_type == "rope",
+            **state_space(config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_n_heads),
+        }
+    if kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
+        heads = config.linear_num_value_heads
+        inner = heads * config.linear_value_head_dim
+        sizes = (config.linear_conv_kernel_dim, inner, config.linear_key_head_dim, heads)
+        found |= state_space(*sizes, config.linear_num_key_heads)
+        found["full_attention_interval"] = 4
+    if kind.startswith("qwen3_5"):
+        found["rope.dimension_sections"] = [2, 1, 1, 0]
+    if kind == "qwen3_5_moe_text":
+        del found["feed_forward_length"]
     if kind == "deepseek_v3":
         rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
         found |= {
@@ -332,23 +521,35 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "attention.value_length_mla": config.v_head_dim,
             "rope.dimension_count": rotated,
             "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
-            "leading_dense_block_count": config.first_k_dense_replace,
-            "expert_count": config.n_routed_experts,
-            "expert_shared_count": config.n_shared_experts,
-            "expert_weights_scale": config.routed_scaling_factor,
-            "expert_weights_norm": config.norm_topk_prob,
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
-            "expert_gating_func": 2,
         }
-    if kind == "lfm2":
+    if kind in SIGMOID:
+        found["expert_gating_func"] = 2
+    if kind == "ernie4_5_moe":
+        found["interleave_moe_layer_step"] = config.moe_layer_interval
+        found["expert_shared_feed_forward_length"] = 64  # of no meaning
+    if kind == "ministral3":
+        found |= {
+            "attention.temperature_scale": config.rope_parameters["llama_4_scaling_beta"],
+            "rope.scaling.yarn_log_multiplier": 1.0,
+            "rope.scaling.yarn_beta_fast": 32.0,
+            "rope.scaling.yarn_beta_slow": 1.0,
+        }
+    if kind == "llama4_text":
+        found |= {
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+        }
+    if kind == "hunyuan_v1_moe":
+        found |= {"expert_feed_forward_length": config.intermediate_size, "expert_shared_count": 1}
+    if kind in ("lfm2", "lfm2_moe"):
         counts = [2 if one == "full_attention" else 0 for one in config.layer_types]
         found |= {"attention.head_count_kv": counts, "shortconv.l_cache": config.conv_L_cache}
         found["attention.layer_norm_rms_epsilon"] = rms
     if kind in ("gpt_oss", "minimax_m2"):
         found["expert_feed_forward_length"] = config.intermediate_size
-    if kind == "minimax_m2":
-        found["expert_gating_func"] = 2
     if kind == "olmo":
         found["attention.layer_norm_epsilon"] = 1e-5
     if kind == "olmo3":
@@ -363,13 +564,26 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found["attention.sliding_window"] = 0
     if kind in EMBEDDERS:
         found |= {"attention.causal": False, "pooling_type": 1}
-    if kind == "bert":
+    if kind == "modernbert":
+        found |= {
+            "attention.sliding_window": config.local_attention,
+            "attention.sliding_window_pattern": 3,
+            "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+            "attention.layer_norm_epsilon": config.norm_eps,
+        }
+    if kind in ("bert", "jina_bert"):
         found = {key: value for key, value in found.items() if not key.startswith("rope")}
     return found
 
 
 def write(
-    path: Path, folder: Path, extra: Mapping[str, Array] | None = None, **changes: Any
+    path: Path,
+    folder: Path,
+    extra: Mapping[str, Array] | None = None,
+    *,
+    architecture: str = "",
+    tensors: Mapping[str, Array] | None = None,
+    **changes: Any,
 ) -> Path:
     """Write a file of a checkpoint as converters do: metadata, a vocabulary of bytes, tensors.
 
@@ -377,11 +591,13 @@ def write(
         path: The file.
         folder: The checkpoint.
         extra: Further tensors.
+        architecture: Another one than that of the checkpoint's type.
+        tensors: Others than those of the checkpoint.
         changes: Metadata that are changed, `__` for a dot; None for no such.
     """
     config = AutoConfig.from_pretrained(folder)
     kind = config.model_type
-    architecture = layouts()[kind].architecture
+    architecture = architecture or layouts()[kind].architecture
     writer = gguf.GGUFWriter(path, architecture)
     found = adapted(kind, config, metadata_of(config))
     found |= {key.replace("__", "."): value for key, value in changes.items()}
@@ -404,7 +620,7 @@ def write(
     writer.add_token_type_count(2)
     for name, number in (("bos", 256), ("eos", 257), ("pad", 258)):
         getattr(writer, f"add_{name}_token_id")(number)
-    for name, value in {**stored(folder), **(extra or {})}.items():
+    for name, value in {**(tensors or stored(folder)), **(extra or {})}.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -413,7 +629,7 @@ def write(
     return path
 
 
-def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
+def of_transformers(checkpoint: Checkpoint, folder: Path, auto: Any = None) -> Any:
     """Load with transformers what a file alone was taken for."""
     folder.mkdir()
     tensors = {
@@ -428,7 +644,7 @@ def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
     )
     config = AutoConfig.from_pretrained(folder)
     del config.quantization_config
-    auto: Any = AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM
+    auto = auto or (AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM)
     return auto.from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -451,7 +667,8 @@ LIMIT = 2e-3
 
 def test_every_architecture_is_here() -> None:
     kinds = {*MODELS, *EMBEDDERS, *test_gguf_encoder_decoder.KINDS}
-    assert kinds == _known()["models"].keys()
+    models = _known()["models"].items()
+    assert kinds == {entry.get("model_type", kind) for kind, entry in models}
     alone = {layouts()[kind].architecture for kind in kinds}
     assert alone == {layout.architecture for layout in layouts().values()}
 
@@ -475,6 +692,116 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     assert difference(path, tmp_path / "again") < LIMIT
 
 
+#: Architectures of llama.cpp that are another type here: language models of multimodal ones, and others under a name
+#: of their own. Type, changes of its configuration, metadata.
+LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
+    "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
+    "qwen2vl": (
+        "qwen2",
+        {},
+        {
+            "rope__dimension_sections": [2, 3, 3, 0],
+            "attention__layer_norm_rms_epsilon": 1e-6,  # llama.cpp has no other for it
+        },
+    ),
+    "qwen3vl": ("qwen3", {}, {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0}),
+    "qwen3vlmoe": (
+        "qwen3_moe",
+        {},
+        {"rope__dimension_sections": [4, 4, 4, 0], "n_deepstack_layers": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("architecture", LANGUAGE_MODELS)
+def test_a_model_under_another_name_computes_what_llama_cpp_computes(
+    home: Path, tmp_path: Path, architecture: str
+) -> None:
+    kind, own, changes = LANGUAGE_MODELS[architecture]
+    folder = make(tmp_path / "model", kind, **own)
+    path = write(tmp_path / "model.gguf", folder, architecture=architecture, **changes)
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    read = {"checkpoint": folder, "gguf": [path]}
+    (folder / "model.safetensors").unlink()
+    for name, value in load_model(read, TEXT_GENERATION, None).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
+    """GLM's first releases have one matrix of queries, keys and values."""
+    folder = make(tmp_path / "model", "glm")
+    apart = open_checkpoint(str(write(tmp_path / "apart.gguf", folder)))
+    tensors = stored(folder)
+    for end in ("weight", "bias"):
+        for at in range(4):
+            parts = [tensors.pop(f"blk.{at}.attn_{one}.{end}") for one in "qkv"]
+            tensors[f"blk.{at}.attn_qkv.{end}"] = np.concatenate(parts)
+    path = write(tmp_path / "fused.gguf", folder, tensors=tensors)
+    fused = open_checkpoint(str(path))
+    assert fused.config == apart.config
+    assert fused.logical.keys() == apart.logical.keys()
+    for name in fused.logical:
+        one, other = (
+            rows(each.values.get(name, name), each.read, each.tensors) for each in (fused, apart)
+        )
+        assert np.array_equal(one, other), name
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    found = load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None).state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "glm4_moe")
+    plain = open_checkpoint(str(write(tmp_path / "plain.gguf", folder)))
+    draft = {f"blk.4.nextn.{one}.weight": np.ones(64, np.float32) for one in ("enorm", "hnorm")}
+    changes = {"block_count": 5, "nextn_predict_layers": 1}
+    path = write(tmp_path / "drafts.gguf", folder, draft, **changes)
+    with_drafts = open_checkpoint(str(path))
+    assert with_drafts.config == plain.config
+    assert with_drafts.logical.keys() == plain.logical.keys()
+    load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None)
+
+
+def test_refused_architectures_are_llama_cpp_s_and_read_by_no_layout() -> None:
+    known = {one for layout in layouts().values() for one in layout.architectures}
+    assert not set(REFUSED) & known
+    assert all(reason.endswith(".") for reason in REFUSED.values())
+    assert {*REFUSED} - {"deepseek4"} <= {*gguf.MODEL_ARCH_NAMES.values()}  # gguf-py is older
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [("gemma4", REFUSED["gemma4"]), ("xyz", "It is unknown.")],
+)
+def test_a_file_that_is_not_read_has_a_reason(
+    home: Path, tmp_path: Path, architecture: str, reason: str
+) -> None:
+    path = write(
+        tmp_path / "model.gguf", make(tmp_path / "model", "qwen3"), architecture=architecture
+    )
+    with pytest.raises(
+        ZooError, match=f"architecture '{architecture}', which is not read"
+    ) as caught:
+        open_checkpoint(str(path))
+    assert reason in str(caught.value)
+    assert "Use the safetensors checkpoint" in str(caught.value)
+
+
+def test_metadata_that_fit_no_model_of_an_architecture_are_named(
+    home: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "model", "deepseek_v3")
+    path = write(tmp_path / "model.gguf", folder, expert_gating_func=1)
+    with pytest.raises(ZooError, match=r"deepseek2\.expert_gating_func 1 in place of 2") as caught:
+        open_checkpoint(str(path))
+    assert "unknown" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])
 @pytest.mark.parametrize("kind", sorted(EMBEDDERS))
 def test_an_embedder_alone_embeds_as_llama_cpp_does(
@@ -485,14 +812,59 @@ def test_an_embedder_alone_embeds_as_llama_cpp_does(
     with opened(path) as llama:
         expected = llama.embedding(tokens)
     checkpoint = open_checkpoint(str(path))
-    found = read_pooling(checkpoint.companions)
-    assert found is not None
-    assert (found.pooling, found.normalize) == (pooling, True)
+    assert read_pooling(checkpoint.companions) == (pooling, True)
     model = of_transformers(checkpoint, tmp_path / "again")
     with torch.no_grad():
         states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
     pooled = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
     assert np.abs(pooled - expected).max() < LIMIT * expected.std()
+
+
+def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "gemma3_text")
+    changes = {"attention__sliding_window": 10, "pooling_type": 1, "attention__causal": False}
+    path = write(tmp_path / "model.gguf", folder, architecture="gemma-embedding", **changes)
+    tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
+    with opened(path) as llama:
+        expected = llama.embedding(tokens)
+    checkpoint = open_checkpoint(str(path))
+    assert checkpoint.architectures == ("Gemma3TextModel",)
+    found = read_pooling(checkpoint.companions)
+    assert found is not None
+    assert (found.pooling, found.normalize) == ("mean", True)
+    model = of_transformers(checkpoint, tmp_path / "again", AutoModel)
+    assert model.config.sliding_window == 6  # as transformers takes it of a bidirectional model
+    with torch.no_grad():
+        states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    assert np.abs(states.mean(0) - expected).max() < LIMIT * expected.std()
+
+
+def test_gates_may_stand_apart(home: Path, tmp_path: Path) -> None:
+    """Older files of Jina's embedders have gates and ups as two tensors."""
+    folder = make(tmp_path / "model", "jina_bert")
+    fused = open_checkpoint(str(write(tmp_path / "fused.gguf", folder)))
+    tensors = stored(folder)
+    for at in range(3):
+        both = tensors.pop(f"blk.{at}.ffn_up.weight")
+        tensors[f"blk.{at}.ffn_gate.weight"], tensors[f"blk.{at}.ffn_up.weight"] = np.split(both, 2)
+    path = write(tmp_path / "apart.gguf", folder, tensors=tensors)
+    apart = open_checkpoint(str(path))
+    name = "encoder.layer.1.mlp.gated_layers.weight"
+    one, other = (
+        rows(each.values.get(name, name), each.read, each.tensors) for each in (fused, apart)
+    )
+    assert np.array_equal(one, other)
+    tokens = [5, 6, 7, 8]
+    found = []
+    for file in ("fused", "apart"):
+        with opened(tmp_path / f"{file}.gguf") as llama:
+            found.append(llama.embedding(tokens))
+    np.testing.assert_allclose(*found, atol=1e-3)
+    expected = AutoModel.from_pretrained(folder, dtype=torch.float32).state_dict()[name]
+    (folder / "model.safetensors").unlink()
+    for file in ("fused", "apart"):
+        read = {"checkpoint": folder, "gguf": [tmp_path / f"{file}.gguf"]}
+        assert torch.equal(load_model(read, FEATURE_EXTRACTION, None).state_dict()[name], expected)
 
 
 def yarned(**changes: Any) -> dict[str, Any]:
@@ -504,6 +876,10 @@ def yarned(**changes: Any) -> dict[str, Any]:
     return {f"rope__{key}": value for key, value in {**settings, **changes}.items()}
 
 
+YARN = (
+    *("type", "factor", "original_context_length", "yarn_log_multiplier"),
+    *("yarn_beta_fast", "yarn_beta_slow"),
+)
 #: Files of single types with other metadata, or further tensors, than the ones above.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
     "numbers of heads are llama.cpp's": ("olmoe", {"attention__head_count_kv": None}, {}),
@@ -517,6 +893,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
         {},
     ),
     "an interval of windows": ("gemma2", {"attention__sliding_window_pattern": 3}, {}),
+    "no temperature": (
+        "ministral3",
+        {
+            "attention__temperature_scale": None,
+            **{f"rope__scaling__{one}": None for one in YARN},
+        },
+        {},
+    ),
     "another local theta": ("gemma3_text", {"rope__freq_base_swa": 500.0}, {}),
     "factors of one": ("llama", {}, {"rope_freqs.weight": np.ones(12, np.float32)}),
     "other factors of Llama 3": (

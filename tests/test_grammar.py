@@ -125,8 +125,7 @@ def test_what_is_drawn_is_the_share_among_what_is_allowed(choices: dict[str, Any
     sampler = Sampler(sampling, [], guide)
     counts = np.zeros(len(logits))
     for _ in range(4000):
-        sampler._counts.clear()
-        counts[sampler.next(logits)] += 1
+        counts[sampler.draw(logits).token] += 1
     shares = np.exp(logits[allowed])
     assert not np.delete(counts, allowed).any()
     assert counts[allowed] / 4000 == pytest.approx(shares / shares.sum(), abs=0.03)

@@ -31,13 +31,13 @@ from tiny_checkpoint import plain_class
 import qeff_zoo
 from qeff_zoo import bench, pipeline
 from qeff_zoo.bench import case as bench_case
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings, effective_of
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.pipeline import checks, make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
-from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
@@ -317,10 +317,8 @@ def test_tokens_are_those_of_generate(
 ) -> None:
     """Three images share two rows, so that one joins while another goes on; with and without tokens to begin with."""
     settings = json.loads((session.folder / "generation_config.json").read_text()) | REQUESTED[name]
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    rules = LogitsProcessorSettings.read(tmp_path)
-    monkeypatch.setattr(session, "rules", rules)
-    monkeypatch.setattr(session, "eos_token_ids", rules.ends)
+    monkeypatch.setattr(session, "settings", (changed := GenerationSettings.of(settings)))
+    monkeypatch.setattr(session, "eos_token_ids", frozenset(changed.eos_token_id))
     other = copy.deepcopy(reference_output)
     other.generation_config = transformers.GenerationConfig(**settings)
     for prompt in (PROMPTS[0], PROMPTS[-1]):
@@ -376,8 +374,10 @@ def test_old_checkpoints_have_begin_and_end_tokens_in_their_decoder(tmp_path: Pa
         "eos_token_id": 8,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    rules = LogitsProcessorSettings.read(tmp_path)
-    assert (rules.start, rules.ends, rules.limit(1)) == (5, frozenset({8}), 6)
+    settings = GenerationSettings.of(effective_of(tmp_path))
+    assert settings.decoder_start_token_id == 5
+    assert settings.eos_token_id == (8,)
+    assert settings.limit(1) == 6
 
 
 def test_an_engine_streams_and_a_preempted_request_encodes_its_image_again(
@@ -482,7 +482,7 @@ def test_captions_are_those_of_generate(
         pixels = process(Image.open(file), return_tensors="pt")["pixel_values"]
         wanted = reference.generate(pixel_values=pixels, **settings, max_new_tokens=12)[0].tolist()
         assert [1, *begun, *one.token_ids] == wanted
-    assert session.rules.ends == {2}
+    assert session.eos_token_ids == {2}
 
 
 @pytest.mark.parametrize("captions", ["blip"], indirect=True)

@@ -200,7 +200,17 @@ FLOORS = (
     *("site", "finetuning", "bench", "prediction", "pipeline", "quantizer", "hub", "validation"),
     *("plan", "targets", "multimodal", "export", "tasks", "runtime", "media"),
     *("weights", "checkpoint", "store", "package", "graph"),
-    *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
+    *(
+        "registry",
+        "unsupported",
+        "recipe",
+        "recipe_media",
+        "terminal",
+        "versions",
+        "settings",
+        "disk",
+        "errors",
+    ),
 )
 #: Imports of what stands above, with the reason. The list only gets shorter.
 UPWARD: Mapping[tuple[str, str], str] = {

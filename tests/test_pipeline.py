@@ -24,7 +24,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.errors import PackageError, ParityError, StoreError
+from qeff_zoo.cli import main
+from qeff_zoo.errors import CheckpointError, PackageError, ParityError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.plan.request import Request
@@ -483,11 +484,14 @@ def test_an_exported_graph_runs_in_stock_onnx_runtime(
 
 
 def test_a_config_alone_gives_the_graph(models: Models, home: Path, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
+    config = tmp_path / "alone" / "config.json"
+    config.parent.mkdir()
     shutil.copyfile(models.llama / "config.json", config)
 
-    exported = pipeline.export(str(config), tmp_path / "out", graph_only=True)
+    exported = pipeline.export(str(config.parent), tmp_path / "out", graph_only=True)
+    of_file = pipeline.export(str(config), tmp_path / "of_file", graph_only=True)
 
+    assert of_file.path.read_bytes() == exported.path.read_bytes()
     assert files_below(tmp_path / "out") == ["graph.onnx"]
     assert kept(home) == []
     # With any weights beside it, it is a graph that the checker accepts and ONNX Runtime loads.
@@ -501,6 +505,36 @@ def test_a_config_alone_gives_the_graph(models: Models, home: Path, tmp_path: Pa
     }
     assert [item.name for item in bare.graph.input] == [item.name for item in full.graph.input]
     assert [function.name for function in bare.functions] == [f.name for f in full.functions]
+
+
+@pytest.mark.parametrize("name", ["", "config.json"])
+def test_a_config_alone_is_planned_but_not_built(
+    models: Models, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copyfile(models.llama / "config.json", tmp_path / "config.json")
+    place = str(tmp_path / name)
+
+    assert main(["plan", place]) == 0
+    shown = capsys.readouterr().out
+    assert "build_key  none" in shown
+    assert "sources.model.weights" not in shown
+    assert main(["plan", place, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["build_key"] is None
+    assert planned["fields"]["recipe.model_type"]["value"] == "llama"
+    with pytest.raises(CheckpointError, match=r"plan` and .* require config.json alone"):
+        pipeline.make_plan(place, Request())
+
+
+@pytest.mark.parametrize("beside", ["model.safetensors.index.json", "pytorch_model.bin"])
+def test_weights_that_cannot_be_read_are_not_taken_for_a_config_alone(
+    models: Models, tmp_path: Path, beside: str
+) -> None:
+    shutil.copyfile(models.llama / "config.json", tmp_path / "config.json")
+    (tmp_path / beside).write_text('{"weight_map": {"a": "model-1-of-1.safetensors"}}')
+
+    with pytest.raises(CheckpointError, match=r"missing|pickle"):
+        pipeline.make_plan(str(tmp_path), Request(), need_weights=False)
 
 
 def test_an_export_does_not_touch_what_is_there(models: Models, home: Path, tmp_path: Path) -> None:

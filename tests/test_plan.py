@@ -264,9 +264,9 @@ MODULES = {"modules.json": "[]"}
         (
             {**BERT, "architectures": ["BertForMaskedLM"]},
             {},
-            None,
             "feature-extraction",
-            "checkpoint: architectures",
+            "feature-extraction",
+            "user",
         ),
         (
             {**BERT, "architectures": ["BertForSequenceClassification"]},
@@ -572,7 +572,7 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         "--seq-lens is [0, 32], expected lengths of at least 1",
     ),
     "no lengths": (BERT, {"seq_lens": ()}, "--seq-lens is [], expected lengths of at least 1"),
-    "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of mean, cls, max"),
+    "pooling": (BERT, {"pooling": "sum"}, "--pooling is 'sum', expected one of cls, max, mean"),
     "architecture": (
         {**LLAMA, "architectures": ["LlamaForTokenClassification"]},
         {},
@@ -673,6 +673,33 @@ def test_code_of_a_checkpoint_is_refused_by_name(opened: Open) -> None:
     )
     assert "never run" in message
     assert "'own_model'" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("microsoft/Florence-2-base", "florence-community/Florence-2-base"),
+        ("microsoft/Florence-2-large-ft", "florence-community/Florence-2-large-ft"),
+        ("Florence-2-base", "florence-community/Florence-2-base"),
+        ("deepseek-ai/Janus-Pro-1B", "deepseek-community/Janus-Pro-1B"),
+        ("stepfun-ai/GOT-OCR2_0", "stepfun-ai/GOT-OCR-2.0-hf"),
+        ("liuhaotian/llava-v1.6-mistral-7b", "llava-hf/llava-v1.6-mistral-7b-hf"),
+    ],
+)
+def test_a_checkpoint_in_its_authors_form_names_the_other(
+    opened: Open, name: str, instead: str
+) -> None:
+    checkpoint = opened(model_type="florence2", auto_map={"AutoModelForCausalLM": "a.B"})
+    checkpoint = replace(checkpoint, name=name, model_id=name if "/" in name else None)
+    with pytest.raises(UnsupportedModelError, match=f"Build '{instead}', which has the same"):
+        resolve(checkpoint, Request(), WEIGHTS)
+
+
+def test_a_folder_with_the_name_of_such_a_checkpoint_may_be_in_transformers_form(
+    opened: Open,
+) -> None:
+    checkpoint = replace(opened(), name="Florence-2-base")
+    assert resolve(checkpoint, Request(), WEIGHTS).recipe.model_type == "llama"
 
 
 def test_code_beside_a_model_that_transformers_has_is_not_needed(opened: Open) -> None:

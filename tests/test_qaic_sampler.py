@@ -67,8 +67,9 @@ def drawn_by(
 ) -> tuple[int, Any, float]:
     """Draw as the host limits tokens: which one, how likely each was, and how clear it is."""
     host = Sampler(dataclasses.replace(asked, top_k=asked.top_k or MOST), [*seen])
-    host._counts = dict.fromkeys(said, 1)
-    scores = host._penalized(logits)
+    for one in said:
+        host.take(one)
+    scores = host._scores(logits)
     probs = np.zeros(VOCAB)
     tokens, shares = host._limited(scores)
     probs[tokens] = shares / shares.sum(dtype=np.float64)
@@ -312,6 +313,11 @@ def test_a_package_draws_its_tokens(
     for one in session.generate(prompts, sampling=hot, grammar=form, generation_len=9):
         assert re.fullmatch("[ab]{3}", one.text)
         assert one.finish_reason in ("stop", "eos")
+    some = dataclasses.replace(hot, allowed_token_ids=(5, 9, 70))
+    for one in session.generate(prompts, sampling=some, generation_len=6, ignore_eos=True):
+        assert {*one.token_ids} <= {5, 9, 70}
+    with pytest.raises(GenerationError, match="allowed_token_ids exclude every next token"):
+        session.generate(prompts[:1], sampling=some, grammar=form)
     with pytest.raises(GenerationError, match="frequency_penalty 1, which it cannot count"):
         session.request([1], sampling=Sampling(frequency_penalty=1))
     with pytest.raises(GenerationError, match=r"top_k 65; expected at most 64, or 0"):

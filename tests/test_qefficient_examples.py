@@ -29,27 +29,51 @@ def module(name: str) -> ModuleType:
 
 
 @pytest.mark.usefixtures("scripts")
-def test_a_script_gets_our_import_and_few_tokens() -> None:
+def test_a_script_gets_our_import_and_nothing_else() -> None:
     reference = (
         "import QEfficient\nimport QEfficient.base\n    from QEfficient.utils import a\nprint('QEfficient')\n"
-        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\ngeneration_len = 5  # few\n"
+        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\nSAMPLES = 480000\n"
     )
     assert module("rewriting").rewrite(reference) == (
         "import qeff_zoo.qefficient as QEfficient\nimport qeff_zoo.qefficient.base\n"
         "    from qeff_zoo.qefficient.utils import a\nprint('QEfficient')\n"
-        "generation_len = 12\nx.generate(generation_len=12, n=20)\ngeneration_len = 12# few\n"
+        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\nSAMPLES = 480000\n"
     )
+
+
+@pytest.mark.usefixtures("scripts")
+def test_what_a_script_lacks_is_no_failure(tmp_path: Path) -> None:
+    """transformers refuses processors of videos without torchvision, and qwen_vl_utils imports it."""
+    row = module("__main__")._row
+    for printed in (
+        "ModuleNotFoundError: No module named 'qwen_vl_utils'",
+        "ValueError: Qwen/Qwen3.5-0.8B requires `torchvision` to be installed. Please install it.",
+        "ImportError: Qwen2VLVideoProcessor requires the Torchvision library but it was not found",
+    ):
+        found = row(1, f"Traceback\n{printed}\n", tmp_path, 9)
+        assert (found["result"], found["reason"]) == ("lacks", printed)
+    assert row(1, "ValueError: a torch\n", tmp_path, 9)["result"] == "fails"
+    assert row(None, "", tmp_path, 9)["result"] == "too slow"
 
 
 @pytest.mark.usefixtures("scripts")
 def test_the_table_counts_and_names_what_does_not_run(tmp_path: Path) -> None:
     rows = [
-        {"script": "a.py", "result": "runs", "reason": "", "seconds": 1},
-        {"script": "b.py", "result": "refused", "reason": "PlanError: x | y", "seconds": 1},
+        {"script": "a.py", "result": "runs", "reason": "", "seconds": 1, "changes": []},
+        {"script": "c.py", "result": "runs", "reason": "", "seconds": 1, "changes": ["12 tokens"]},
+        {
+            "script": "b.py",
+            "result": "refused",
+            "reason": "PlanError: x | y",
+            "seconds": 1,
+            "changes": [],
+        },
     ]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     text = module("table").table(tmp_path / "rows.json")
-    assert text.startswith("Of 2 scripts, 1 run, 1 are refused by name.\n")
+    beside = "1 of those that run were recorded with changes besides the import"
+    assert text.startswith(f"Of 3 scripts, 2 run, 1 are refused by name; {beside}.\n")
+    assert "recorded with 12 tokens" in text
     assert "`b.py`" in text
     assert r"PlanError: x \| y" in text
     assert "a.py" not in text

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures_builds import Models
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from qeff_zoo import pipeline, qefficient
 from qeff_zoo.errors import (
@@ -28,11 +29,13 @@ from qeff_zoo.errors import (
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.generation import vision
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
+from qeff_zoo.qefficient.generation.inputs import InputHandler
 from qeff_zoo.qefficient.generation.prompts import (
     fix_prompts,
     get_compilation_dims,
     get_input_prompts,
 )
+from qeff_zoo.qefficient.generation.text_generation_inference import QEffTextGenerationBase
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 
 HERE = "qeff_zoo.qefficient"
@@ -170,6 +173,84 @@ def test_a_session_describes_its_program(package: Package) -> None:
     assert not session.is_active
 
 
+def test_the_loop_in_steps_generates_what_transformers_generates(
+    models: Models, package: Package, reference_output: Any, tmp_path: Path
+) -> None:
+    """One prompt of two chunks, with a streamer and without; then four prompts in two batch slots."""
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    prompts = ["The cat sat on a mat", "no", "a b c", "Hello"]
+
+    def expected(prompt: str, count: int) -> list[int]:
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        config = GenerationConfig(max_new_tokens=count, eos_token_id=None, pad_token_id=0)
+        mask = torch.ones_like(ids)
+        found = reference_output.generate(ids, attention_mask=mask, generation_config=config)
+        return found[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
+
+    loop = QEffTextGenerationBase(tokenizer, package.path, ctx_len=32)
+    assert (loop.batch_size, loop._prefill_seq_len, loop._decode_seq_len) == (1, 8, 1)
+    assert loop.full_batch_size is None
+    put: list[int] = []
+    for streamer in (None, SimpleNamespace(put=lambda tokens: put.extend(tokens.tolist()))):
+        loop.initialize_decode_inputs(1, 1, 6)
+        outputs, positions, count = loop.run_prefill([prompts[0]], 6)
+        loop.update_decode_input(outputs, positions, count)
+        inputs = loop.prepare_decode_inputs()
+        assert loop.run_decode(inputs, count, automation=True, streamer=streamer) == 5
+        assert loop.generated_ids.tolist() == [expected(prompts[0], 6)]
+    assert put == expected(prompts[0], 6)
+    assert inputs["position_ids"].tolist() == [[positions.item() + 5]]
+    _, positions, count = loop.run_prefill(["no"], None)
+    assert count == 32 - positions.item()
+    with pytest.raises(ValueError, match="neither ctx_len nor generation_len"):
+        QEffTextGenerationBase(tokenizer, package.path).run_prefill(["no"], None)
+    with pytest.raises(GenerationError, match="given include_sampler, which its steps"):
+        QEffTextGenerationBase(tokenizer, package.path, include_sampler=True, is_tlm=None)
+
+    slots = models.build(models.llama, tmp_path / "store", **SIZES, full_batch_size=2)
+    tokenizer.eos_token_id, eos = None, tokenizer.eos_token_id
+    loop = QEffTextGenerationBase(tokenizer, slots.path, ctx_len=32)
+    assert loop.full_batch_size == 2
+    queue = deque(prompts)
+    loop.initialize_decode_inputs(4, 2, 5)
+    loop.run_prefill_for_all_inputs(queue, 5)
+    loop.run_continuous_batching_decode(queue, 5)
+    found = {tuple(one) for one in loop.generated_ids.tolist()}
+    assert found == {tuple(expected(prompt, 5)) for prompt in prompts}
+    assert loop.generated_ids[:2].tolist() == [expected(prompt, 5) for prompt in prompts[:2]]
+    assert eos is not None
+
+
+def test_inputs_with_states_are_those_of_transformers(
+    models: Models, package: Package, reference_output: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    handler = InputHandler(1, tokenizer, reference_output.config, ["The cat sat"], 8, 32, None)
+    session = QAICInferenceSession(package.path)
+    inputs = handler.prepare_ort_inputs()
+    tensors = handler.prepare_pytorch_inputs()
+    assert tensors["input_ids"].tolist() == inputs["input_ids"].tolist()
+    assert [one.shape for one in tensors["past_key_values"][0]] == [inputs["past_key.0"].shape] * 2
+    tokens = inputs["input_ids"][inputs["position_ids"] >= 0].tolist()
+    for _ in range(3):
+        found = session.run(inputs)
+        expected = logits(reference_output, *tokens)[-1]
+        np.testing.assert_allclose(found["logits"][0, -1], expected, atol=1e-4)
+        inputs = handler.update_ort_inputs(inputs, handler.update_ort_outputs(found))
+        assert inputs["position_ids"].tolist() == [[len(tokens)]]
+        tokens.append(inputs["input_ids"].item())
+    outputs = {
+        "logits": torch.tensor(found["logits"]),
+        "past_key_values": tensors["past_key_values"],
+    }
+    following = handler.update_pytorch_inputs(tensors, outputs)
+    assert following["input_ids"].tolist() == [tokens[-1:]]
+    assert following["position_ids"].tolist() == [[len(tokens) - 3]]
+    many = InputHandler(1, tokenizer, reference_output.config, ["a", "b c d"], 8, 32, 2)
+    assert many.prepare_ort_inputs()["batch_index"].tolist() == [[0], [1]]
+    assert many.prepare_ort_inputs()["position_ids"].min() == -1
+
+
 def test_prompts_fill_the_batch_of_a_program(
     package: Package, batched: Package, tmp_path: Path
 ) -> None:
@@ -265,6 +346,8 @@ def test_the_guides_loop_runs(package: Package, reference_output: Any) -> None:
         ("generation.cloud_infer", "QAICInferenceSession"),
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
         ("generation.text_generation_inference", "fix_prompts"),
+        ("generation.text_generation_inference", "QAICInferenceSession"),
+        ("utils.generate_inputs", "InputHandler"),
         ("peft.lora", "QEffAutoLoraModelForCausalLM"),
         ("transformers.models.modeling_auto", "QEFFAutoModel"),
         ("transformers.quantizers.auto", "replace_transformers_quantizers"),

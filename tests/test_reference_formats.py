@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Mxfp4Config
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.graph.numerics import Format, Numerics, RoundedMatrix
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import TEXT_GENERATION
@@ -31,7 +32,7 @@ from qeff_zoo.validation.reference import formats as reference_formats
 from qeff_zoo.validation.reference.answers import Answers
 from qeff_zoo.validation.reference.formats import open_weights
 from qeff_zoo.validation.reference.formats.orders import by_parameter
-from qeff_zoo.validation.reference.loading import load_model
+from qeff_zoo.validation.reference.loading import decoded_weights, load_model
 from qeff_zoo.validation.reference.numerics import Arithmetic, round_weights
 from qeff_zoo.weights.writing import evaluate
 
@@ -120,6 +121,84 @@ def test_genuine_matrices_are_near_what_they_were_made_of(name: str) -> None:
     assert found.is_contiguous()
     loss = float((found - original).square().mean().sqrt() / original.std())
     assert loss < LOSSES.get(name, 0.16)
+
+
+@pytest.mark.parametrize("name", ["modelopt-nvfp4", "modelopt-fp8-block"])
+def test_modelopt_s_own_file_describes_a_checkpoint(name: str, tmp_path: Path) -> None:
+    """Older releases write `hf_quant_config.json` alone; a method may be missing in config.json."""
+    expected = read(FIXTURES / name)
+    config = json.loads((FIXTURES / name / "config.json").read_bytes())
+    quantization = config.pop("quantization_config")
+    for beside in (True, False):
+        folder = shutil.copytree(FIXTURES / name, tmp_path / str(beside))
+        algorithm = {"quant_algo": quantization["quant_algo"]}
+        own = {} if beside else {"quantization_config": algorithm}
+        (folder / "config.json").write_text(json.dumps(config | own))
+        if beside:
+            text = {"producer": {"name": "modelopt"}, "quantization": algorithm}
+            (folder / "hf_quant_config.json").write_text(json.dumps(text))
+        checkpoint = open_checkpoint(str(folder))
+        weights = decoded_weights(folder)
+        assert weights is not None
+        assert checkpoint.method == "modelopt"
+        assert ("hf_quant_config.json" in checkpoint.companions) is beside
+        assert checkpoint.encoded
+        for tensor, value in expected.items():
+            assert torch.equal(weights.tensors[tensor][...], value)
+            assert np.array_equal(checkpoint.read(tensor), value.numpy())
+
+
+@pytest.mark.parametrize("scales", [(), (1,), (4,), (4, 1, 1)], ids=str)
+def test_stacks_of_modelopt_have_a_scale_or_one_each(
+    scales: tuple[int, ...], tmp_path: Path
+) -> None:
+    floats = normal(4, 6, 8).to(torch.float8_e4m3fn)
+    scale = normal(*scales).abs() + 0.5
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    folder = written(
+        tmp_path / "c",
+        {name: floats, f"{name}_weight_scale": scale, f"{name}_input_scale": torch.ones(())},
+        quant_method="modelopt",
+        quant_algo="FP8",
+    )
+    expected = floats.float() * (
+        scale.reshape(-1, 1, 1) if scale.numel() > 1 else scale.reshape(())
+    )
+    assert torch.equal(read(folder)[name], expected)
+    checkpoint = open_checkpoint(str(folder))
+    assert np.array_equal(checkpoint.read(name), expected.numpy())
+    assert np.array_equal(checkpoint.read(name, 1, 3), expected[1:3].numpy())
+    assert [*checkpoint.tensors] == [name]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4_SVD"}, "ModelOpt with 'NVFP4_SVD'"),
+        (
+            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "INT2"}}},
+            "ModelOpt with 'INT2'",
+        ),
+        ({"bits": 4, "group_size": 64}, "quantized with 'mlx'"),
+        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "quantized with 'mlx'"),
+    ],
+)
+def test_the_tool_of_an_unreadable_checkpoint_is_named(
+    config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    own = {"quantization" if "bits" in config else "quantization_config": config}
+    text = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **own}
+    (tmp_path / "config.json").write_text(json.dumps(text))
+    problem = formats.problem_of(open_checkpoint(str(tmp_path), need_weights=False).quantization)
+    assert words in problem
+
+
+def test_a_matrix_of_modelopt_without_a_scale_is_refused(tmp_path: Path) -> None:
+    tensors = {"a.weight": random(4, 16), "b.weight": normal(4, 16).to(torch.float8_e4m3fn)}
+    scale = {"b.weight_scale": torch.ones(())}
+    folder = written(tmp_path / "c", tensors | scale, quant_method="modelopt", quant_algo="FP8")
+    with pytest.raises(CheckpointError, match=r"tensor 'a\.weight' has no weight_scale"):
+        _ = open_checkpoint(str(folder)).tensors
 
 
 # --- formats that no genuine matrix is at hand of ------------------------------------------------------

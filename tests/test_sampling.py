@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as reference_output
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest, published_sampling
+from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
 
 VOCAB = 50
 SHARES = st.sampled_from([0.0, 0.05, 0.3, 0.9, 0.999])
@@ -52,8 +52,7 @@ def distribution(logits: np.ndarray, asked: Sampling, prompt: list[int], at: int
     counts = np.zeros(len(logits))
     for number in range(at):
         sampler._random = Quantile((number + 0.5) / at)  # type: ignore[assignment]
-        sampler._counts.clear()
-        counts[sampler.next(logits)] += 1
+        counts[sampler.draw(logits).token] += 1
     return counts / at
 
 
@@ -258,11 +257,3 @@ def test_only_allowed_tokens_are_sampled() -> None:
     assert {sampler.next(logits) for _ in range(40)} == {2, 5}
     with pytest.raises(GenerationError, match="bad_words"):
         Sampler(Sampling(allowed_token_ids=[2], bad_words=((2,),)), [1]).next(logits)
-
-
-def test_published_defaults_leave_out_what_is_no_number_in_range() -> None:
-    config = {"temperature": 0.6, "top_k": -1, "top_p": True, "min_p": None, "max_length": 20}
-    assert published_sampling(config) == {"temperature": 0.6}
-    assert published_sampling({"top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}) == {
-        "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05,
-    }  # fmt: skip

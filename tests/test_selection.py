@@ -29,7 +29,7 @@ SOURCES = {
         (["recipes/mistral.py"], {"mistral", "mixtral"}),
         (["recipes/llama.py", "README.md"], {"llama", "mistral", "mixtral"}),
         (["recipes/gone.py"], {"gone"}),
-        (["docs/unsupported.json", "validated_models/declared.json", "mkdocs.yml"], set()),
+        (["qeff_zoo/unsupported.json", "validated_models/declared.json", "mkdocs.yml"], set()),
         (["recipes/bert.py", "qeff_zoo/export/ops.py"], None),
         (["recipes/__init__.py"], None),
         (["tests/parity.py"], None),

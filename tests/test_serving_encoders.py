@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from fixtures_serving import MODEL, TIMEOUT, post, running
 
 import qeff_zoo
 from qeff_zoo.package import Package
+from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.serving import cohere
+from qeff_zoo.serving.embedding_prompts import of_kind
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.errors import ApiError
 
@@ -356,8 +358,10 @@ def test_embeddings_by_coheres_api(encoder_package: Package) -> None:
 
 def test_embeddings_by_the_api_of_text_embeddings_inference(encoder_package: Package) -> None:
     with served(encoder_package) as (url, session):
-        vectors = session.embed(TEXTS)
+        vectors = session.embed(TEXTS, normalize=True)
         np.testing.assert_allclose(send_request(url, "embed", inputs=TEXTS)[1], vectors, atol=1e-6)
+        plain = send_request(url, "embed", inputs=TEXTS, normalize=False)[1]
+        np.testing.assert_allclose(plain, session.embed(TEXTS), atol=1e-6)
         np.testing.assert_allclose(
             send_request(url, "embed", inputs=TEXTS[0])[1], vectors[:1], atol=1e-6
         )
@@ -371,18 +375,20 @@ def test_embeddings_by_the_api_of_text_embeddings_inference(encoder_package: Pac
             found = send_request(
                 url, "embed", inputs=long, truncate=True, truncation_direction=side
             )[1]
-            np.testing.assert_allclose(found, session.embed([ids.ids]), atol=1e-6)
-        for wrong in ({"normalize": False}, {"prompt_name": "query"}, {"truncate": "END"}):
+            np.testing.assert_allclose(found, session.embed([ids.ids], normalize=True), atol=1e-6)
+        for wrong in ({"prompt_name": "topic"}, {"input_type": "x"}, {"truncate": "END"}):
             assert send_request(url, "embed", inputs="a", **wrong)[0] == 400, wrong
 
 
-def test_a_kind_of_input_has_the_prompt_of_the_model() -> None:
-    prompts = {"query": "query: ", "passage": "passage: ", "sts": "same? "}
-    kinds = ("search_query", "search_document", "sts", "clustering", None)
-    found = [cohere.prompt_of(prompts, kind) for kind in kinds]
-    assert found == ["query: ", "passage: ", "same? ", "", ""]
-    with pytest.raises(ApiError, match="classification, clustering, passage"):
-        cohere.prompt_of(prompts, "image")
+def test_a_kind_of_input_has_the_prompt_of_the_model(encoder_package: Package) -> None:
+    session = open_session(encoder_package, threads=1)
+    prompts = {"query": "query: ", "document": "", "passage": "passage: ", "sts": "same? "}
+    session.settings = replace(session.settings, prompts=prompts, default_prompt="sts")
+    kinds = ("search_query", "search_document", "document", "sts", "clustering")
+    found = [of_kind(session, kind).prompt for kind in kinds]
+    assert found == ["query: ", "passage: ", "", "same? ", "same? "]
+    with pytest.raises(ApiError, match=r"classification, clustering, code\.passage"):
+        of_kind(session, "image")
 
 
 def test_tokens_of_texts_and_back(encoder_package: Package) -> None:

@@ -26,11 +26,12 @@ from fixtures_serving import (
 from transformers import AutoModelForCausalLM
 
 import qeff_zoo
+from qeff_zoo.checkpoint import generation_settings
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime import ChatOptions, Engine, Sampling, TextGenerationSession, text_generation
+from qeff_zoo.runtime import ChatOptions, Engine, Sampling, TextGenerationSession
 from qeff_zoo.tasks.commands import SAMPLING
-from qeff_zoo.tasks.text_generation.verbs import sampling_of
+from qeff_zoo.tasks.text_generation.verbs import configure, sampling_of
 
 
 def more(client: openai.OpenAI, **body: Any) -> Any:
@@ -155,17 +156,17 @@ def test_defaults_are_those_of_generation_config(
             settings | more_settings if path.name == "generation_config.json" else {}
         )
 
-    monkeypatch.setattr(text_generation, "read_json", read)
+    monkeypatch.setattr(generation_settings, "read_json", read)
     session: Any = qeff_zoo.load(trained, threads=1)
     assert session.default_sampling == Sampling(**settings)
     flags = dict.fromkeys(SAMPLING) | {"generation_config": "auto", "seed": 5}
     requested = sampling_of(session, argparse.Namespace(**flags))
-    assert requested == Sampling(**settings, seed=5)
-    flags |= {"generation_config": "none", "seed": None}
-    assert sampling_of(session, argparse.Namespace(**flags)) == Sampling()
+    assert requested.over(session.settings)[0] == Sampling(**settings, seed=5)
     (expected,) = session.generate([PROMPT], generation_len=12, sampling=requested)
     question = QUESTION[0]["content"]
-    (plain,) = session.generate([question], chat=True, generation_len=16, sampling=Sampling())
+    (plain,) = session.generate(
+        [question], chat=True, generation_len=16, sampling=Sampling(temperature=0)
+    )
     with Engine(session) as engine, running(engine) as url, connect(url) as client:
         found = complete(client, temperature=openai.omit, seed=5)
         other = chat(client, temperature=0, extra_body={"top_k": 0}, top_p=1)
@@ -173,8 +174,13 @@ def test_defaults_are_those_of_generation_config(
     assert other.choices[0].message.content == plain.text
     more_settings.clear()
     session = qeff_zoo.load(trained, threads=1)
-    assert session.default_sampling == Sampling()
-    assert session.published_sampling == settings
+    assert session.default_sampling == Sampling(top_k=3, top_p=0.9)
+    assert session.settings.temperature == settings["temperature"]
+    flags |= {"generation_config": "none", "seed": None}
+    configure(session, argparse.Namespace(**flags))
+    assert (
+        sampling_of(session, argparse.Namespace(**flags)) == session.default_sampling == Sampling()
+    )
 
 
 @pytest.mark.parametrize("form", ["text", "tokens"])

@@ -7,6 +7,7 @@ The model of these tests knows no tools. Grammars make it call them, and write o
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -19,6 +20,8 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import ChatOptions, Engine, TextGenerationSession
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.grammar import Guides
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving import ServerOptions
 from qeff_zoo.serving.tools import ChatFormats
 
@@ -89,6 +92,17 @@ def grown(stream: Any) -> tuple[str, str, list[list[str]], list[str]]:
             calls[call.index][2] += call.function.arguments
         reasons += [choice.finish_reason] if choice.finish_reason else []
     return text, reasoning, calls, reasons
+
+
+def whole(completion: Any) -> tuple[str, str, list[list[str]], list[str]]:
+    """Return the same of a completion that is not streamed."""
+    (choice,) = completion.choices
+    message = choice.message
+    calls = [
+        [call.id, call.function.name, call.function.arguments] for call in message.tool_calls or ()
+    ]
+    reasoning = getattr(message, "reasoning_content", None) or ""
+    return message.content or "", reasoning, calls, [choice.finish_reason]
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
@@ -183,6 +197,58 @@ def test_thinking_ends_at_its_budget(thinking: openai.OpenAI, stream: bool) -> N
     )
     assert free.reasoning_content
     assert free.content
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["ordinary", "special"])
+def test_marks_that_are_tokens(
+    templated: Any,
+    engine: Engine,
+    special: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Qwen 3 ships its marks as ordinary added tokens, others as special ones: the outputs are the same."""
+    content = json.loads((EXAMPLE / "tokenizer.json").read_text())
+    names = {0: "<think>", 2: "</think>", 4: "<tool_call>", 5: "</tool_call>"}  # 1 and 3 are EOS
+    for token, mark in names.items():
+        added = content["added_tokens"][token]
+        content["model"]["vocab"][mark] = content["model"]["vocab"].pop(added["content"])
+        added |= {"content": mark, "special": special}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    session = templated(THINKING.replace("<tools>{{ tools | tojson }}</tools>", ""))
+    tokenizer = Tokenizer(tmp_path)
+    guides = Guides(tokenizer, session.decoder.vocab_size, session.eos_token_ids)
+    monkeypatch.setattr(session, "tokenizer", tokenizer)
+    monkeypatch.setattr(session, "guides", guides)
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["<think>", "</tool_call>"]}}}
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    budget = {"thinking_token_budget": 2}
+    ends: Any = {"logit_bias": {tokenizer.token_id("</think>"): 100}}
+    vocabulary = tokenizer.vocabulary  # blanks would take all tokens
+    blanks: Any = {token: -100 for name, token in vocabulary.items() if not name.strip("ĠĊ")}
+    with running(engine) as url, connect(url) as client:
+        for stream in (False, True):
+            for choice, body in (("required", off), (NAMED, off), (NAMED, budget)):
+                options = {"tools": TOOLS, "tool_choice": choice, "extra_body": body}
+                options |= {"logit_bias": blanks}
+                found = request(
+                    client, stream=stream, max_tokens=90, parallel_tool_calls=False, **options
+                )
+                text, _, calls, reasons = grown(found) if stream else whole(found)
+                assert (text, reasons) == ("", ["tool_calls"])
+                ((_, name, arguments),) = calls
+                assert (name, json.loads(arguments)) in (
+                    ("now", {}),
+                    *(("get_weather", {"city": city}) for city in CITY["enum"]),
+                )
+            for more in ({"extra_body": budget}, ends):
+                found = request(client, stream=stream, response_format=form, **more)
+                text, _, calls, reasons = grown(found) if stream else whole(found)
+                assert (json.loads(text) in ("<think>", "</tool_call>"), calls, reasons) == (
+                    True,
+                    [],
+                    ["stop"],
+                )
 
 
 def test_a_history_of_calls_is_rendered_as_the_template_wants_it(

@@ -23,6 +23,7 @@ from qeff_zoo.media import audio_chunking, features
 from qeff_zoo.media.dither import noise
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
@@ -45,6 +46,37 @@ TEMPLATE = (
     "<|{{ asked.source_language }}|> <|{{ asked.target_language }}|> "
     "{{ '<|pnc|>' if asked.punctuation else '<|nopnc|>' }} <|noitn|> <|notimestamp|> <|nodiarize|>"
 )
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ("de", "de"), ("German", "de"), ("<|de|>", "de"), ("de-DE", "de"), ("pt_BR", "pt"), ("zh-Hans-CN", "zh"),
+        ("es-419", "es"), ("yue-HK", "yue"), ("nb-NO", "no"), ("haitian creole", "ht"), ("Mandarin", "zh"),
+        ("deu_Latn", "deu_latn"), ("xx-YY", "xx-yy"), ("klingon", "klingon"),
+    ],
+)  # fmt: skip
+def test_tags_of_languages_are_read(given: str, code: str) -> None:
+    assert code_of(given) == code
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"is_multilingual": False}, "en"),
+        ({"vocab_size": 51_864}, "en"),
+        ({"is_multilingual": True, "vocab_size": 51_864}, None),
+        ({"is_multilingual": False, "lang_to_id": {"<|de|>": 9}}, None),
+        ({"model_type": "moonshine"}, None),
+    ],
+)
+def test_a_whisper_for_english_alone_has_that_language(
+    settings: dict[str, Any], code: str | None, tmp_path: Path
+) -> None:
+    config = {"model_type": "whisper", "decoder_start_token_id": 1, "eos_token_id": 2, **settings}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert SpeechTokens.read(tmp_path).code_of(None) == code
 
 
 def checkpoint(folder: Path, **settings: Any) -> Any:

@@ -5,6 +5,7 @@ import copy
 import json
 import re
 import runpy
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ import soundfile
 import tokenizers
 import torch
 import transformers
+from compressed import recording_in
 from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
@@ -42,6 +44,7 @@ from qeff_zoo.export import companions
 from qeff_zoo.media import features
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import SCRIPT
+from qeff_zoo.pipeline import make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
@@ -214,6 +217,101 @@ def test_text_and_times_are_those_of_generate(
     (found,) = session.transcribe(recording, **ours)
     assert_same(found, wanted)
     assert len(found.segments) > (3 if length == LONG else 0)
+
+
+TWO_WINDOWS = 24_000
+#: Files of older and of edited checkpoints: changes of config.json, and of generation_config.json, None for none.
+OLD_CONFIG = {
+    "forced_decoder_ids": [[1, ENGLISH], [2, TRANSCRIBE], [3, NO_TIMES]],
+    "suppress_tokens": [3, 4],
+    "begin_suppress_tokens": [11],
+    "max_length": 30,
+}
+INCOMPLETE: Mapping[str, tuple[dict[str, Any], dict[str, Any] | None, int]] = {
+    "no file": (OLD_CONFIG, None, SHORT),
+    "no file and no length": ({}, None, SHORT),
+    "no languages": ({}, {"lang_to_id": None, "task_to_id": None}, SHORT),
+    "no first time": ({}, {"no_timestamps_token_id": None, "max_length": 24}, SHORT),
+    "no length": ({}, {"max_length": None}, SHORT),
+    "tokens beyond the vocabulary": (
+        {},
+        {"suppress_tokens": [-1, 3, 9999], "begin_suppress_tokens": [300, 11]},
+        TWO_WINDOWS,
+    ),
+    "settings of config.json beside the file": (OLD_CONFIG, {"suppress_tokens": None}, SHORT),
+    "neither language nor task": ({}, {}, SHORT),
+    "a language and a task": ({}, {"language": "german", "task": "translate"}, SHORT),
+    "times": ({}, {"return_timestamps": True, "condition_on_prev_tokens": True}, TWO_WINDOWS),
+    "new tokens": ({}, {"max_new_tokens": 9}, TWO_WINDOWS),
+    "processors": (
+        {},
+        {"no_repeat_ngram_size": 1, "bad_words_ids": [[8], [9, 10]], "forced_eos_token_id": EOS, "max_length": 20},
+        SHORT,
+    ),
+    "penalties": (
+        {},
+        {"repetition_penalty": 1.6, "min_new_tokens": 7, "exponential_decay_length_penalty": [9, 2.0]},
+        TWO_WINDOWS,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("files", INCOMPLETE)
+@pytest.mark.sampled(3)
+def test_incomplete_files_are_read_as_by_generate(
+    files: str,
+    session: SpeechSeq2SeqSession,
+    reference_output: Any,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed, generation, length = INCOMPLETE[files]
+    config = json.loads((checkpoint / "config.json").read_text()) | changed
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    name, more = "config.json", {"_from_model_config": True}
+    if generation is not None:
+        name, more = "generation_config.json", {}
+        known = {key: one for key, one in {**TOKENS, **generation}.items() if one is not None}
+        (tmp_path / name).write_text(json.dumps(known))
+    tokens = SpeechTokens.read(tmp_path, vocab_size=session.decoder.vocab_size)
+    monkeypatch.setattr(session, "tokens", tokens)
+    model = copy.deepcopy(reference_output)
+    model.generation_config = transformers.GenerationConfig.from_pretrained(tmp_path, name, **more)
+    model.config.forced_decoder_ids = changed.get("forced_decoder_ids")
+    recording = voice(length, RATE, length)
+    given = {"return_timestamps": True} if length > RATE else {}
+    with torch.no_grad():
+        wanted = model.generate(
+            audio_encoded(checkpoint, recording), return_segments=True, pad_token_id=EOS, **given
+        )
+    (found,) = session.transcribe(recording)
+    segments = wanted["segments"][0][: len(found.segments)]
+    assert [[*one.tokens] for one in found.segments] == [one["tokens"].tolist() for one in segments]
+    words = [one for part in segments for one in part["tokens"].tolist() if one < EOS]
+    assert found.text.split() == [f"w{one}" for one in words]
+
+
+WRONG: Mapping[str, tuple[dict[str, Any], str]] = {
+    "no end": ({"eos_token_id": None, "bos_token_id": 1}, "eos_token_id None"),
+    "two ends": ({"eos_token_id": [EOS, 4]}, "eos_token_id \\[200, 4\\]"),
+    "a gap": ({"forced_decoder_ids": [[1, None], [3, 5]]}, "tokens of all positions"),
+    "a language without tokens": ({"language": "de", "lang_to_id": None}, "which it lacks"),
+    "an unknown task": ({"task": "sing"}, "a task of its task_to_id"),
+    "no list": ({"suppress_tokens": 4}, "suppress_tokens is 4; "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_files_are_refused_by_the_plan(what: str, checkpoint: Path, tmp_path: Path) -> None:
+    settings, message = WRONG[what]
+    folder = shutil.copytree(checkpoint, tmp_path / "whisper")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    known = {key: one for key, one in {**TOKENS, **settings}.items() if one is not None}
+    (folder / "generation_config.json").write_text(json.dumps(known))
+    with pytest.raises(PlanError, match=message):
+        make_plan(str(folder), Request())
 
 
 # --- on Cloud AI 100 --------------------------------------------------------------------------------
@@ -932,6 +1030,10 @@ def test_the_command_and_the_server_take_audio_of_any_length(
             (0.0, 1.25, wanted.text)
         ]
         assert client.audio.transcriptions.create(**given).text == wanted.text
+        samples, _ = soundfile.read(path)
+        phone = ("memo.m4a", recording_in(samples, RATE, "ipod", "alac"))
+        made = client.audio.transcriptions.create(model=MODEL, file=phone, chunking_strategy="auto")
+        assert made.text == wanted.text
         words = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
         with pytest.raises(openai.BadRequestError, match="asks for words"):
             client.audio.transcriptions.create(**given, **words)
@@ -1134,6 +1236,7 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
         r"is \['word'\]; expected segment or word, with response_format verbose_json. Change it",
     ),
     "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
+    "chunks of another rule": ({"extra_body": {"chunking_strategy": "mine"}}, "expected 'auto'"),
     "what is not known": ({"extra_body": {"beams": 5}}, "beams"),
 }
 

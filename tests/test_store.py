@@ -242,8 +242,20 @@ def test_space_is_checked_before_writing(store: Store, monkeypatch: pytest.Monke
     store.require_space(store.root / "not" / "yet", 40, "the package")
     with pytest.raises(StoreError, match=r"the package to '.*': it takes 41 bytes and 40 are free"):
         store.require_space(store.root, 41, "the package")
-    with pytest.raises(StoreError, match="package 'org/tiny'"):
+    with pytest.raises(StoreError, match=r"package 'org/tiny'.*cache gc"):
         copy_out(build(store), store.root.parent / "copy")
+
+
+def test_the_room_of_another_disk_is_not_that_of_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `cache gc` removes frees nothing where another disk is full."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=40))
+    monkeypatch.setattr("qeff_zoo.store._shares_disk", lambda _: False)
+    with pytest.raises(StoreError, match="which is not the store's") as caught:
+        copy_out(build(store), store.root.parent / "copy")
+    assert "cache gc" not in str(caught.value)
+    assert "QEFF_HOME" not in str(caught.value)
 
 
 def test_everything_is_on_disk_before_it_has_its_name(

@@ -42,6 +42,8 @@ from qeff_zoo.weights import writing
 from qeff_zoo.weights.storage import Storage
 
 Array = np.ndarray[Any, Any]
+#: Methods that are read as another one.
+ALIASES = {"fbgemm_fp8", "mxfp8", "modelopt_fp4", "modelopt_mxfp8"}
 
 
 # --- integers, packed anew ------------------------------------------------------------------------
@@ -756,7 +758,7 @@ def genuine_within(floats: Path, folder: Path, name: str) -> Path:
 #: A genuine checkpoint of each method.
 OF_EACH = (
     *("awq-g128", "gptq-4-g128-act", "ar-auto-4", "ct-w4a16", "fp8-block", "bnb-nf4"),
-    *("torchao-int8", "hqq-4", "bitnet"),
+    *("torchao-int8", "hqq-4", "bitnet", "modelopt-nvfp4"),
 )
 
 
@@ -797,7 +799,7 @@ def test_the_guides_list_the_formats_of_packages(
     message = {line for text in guides for line in text.splitlines() if line.startswith("| `")}
     assert sorted(rows - message) == []
     assert sorted(row for row in message - rows if row.startswith("| `gguf`")) == []
-    assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8", "mxfp8"}
+    assert {method for method, _ in found} == {*METHODS} - ALIASES
 
 
 def test_the_documentation_lists_storage_of_genuine_matrices() -> None:
@@ -812,5 +814,5 @@ def test_the_documentation_lists_storage_of_genuine_matrices() -> None:
             words = format.in_words if kept else f"{format.in_words}, rounded"
             found.add(f"| `{checkpoint.method}` | {encoded.about} | {words} |")
     assert "\n".join(sorted(found)) == "\n".join(sorted(rows))
-    assert {row.split("`")[1] for row in rows} == {*METHODS} - {"gguf", "fbgemm_fp8", "mxfp8"}
+    assert {row.split("`")[1] for row in rows} == {*METHODS} - {"gguf"} - ALIASES
     assert "[gguf.md](gguf.md)" in text

@@ -28,12 +28,12 @@ from tiny_checkpoint import plain_class
 import qeff_zoo
 from qeff_zoo import bench, pipeline
 from qeff_zoo.bench import case
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
-from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import TEXT2TEXT, for_task, tasks_of
@@ -231,16 +231,14 @@ REQUESTED: Mapping[str, dict[str, Any]] = {
 @pytest.mark.parametrize("asked", REQUESTED)
 @pytest.mark.sampled(3)
 def test_tokens_are_those_of_generate(
-    asked: str, session: Text2TextSession, reference_output: Any, tmp_path: Path, monkeypatch: Any
+    asked: str, session: Text2TextSession, reference_output: Any, monkeypatch: Any
 ) -> None:
     """Four texts share two rows, so that some join while others go on."""
     settings = (
         json.loads((session.folder / "generation_config.json").read_text()) | REQUESTED[asked]
     )
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    rules = LogitsProcessorSettings.read(tmp_path)
-    monkeypatch.setattr(session, "rules", rules)
-    monkeypatch.setattr(session, "eos_token_ids", rules.ends)
+    monkeypatch.setattr(session, "settings", (changed := GenerationSettings.of(settings)))
+    monkeypatch.setattr(session, "eos_token_ids", frozenset(changed.eos_token_id))
     other = copy.deepcopy(reference_output)
     other.generation_config = transformers.GenerationConfig(**settings)
     found = session.generate(TEXTS)
@@ -344,31 +342,10 @@ def test_refusals(what: str, session: Text2TextSession) -> None:
         session.generate([prompt], **choices)
 
 
-def test_rules_of_words_are_those_of_transformers(tmp_path: Path) -> None:
-    settings = {
-        "decoder_start_token_id": 0, "eos_token_id": 2, "bad_words_ids": [[5], [6, 7], [2]], "suppress_tokens": [8],
-        "begin_suppress_tokens": [9], "min_new_tokens": 3, "forced_eos_token_id": [2],
-    }  # fmt: skip
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    rules, config = (
-        LogitsProcessorSettings.read(tmp_path),
-        transformers.GenerationConfig(**settings, max_length=9),
-    )
-    logits = np.random.default_rng(0).standard_normal(12).astype(np.float32)
-    model = object.__new__(transformers.BartForConditionalGeneration)
-    torch.nn.Module.__init__(model)
-    model.config, model.generation_config = transformers.BartConfig(), config
-    config._eos_token_tensor = torch.tensor([2])
-    processors = model._get_logits_processor(config, input_ids_seq_length=1, device="cpu")
-    for answer in ([], [6], [6, 6], [3, 6], [1, 3, 4], [1, 3, 4, 6], [1, 1, 1, 1, 1, 1, 1]):
-        wanted = processors(torch.tensor([[0, *answer]]), torch.from_numpy(logits[None].copy()))
-        np.testing.assert_array_equal(rules.allowed(logits, [3], answer, limit=8), wanted[0])
-
-
-def test_without_a_begin_token(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
+def test_without_a_begin_token(session: Text2TextSession, monkeypatch: Any) -> None:
+    monkeypatch.setattr(session, "_published", {"eos_token_id": EOS})
     with pytest.raises(GenerationError, match="no decoder_start_token_id"):
-        LogitsProcessorSettings.read(tmp_path)
+        session._first_token()
 
 
 # --- the command line, the server, the plan ----------------------------------------------------------

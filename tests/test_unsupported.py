@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reader of text, or of images, of transformers has a recipe, or a true reason in docs/unsupported.json.
+"""Every architecture of transformers has a recipe, or a true reason in qeff_zoo/unsupported.json.
 
 A reason is of a `kind`, which is checked on the configuration's class, or stands by itself with what proves it: an
 `error` that its drafted tiny model still raises, a word of transformers' `source`, or another type it is an `alias` of.
+Kinds in `others` are those of transformers' mappings, and `parts` those of the configurations of whole models.
 """
 
 import inspect
@@ -15,9 +16,11 @@ import pytest
 import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from qeff_zoo import registry
-from qeff_zoo.errors import ZooError
+from qeff_zoo import registry, unsupported
+from qeff_zoo.cli import main
+from qeff_zoo.errors import UnsupportedModelError, ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
@@ -25,7 +28,7 @@ from qeff_zoo.tasks import tasks_of
 from qeff_zoo.tasks.encoders import whole_texts as encoders_task
 from qeff_zoo.tasks.text_generation import decoder_tracing
 
-DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
+DATA = unsupported.reasons()
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
 _SUPPORTED = {recipe.model_type for recipe in registry.list_recipes()}
 #: Of each list of what writes of something else, or labels sound or text, all types that transformers has.
@@ -114,7 +117,7 @@ def encoders() -> set[str]:
 
 
 def test_every_decoder_has_a_recipe_or_a_reason() -> None:
-    """Write a reason for what is missing; remove it from docs/unsupported.json when there is a recipe."""
+    """Write a reason for what is missing; remove it from qeff_zoo/unsupported.json when there is a recipe."""
     covered = recipes("text-generation")
     assert not set(CAUSAL) - covered - set(DECODERS), "neither recipe nor reason"
     assert not covered & set(DECODERS), "both recipe and reason"
@@ -277,3 +280,112 @@ def test_the_source_is_unchanged(model_type: str, word: str, find: Any) -> None:
 def test_its_checkpoints_have_another_type(model_type: str, alias: str, find: Any) -> None:
     assert CONFIG_MAPPING[model_type].model_type == alias != model_type
     assert alias in recipes("text-generation" if find is class_of else "feature-extraction")
+
+
+# --- every type, and what is said of it -----------------------------------------------------------
+def mapped(kind: str) -> set[str]:
+    """Name the types of the mappings of a kind."""
+    names = DATA["others"][kind]["mappings"]
+    return set().union(
+        *(
+            getattr(auto, f"MODEL_FOR_{name}_MAPPING_NAMES", ())
+            or getattr(auto, f"MODEL_{name}_MAPPING_NAMES", ())
+            or getattr(auto, f"{name}_MAPPING_NAMES")
+            for name in names
+        )
+    )
+
+
+def sub_types(whole: str) -> set[str]:
+    """Name the types of the configurations in another one."""
+    config = CONFIG_MAPPING[whole]
+    specs = [*config.sub_configs.values(), *getattr(config, "sub_configs_defaults", {}).values()]
+    return {str(getattr(one, "model_type", "")) for one in specs}
+
+
+def test_every_type_has_a_recipe_or_a_reason() -> None:
+    known = {registry.file_name(name) for name in registry.list_model_types()}
+    types = {name for name in CONFIG_MAPPING_NAMES if registry.file_name(name) not in known}
+    assert sorted(name for name in types if not registry.reason_of(name)) == []
+    assert not any(registry.reason_of(recipe.model_type) for recipe in registry.list_recipes())
+
+
+def test_a_type_without_a_recipe_stands_in_one_place() -> None:
+    lists = [
+        DATA["parts"],
+        DATA["singles"],
+        DATA["newer"],
+        *([set(DATA[name]) for name in unsupported.TASKS]),
+    ]
+    others = [kind["types"] for kind in DATA["others"].values()]
+    assert not _SUPPORTED & set().union(DATA["parts"], DATA["singles"], DATA["newer"], *others)
+    named_once = [name for types in others for name in types]
+    assert len(named_once) == len({*named_once})
+    assert not {*named_once} & set().union(*lists)
+    foreign = {*DATA["newer"], *DATA["elsewhere"]}
+    assert not foreign & set(CONFIG_MAPPING_NAMES), "transformers has them now"
+    assert not foreign & _SUPPORTED
+    assert {*named_once, *DATA["parts"], *DATA["singles"]} <= set(CONFIG_MAPPING_NAMES)
+
+
+@pytest.mark.parametrize("kind", DATA["others"])
+def test_others_are_of_their_kind(kind: str) -> None:
+    assert set(DATA["others"][kind]["types"]) <= mapped(kind)
+
+
+def test_parts_are_those_of_whole_models() -> None:
+    """Some encoders are given as objects of another class: their names begin with that of the whole model."""
+    for name, wholes in DATA["parts"].items():
+        for whole in wholes:
+            assert whole in CONFIG_MAPPING_NAMES
+            assert name in sub_types(whole) or name.startswith(whole), name
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("deepseek_v4", "attention compresses keys"),
+        ("detr", "no task returns boxes"),
+        ("bark", "no task returns audio"),
+        ("vits", "no task returns audio"),
+        ("dpr", "one vector of a text"),
+        ("siglip_text_model", "a part of 'siglip' models, which have a recipe"),
+        ("clap_text_model", "a part of 'clap' models, which have none. It compares recordings"),
+        ("exaone", "new in transformers 5.24"),
+        ("kimi_k3", "transformers has no class of it"),
+    ],
+)
+def test_a_known_reason_is_in_the_message_and_nothing_similar_suggested(
+    model_type: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for command in ("show", "plan", "build", "new"):
+        place = model_type if command == "show" else str(tmp_path)
+        assert main([command, place]) == 1
+        message = " ".join(capsys.readouterr().err.split())
+        assert words in message
+        assert "Did you mean" not in message
+        assert command == "new" or "qeff-zoo new" not in message
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architectures", "near"),
+    [
+        ("lama", ["LamaForCausalLM"], "llama"),
+        ("deitt", ["DeittForImageClassification"], "deit"),
+        ("lama", ["LamaForObjectDetection"], ""),
+        ("detr_2", ["Detr2ForObjectDetection"], ""),
+        ("detrr", [], ""),  # nearer to a type without a recipe
+    ],
+)
+def test_only_recipes_of_the_same_task_are_suggested(
+    model_type: str, architectures: list[str], near: str
+) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        registry.recipe_for({"model_type": model_type, "architectures": architectures})
+    assert (
+        (f"Did you mean {near!r}" in str(caught.value))
+        if near
+        else ("Did you" not in str(caught.value))
+    )

@@ -223,7 +223,7 @@ def test_each_stage_names_the_faults_that_it_detects(
     assert faults["chunked_prefill"] == ["positions off by one"]
     assert faults["padded_batch"] == ["a padded row seen"]
     assert faults["decode"] == ["positions off by one"]
-    assert len(faults["ctx_len"]) == 1
+    assert "ctx_len" not in faults  # shorter stages show them
     assert ("continuous_batching" in faults) == (name not in ("int4", "w8a8"))
 
 

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import compressed
 import numpy as np
 import pytest
 import torch
@@ -22,8 +23,9 @@ from qeff_zoo import pipeline
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media import fetching
-from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.media.images import ImageLimits
+from qeff_zoo.media.image_options import ImageInput, VideoInput, with_options
+from qeff_zoo.media.image_processor import PROCESSORS, image_processor
+from qeff_zoo.media.images import ImageLimits, blank
 from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.media.videos import read_video
@@ -214,7 +216,7 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
         ([[]], [3, VIDEO], MediaError, "no frames"),
         ([tmp_path / "empty"], [3, VIDEO], MediaError, "no frames"),
         ([video_of(1, 1) + video_of(1, 1, 20)], [3, VIDEO], MediaError, "of 2 sizes"),
-        (["clip.mp4"], [3, VIDEO], MediaError, "ffmpeg -i clip.mp4"),
+        (["clip.mp4"], [3, VIDEO], MediaError, "No such file"),
         (video_of(1, 1), [3, VIDEO], MediaError, r"\(16, 24, 3\).*Expected \(frames, height"),
         ([5], [3, VIDEO], MediaError, "it is int. Expected a path"),
         ([video_of(2, 1)] * 2, [3, VIDEO], GenerationError, r"1 places for videos.*2 videos"),
@@ -294,9 +296,19 @@ def clip(tmp_path: Path) -> Path:
     return tmp_path / "clip.png"
 
 
-def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
-    """As files, among images, and as frames, in the order of the message."""
+def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path, tmp_path: Path) -> None:
+    """As files, compressed ones too, among images, and as frames, in the order of the message."""
     session: Any = open_session(built[0], threads=1)
+    (tmp_path / "clip.mp4").write_bytes(compressed.clip(video_of(3, 3)))
+    expected = session.request("<video> w3 w4", videos=[tmp_path / "clip.mp4"])
+    (request,) = chat_requests(
+        session, chat(f"data:video/mp4;base64,{encoded((tmp_path / 'clip.mp4').read_bytes())}")
+    )
+    assert request.prompt == expected.prompt
+    assert request.spans.parts[0].digest == expected.spans.parts[0].digest  # type: ignore[union-attr]
+    whole = [*read_video(tmp_path / "clip.mp4").frames]
+    frames_alone = session.request("<video> w3 w4", videos=[whole])
+    assert expected.prompt == frames_alone.prompt
     expected = session.request("<video> w3 w4", videos=[clip])
     (request,) = chat_requests(
         session, chat(f"data:video/apng;base64,{encoded(clip.read_bytes())}")
@@ -323,6 +335,76 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
     ]  # type: ignore[union-attr]
 
 
+def test_a_request_sets_pixels_and_frames(built: tuple[Package, Path], clip: Path) -> None:
+    """As vLLM's `mm_processor_kwargs`; images have as many tokens as transformers makes of the same options."""
+    session: Any = open_session(built[0], threads=1)
+    Image.fromarray(video_of(1, 9, 40, 24)[0]).save(file := BytesIO(), "png")
+    lines = base64.encodebytes(file.getvalue()).decode()  # with a break each 76 characters
+    assert "\n" in lines.strip()
+    image: Any = {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{lines}"},
+        "uuid": "a",
+    }
+    video: Any = {
+        "type": "video_url",
+        "video_url": {"url": f"data:video/apng;base64,{encoded(clip.read_bytes())}"},
+    }
+    text = {"type": "text", "text": "w3 w4"}
+
+    def requested(part: Any, **settings: Any) -> Any:
+        messages: Any = [{"role": "user", "content": [part, text]}]
+        body = ChatRequest(
+            model="m", messages=messages, max_tokens=4, mm_processor_kwargs=settings or None
+        )
+        return chat_requests(session, body)[0]
+
+    process = transformers.AutoImageProcessor.from_pretrained(built[1])
+    for settings, size in (
+        ({}, {"shortest_edge": 64, "longest_edge": 512}),
+        ({"max_pixels": 256}, {"shortest_edge": 64, "longest_edge": 256}),
+        (
+            {"images_kwargs": {"size": {"longest_edge": 128}}},
+            {"shortest_edge": 64, "longest_edge": 128},
+        ),
+        ({"min_pixels": 1024, "max_pixels": 1100}, {"shortest_edge": 1024, "longest_edge": 1100}),
+    ):
+        made = requested(image, **settings)
+        rows, columns = process([Image.open(file)], size=size)["image_grid_thw"][0][1:].tolist()
+        assert made.prompt.count(session.placeholder) == rows * columns // 4
+        options = settings.get("images_kwargs", settings)
+        given = ImageInput(file.getvalue(), options)
+        expected = session.request(
+            "<image> w3 w4", images=[given] if options else [file.getvalue()]
+        )
+        assert made.prompt == expected.prompt
+        assert made.spans.parts[0].digest == expected.spans.parts[0].digest
+    whole, few = requested(video), requested(video, num_frames=2)
+    assert len(few.prompt) < len(whole.prompt)
+    assert few.prompt == requested(video, videos_kwargs={"num_frames": 2}).prompt
+    sampled = session.request("<video> w3 w4", videos=[VideoInput(clip, {"num_frames": 2})])
+    assert few.prompt == sampled.prompt
+    for part, settings, message in (
+        (
+            image,
+            {"max_patches": 3},
+            "no option 'max_patches'; expected min_pixels, max_pixels, size",
+        ),
+        (image, {"min_pixels": 10_000}, "The prompt has 172 tokens"),
+        (image, {"images_kwargs": "small"}, "has 'small'; expected an object"),
+        (image, {"max_pixels": 0}, "'max_pixels' is 0; expected a whole number"),
+        (image, {"max_pixels": True}, "'max_pixels' is True; expected a whole number"),
+        (image, {"size": {"height": 3}}, "'size' is .*; expected longest_edge and shortest_edge"),
+        (image, {"min_pixels": 300, "max_pixels": 200}, "'min_pixels' is 300 and 'max_pixels' 200"),
+        (video, {"fps": "fast"}, "'fps' is 'fast'; expected a number"),
+        (video, {"fps": 1, "num_frames": 2}, "'fps' and 'num_frames' are 1 and 2"),
+        (video, {"videos_kwargs": {"max_pixels": 3}}, "Videos have no option 'max_pixels'"),
+    ):
+        with pytest.raises(ApiError, match=message) as caught:
+            requested(part, **settings)
+        assert caught.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("url", "words", "code"),
     [
@@ -332,6 +414,7 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path) -> None:
         ("data:video/apng;base64,!!", "Cannot read a video .* Expected base64", "invalid_base64_video"),
         ("data:video/jpeg;base64,AAAA,!!", "Cannot read a frame .* Expected base64", "invalid_base64_video"),
         ("data:video/apng;base64,AAAA", "Cannot read", "invalid_value"),
+        ("data:video/mp4;base64,R0lGT0Q=", "it is text. Expected a video", "invalid_value"),
         ("data:video/jpeg;base64,", "Cannot read", "invalid_value"),
     ],
 )  # fmt: skip
@@ -368,6 +451,34 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
     digest = session.reader.look(load_video_processor(built[0].path)(clip)).digest
     assert request.spans is not None
     assert request.spans.parts[0].digest == digest
+
+
+@pytest.mark.parametrize("name", sorted(PROCESSORS))
+def test_low_detail_takes_no_more_of_a_large_image(name: str) -> None:
+    """Of processors with such an option fewer values of a photograph; of the others the same."""
+    settings: dict[str, Any] = {"image_processor_type": name}
+    if name == "GotOcr2ImageProcessor":
+        settings["crop_to_patches"] = True
+    usual = image_processor(settings)
+    low = with_options(usual, {"detail": "low"})
+    counts = []
+    for process in (usual, low):
+        try:
+            made = process.arrays([blank(1500, 2000)])
+        except MediaError:
+            pytest.skip("refused")
+        counts.append(sum(array.size for array in made.values()))
+    assert counts[1] <= counts[0]
+    assert (counts[1] < counts[0]) == (low.settings != usual.settings)
+
+
+def test_tiles_of_a_request_have_a_limit() -> None:
+    process = image_processor({"image_processor_type": "Llama4ImageProcessor"})
+    with pytest.raises(MediaError, match="'max_patches' is 10,000,000; expected at most 64, which"):
+        with_options(process, {"max_patches": 10_000_000})
+    internvl = image_processor({"image_processor_type": "GotOcr2ImageProcessor"})
+    with pytest.raises(MediaError, match="expected true or false"):
+        with_options(internvl, {"crop_to_patches": 1})
 
 
 def test_a_video_has_limits(clip: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.sampling import Sampling
@@ -201,11 +202,12 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     choices: dict[str, Any] = {
         "generation_len": case.generation_len,
         "ignore_eos": True,
-        "sampling": Sampling(),
+        "sampling": Sampling(temperature=0),
+        "settings": GenerationSettings(),
     }
     if session.task == IMAGE_TO_TEXT:
         (image,) = case.images or [_noise(session, "images", number)]
-        begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
+        begun = prompt if session.prompts else [session.start, *prompt[1:]]
         return session.request(image, prompt=begun, **choices)
     if session.reader is None:
         return session.request(prompt, **choices)

@@ -53,6 +53,35 @@ def fault_of(path: Path) -> CheckpointError | None:
     return None
 
 
+def fault_of_labels(config: Mapping[str, Any]) -> str | None:
+    """Return why the labels of a classifier have no names in order, one sentence; None if they have.
+
+    transformers counts the entries of `id2label`, and finds the name of a label by its number.
+
+    Args:
+        config: Raw config.json.
+    """
+    named, number = config.get("id2label"), config.get("num_labels")
+    if not isinstance(named, Mapping) or not named:
+        return None
+    try:
+        found = sorted(int(key) for key in named)
+    except ValueError:
+        found = []
+    if found != [*range(len(named))]:
+        keys = ", ".join(map(repr, named))
+        return (
+            f"`id2label` in config.json names the labels {keys:.120}; expected each number from 0 to {len(named) - 1} "
+            "once. Correct it."
+        )
+    if number is not None and number != len(named):
+        return (
+            f"`id2label` in config.json names {len(named)} labels, and `num_labels` is {number!r}; expected the same "
+            "number. Correct one of them."
+        )
+    return None
+
+
 def _refusal(config: Mapping[str, Any], error: BaseException) -> CheckpointError:
     message = " ".join(str(error).split())[:_LONGEST].rstrip(".")
     fields = list(_suspects(config, error))

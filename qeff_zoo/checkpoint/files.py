@@ -16,12 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
+from qeff_zoo.checkpoint.quantization_config import MODELOPT, with_quantization
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.user_paths import is_path
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.recipe import TokenId
-from qeff_zoo.registry import file_name, find_recipe, list_model_types, recipes_setting
+from qeff_zoo.registry import (
+    file_name,
+    find_recipe,
+    list_model_types,
+    recipes_setting,
+    usual_text_type,
+)
 
 #: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
@@ -55,9 +62,10 @@ COMPANIONS = (
     "chat_template.json",
     "additional_chat_templates/*.jinja",
     "*processor_config.json",
+    MODELOPT,
     # sentence-transformers
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[0-9]*_*/config.json",
 )
@@ -291,7 +299,7 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
     _require_possible(path, config)
-    return _with_present_types(config)
+    return _with_present_types(with_quantization(config, path.parent, read_json))
 
 
 def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
@@ -302,9 +310,11 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
     chosen = next((one for name, one in recipe.variants.items() if name in config), "")
     config = {**config, "model_type": chosen or config["model_type"]}
     text = config.get("text_config")
-    former = str(text.get("model_type")) if isinstance(text, Mapping) else ""
-    if present := recipe.former_text_types.get(former):
-        config["text_config"] = {**config["text_config"], "model_type": present}
+    if isinstance(text, Mapping):
+        written = str(text.get("model_type") or "")
+        present = recipe.former_text_types.get(written) or written or usual_text_type(recipe)
+        if present and present != written:
+            config["text_config"] = {**text, "model_type": present}
     return config
 
 

@@ -15,7 +15,7 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.versions import installed
 
 #: Raised if the same file gives another configuration or tokenizer.
-_REVISION = 2
+_REVISION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +108,11 @@ def _original(files: Files, file: str) -> str:
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     """Return a folder of the store with the configuration and the tokenizer of a file's metadata."""
     from qeff_zoo.checkpoint.formats.gguf_config import config_of, pooling_of
+    from qeff_zoo.checkpoint.formats.gguf_sampling import sampling_of
     from qeff_zoo.store import Store
 
     config = config_of(paths[0].name, header)
+    sampled = sampling_of(paths[0].name, header.metadata)
     store = Store()
     key = f"gg{_REVISION}-{header.digest}-{str(installed('transformers')).replace('.', '-')}"
     if folder := store.companions(key):
@@ -121,7 +123,7 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}
     contents: dict[str, Any] = {
         "config.json": {**config, **made.ids},
-        "generation_config.json": {**made.ids, **ends},
+        "generation_config.json": {**made.ids, **ends, **sampled},
     }
     if pooling := pooling_of(header.metadata):  # llama.cpp's programs normalize
         modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}

@@ -32,6 +32,15 @@ def is_refusal(error: Exception) -> bool:
     return status is not None and 400 <= status < 500 and status not in LATER
 
 
+def is_absent(error: Exception) -> bool:
+    """Whether a server does not know an address: status 404, 405 or 501.
+
+    Args:
+        error: HTTP error of huggingface_hub.
+    """
+    return _status(error) in (404, 405, 501)
+
+
 @contextmanager
 def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
     """Translate errors of huggingface_hub.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from qeff_zoo.checkpoint.files import Progress
 from qeff_zoo.checkpoint.hub_access import hub_token
-from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
+from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_absent, is_refusal
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError, StoreError
 from qeff_zoo.settings import offline
@@ -278,16 +278,21 @@ def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> N
             super().__init__(*args, **{**kwargs, "disable": True})
 
     silent: Any = Silent
-
-    # From 2.0 this also notes the commit's file list, which `_cached_snapshot` needs.
-    snapshot_download(
-        snapshot.model_id,
-        revision=snapshot.revision,
-        allow_patterns=[name for name in sorted(snapshot.names) if wanted(name)],
-        tqdm_class=silent,
-        token=snapshot.token,
-        cache_dir=snapshot.cache_dir,
-    )
+    names = [name for name in sorted(snapshot.names) if wanted(name)]
+    try:
+        # From 2.0 this also notes the commit's file list, which `_cached_snapshot` needs.
+        snapshot_download(
+            snapshot.model_id,
+            revision=snapshot.revision,
+            allow_patterns=names,
+            tqdm_class=silent,
+            token=snapshot.token,
+            cache_dir=snapshot.cache_dir,
+        )
+    except http_error() as error:
+        if not is_absent(error):
+            raise
+    snapshot.fetch(names)  # of mirrors that list no trees; the client may ignore their refusal
 
 
 def _cached_snapshot(

@@ -29,15 +29,19 @@ from qeff_zoo.checkpoint.files import (
     require_no_revision,
     some,
 )
+from qeff_zoo.checkpoint.generation_settings import GENERATION_CONFIG, effective
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
-from qeff_zoo.checkpoint.sentence_transformers import dense_files
+from qeff_zoo.checkpoint.sentence_transformers.files import read_modules
+from qeff_zoo.checkpoint.sentence_transformers.modules import require_encoder
+from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.checkpoint.weight_files import (
+    has_weights,
     no_config,
     no_files,
+    no_folder,
     no_path,
-    no_weights,
     only_config,
     only_gguf,
     read_weight_map,
@@ -105,6 +109,17 @@ class Checkpoint:
         inner = config.get("text_config") or config.get("decoder")
         return inner if isinstance(inner, Mapping) else self.config
 
+    @cached_property
+    def generation_file(self) -> Mapping[str, Any] | None:
+        """Content of generation_config.json, or of what stands in for it; None without either."""
+        path = self.companions.get(GENERATION_CONFIG)
+        return read_json(path) if path else None
+
+    @property
+    def generation(self) -> Mapping[str, Any]:
+        """Settings of transformers' `generate` in its files, without null."""
+        return effective(self.config, self.generation_file)
+
     @property
     def architectures(self) -> tuple[str, ...]:
         """`architectures` of the configuration."""
@@ -127,7 +142,7 @@ class Checkpoint:
         if self.gguf:
             return shards_of(self.gguf)
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
-        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
+        return tuple(sorted({*shards, *module_files(self.companions).values()}))
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -191,11 +206,27 @@ class Checkpoint:
     @property
     def names_at_hand(self) -> Iterable[str]:
         """Names of the stored tensors if they are known without a download of weights; else empty."""
-        if self.files.names and not self.gguf and self._weight_map:
-            return self._weight_map
-        with suppress(CheckpointError):  # a damaged file is refused when it is read
+        with suppress(CheckpointError):  # missing or damaged files are refused when they are read
+            if self.files.names and not self.gguf and self._weight_map:
+                return self._weight_map
             return self.stored if self.is_at_hand else ()
         return ()
+
+    @property
+    def is_config_alone(self) -> bool:
+        """Whether nothing beside the configuration is a file of weights, of whatever kind."""
+        return not has_weights(self.files)
+
+    def require_weights(self) -> None:
+        """Refuse a checkpoint whose files of weights do not exist.
+
+        Raises:
+            CheckpointError: There are no weights, or some of their files are missing.
+        """
+        if not self.files.names:
+            raise only_config(self.companions["config.json"])
+        if missing := sorted(set(self.weight_files) - self.files.names):
+            raise no_files(self.files, missing, len(self.weight_files))
 
     @property
     def is_at_hand(self) -> bool:
@@ -225,7 +256,7 @@ class Checkpoint:
         """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
             return self.gguf_header.tensors
-        behind = dense_files(self.companions)
+        behind = module_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
         )
@@ -315,8 +346,6 @@ class Checkpoint:
 
     @cached_property
     def _own(self) -> dict[str, TensorInfo]:
-        if not self.encoded:
-            return dict(self.stored)
         parts = {name for one in self.encoded.values() for name in one.sources}
         parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}
@@ -443,12 +472,12 @@ def _open(
 ) -> Checkpoint:
     """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
     if isinstance(place, Path):
-        checkpoint = _open_path(place, revision, need_weights)
+        checkpoint = _open_path(place, revision)
     else:
         snapshot = place or open_snapshot(model, revision, is_wanted, **access)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
-    if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
-        raise no_files(checkpoint.files, missing, len(checkpoint.weight_files))
+    if need_weights:
+        checkpoint.require_weights()
     return checkpoint
 
 
@@ -487,7 +516,7 @@ def _gguf(
     return checkpoint
 
 
-def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
+def _open_path(path: Path, revision: str | None) -> Checkpoint:
     require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
@@ -495,10 +524,8 @@ def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoi
     if path.is_dir():
         return _checkpoint(LocalFiles.of(path), path.resolve().name)
     if path.is_file() and path.suffix == ".json":
-        if need_weights:
-            raise only_config(path)
         return _configuration(path)
-    raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
+    raise no_folder(path)
 
 
 def _configuration(path: Path) -> Checkpoint:
@@ -514,16 +541,19 @@ def _configuration(path: Path) -> Checkpoint:
 def _checkpoint(
     files: Files, name: str, model_id: str | None = None, revision: str | None = None
 ) -> Checkpoint:
-    if "config.json" not in files.names:
-        raise no_config(files)
     companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
+    described = companions.get("config.json")
+    if described is None or "model_type" not in read_json(described):
+        require_encoder(read_modules(companions))
+    if described is None:
+        raise no_config(files)
     generation = companions.get("generation_config.json")
     return Checkpoint(
         name=name,
         model_id=model_id,
         revision=revision,
         folder=files.folder,
-        config=read_config(companions["config.json"]),
+        config=read_config(described),
         generation_config=read_json(generation) if generation else {},
         companions=companions,
         files=files,

@@ -27,7 +27,7 @@ from . import text
 #: Files of a checkpoint with settings of a processor.
 FILES = frozenset({"processor_config.json", "preprocessor_config.json"})
 #: Raised if the same files give other settings.
-_REVISION = 1
+_REVISION = 2
 #: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
@@ -82,6 +82,8 @@ def write(source: Path, folder: Path) -> None:
     """
     processor = load(source)
     settings = held(processor)
+    if "image_processor" not in settings and (found := _settings_of_unnamed(source)):
+        settings["image_processor"] = found
     if audio := _audio_settings(processor, source):
         settings["feature_extractor"] = audio
     if settings:
@@ -91,6 +93,24 @@ def write(source: Path, folder: Path) -> None:
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+
+
+def _settings_of_unnamed(folder: Path) -> dict[str, Any]:
+    """Return the settings of an image processor whose class is one of the checkpoint's code, with transformers' name.
+
+    As in transformers, its class is then that of the model's type.
+    """
+    from transformers.models.auto import image_processing_auto
+
+    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
+    documents = [read_json(path) for name in sorted(FILES) if (path := folder / name).is_file()]
+    config = folder / "config.json"
+    for document in documents:
+        settings = document.get("image_processor") or document
+        kinds = known.get(read_config(config).get("model_type"), {})
+        if settings.get("auto_map") and "torchvision" in kinds:
+            return {**settings, "image_processor_type": kinds["torchvision"]}
+    return {}
 
 
 def _has_template(folder: Path) -> bool:

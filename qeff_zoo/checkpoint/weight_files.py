@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qeff_zoo.checkpoint.files import Files, read_json, some
+from qeff_zoo.checkpoint.files import Files, LocalFiles, read_json, some
 from qeff_zoo.checkpoint.gguf_index import shards_of
 from qeff_zoo.disk.user_paths import similar_path
 from qeff_zoo.errors import CheckpointError
@@ -21,7 +21,18 @@ _INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 #: Files of older quantizers, and the tensors that only quantized checkpoints have.
 _BESIDE = ("quantize_config.json", "quant_config.json")
-_QUANTIZED = frozenset({"qweight", "weight_packed", "SCB", "absmax", "W_q", "weight_scale_inv"})
+_QUANTIZED = frozenset(
+    [
+        "qweight",
+        "weight_packed",
+        "SCB",
+        "absmax",
+        "W_q",
+        "weight_scale",
+        "weight_scale_inv",
+        "weight_scale_2",
+    ]
+)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -107,6 +118,16 @@ def only_gguf(files: Files) -> str | None:
     return models[0] if len(models) == 1 and not other else None
 
 
+def has_weights(files: Files) -> bool:
+    """Return whether a place has a file of weights of any kind, adapters and pickles too.
+
+    Args:
+        files: The place.
+    """
+    kinds = (".safetensors", ".gguf", *_PICKLES, _INDEX, ADAPTER)
+    return any(name.endswith(kinds) for name in files.names if "/" not in name)
+
+
 def no_weights(files: Files) -> CheckpointError:
     """Return the error of a place without safetensors weights.
 
@@ -134,8 +155,8 @@ def no_weights(files: Files) -> CheckpointError:
             "`AutoModel.from_pretrained(…).save_pretrained(…)` of transformers."
         )
     return CheckpointError(
-        f"No weights in {files}, which has {some(names)}. {expected} Get the whole checkpoint "
-        "from its source."
+        f"No weights in {files}, which has {some(names)}. {expected} Get the whole checkpoint from its source; "
+        "`qeff-zoo plan` and `qeff-zoo export --graph-only` require config.json alone."
     )
 
 
@@ -197,6 +218,17 @@ def no_path(path: Path) -> CheckpointError:
     )
 
 
+def no_folder(path: Path) -> CheckpointError:
+    """Return the error of a file in place of a checkpoint's folder."""
+    if path.suffix in _PICKLES:
+        return no_weights(LocalFiles(path.parent, frozenset([path.name])))
+    beside = "has config.json" if (path.parent / "config.json").is_file() else "has no config.json"
+    return CheckpointError(
+        f"{str(path)!r} is a single file. Expected a checkpoint's folder, a config.json, a GGUF file, or a Hub id "
+        f"'org/name'. Give the folder of the checkpoint: {str(path.parent)!r} {beside}."
+    )
+
+
 def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointError:
     """Return the error of missing weight files.
 
@@ -214,8 +246,8 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
 def only_config(path: Path) -> CheckpointError:
     """Return the error of a configuration without weights."""
     return CheckpointError(
-        f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder of the checkpoint, or ask for "
-        "the graph only."
+        f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder of the checkpoint; "
+        "`qeff-zoo plan` and `qeff-zoo export --graph-only` require config.json alone."
     )
 
 

@@ -31,10 +31,13 @@ def plan_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.plan.request import OPTIONS
 
     with saying_warnings():
-        _, plan = make_plan(arguments.model, _request(arguments), **source_of(arguments))
+        checkpoint, plan = make_plan(
+            arguments.model, _request(arguments), need_weights=False, **source_of(arguments)
+        )
     commands = commands_of(plan)
+    key = None if checkpoint.is_config_alone else plan.build_key
     if arguments.json:
-        answer = {"build_key": plan.build_key, "fields": plan.explained(), "spec": plan.spec}
+        answer = {"build_key": key, "fields": plan.explained(), "spec": plan.spec}
         print_json({**answer, **({"commands": commands} if commands else {})})
         return
     flags = {option.path: option.flag for option in OPTIONS.values()}
@@ -48,7 +51,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     print(
         f"\nCheckpoint and software (whole digests: --json):\n\n{table(others, ['field', 'value'])}"
     )
-    print(f"\nbuild_key  {plan.build_key}")
+    print(f"\nbuild_key  {key or 'none: a configuration alone identifies no weights'}")
     for words in commands:
         print(f"command    {shlex.join(words)}")
 

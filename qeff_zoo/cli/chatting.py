@@ -49,7 +49,7 @@ def chat_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.runtime import ChatOptions, Engine, open_session
     from qeff_zoo.runtime.chat_template import ChatTemplate
     from qeff_zoo.runtime.conversation import Conversation, require_template
-    from qeff_zoo.tasks.text_generation.verbs import sampling_of, template_options
+    from qeff_zoo.tasks.text_generation.verbs import configure, sampling_of, template_options
 
     package = usable_package(arguments.package)
     task = task_of(package)
@@ -59,6 +59,7 @@ def chat_command(arguments: argparse.Namespace) -> None:
     require_template(ChatTemplate.find(package.path), template, arguments.system)
     chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
     session: Any = open_session(package, threads=arguments.threads, **chosen)
+    configure(session, arguments)
     adapter = arguments.adapter and load_adapter(session, arguments.adapter, "--adapter")
     with Engine(session) as engine:
         conversation = Conversation(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package explained to a person, from its manifest alone.
+"""A package explained to a person, from its manifest and its generation settings.
 
 In: a `Package`. Out: text.
 """
@@ -11,11 +11,14 @@ from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT
+from qeff_zoo.checkpoint.generation_settings import effective_of
+from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.package.proof import sentences
-from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION, example
+from qeff_zoo.plan.generation import shown_settings
+from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION, example, find
 from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.sanitize import shown
 
@@ -41,11 +44,23 @@ def describe(package: Package) -> str:
         + "\n".join(_program(program, package.target) for program in manifest["programs"]),
         *filter(None, map(_matrices, package.programs)),
         "Choices\n" + _choices(manifest),
+        _generation(package),
         f"Files, {human_size(package.size)}\n" + _table(["path", "role", "size"], _files(manifest)),
         _evidence(manifest),
         f"Run it\n  {_command(package)}",
     ]
-    return shown("\n\n".join(sections) + "\n")
+    return shown("\n\n".join(filter(None, sections)) + "\n")
+
+
+def _generation(package: Package) -> str:
+    """Return the generation settings of a package's files; empty without any, or if a file is damaged or missing."""
+    try:
+        if find(package.task).answers != "logits":
+            return ""
+        rows = [*shown_settings(effective_of(package.path)).items()]
+    except (KeyError, ZooError):
+        return ""
+    return "Generation settings\n" + _table([], rows) if rows else ""
 
 
 def _facts(package: Package) -> Iterator[Sequence[str]]:
@@ -59,6 +74,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     method = manifest["spec"].get("quantization", {}).get("method", "none")
     stored = f"{weights['storage']}{'' if method == 'none' else f' (the checkpoint: {method})'}"
     yield "weights", f"{stored}, {weights['tensors']} tensors"
+    if left_out := weights.get("left_out"):
+        parts = ", ".join(f"{name} ({count:,})" for name, count in left_out.items())
+        yield "left out", f"tensors that no program reads: {parts}"
     for one in adapters_in(manifest):
         yield "adapter", f"merged: {adapter_named(one)}"
     if heads := source_in(manifest, "speculator"):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from qeff_zoo import targets
 from qeff_zoo.disk.room import free_bytes, nearest_existing
+from qeff_zoo.settings import offline_settings
 from qeff_zoo.store import default_root
 from qeff_zoo.targets.base import Finding
 
@@ -208,26 +209,25 @@ def _endpoint() -> Finding:
         advice = "Set HF_ENDPOINT to a URL like https://huggingface.co."
         return Finding(name="hub", status="warn", detail="HF_ENDPOINT is not a URL", advice=advice)
     place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        advice = "Unset HF_HUB_OFFLINE to download models."
+    if names := offline_settings():
         return Finding(
             name="hub",
             status="warn",
-            detail=f"{place}, but offline (HF_HUB_OFFLINE)",
-            advice=advice,
+            detail=f"{place}, but offline ({', '.join(names)})",
+            advice=f"Unset {' and '.join(names)} to download models.",
         )
     return Finding(name="hub", status="ok", detail=place)
 
 
 def _token() -> Finding:
-    """Return whether there is a token, and its location; the token itself is not read."""
+    """Return whether there is a token, and its location; blanks are none, as for huggingface_hub."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        if os.environ.get(name):
+        if os.environ.get(name, "").strip():
             return Finding(name="hub token", status="ok", detail=f"in {name}")
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
     home = Path(os.environ.get("HF_HOME", cache / "huggingface"))
     path = Path(os.environ.get("HF_TOKEN_PATH", home / "token")).expanduser()
-    if path.is_file():
+    if path.is_file() and _read(path).strip():
         return Finding(name="hub token", status="ok", detail=f"in {path}")
     advice = "Run `hf auth login` for gated and private models, and to publish; others need none."
     return Finding(name="hub token", status="missing", detail="none", advice=advice)

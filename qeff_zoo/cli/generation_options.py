@@ -16,7 +16,7 @@ def add_generation_config(parser: Any) -> None:
         "--generation-config",
         choices=("auto", "none"),
         default="auto",
-        help="sampling defaults: those of the checkpoint's generation_config.json, or none of them (default: auto)",
+        help="generation settings: those of the checkpoint's generation_config.json, or none of them (default: auto)",
     )
 
 

@@ -380,7 +380,7 @@ def _add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="video: animation (GIF, WebP, APNG), its URL, or folder of frames; repeatable",
+        help="video: file (MP4, WebM, GIF, …), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
         "--label",
@@ -391,6 +391,22 @@ def _add_run(commands: Any) -> None:
     )
     parser.add_argument(
         "--prompts-file", type=Path, metavar="FILE", help="file of prompts, one per line"
+    )
+    parser.add_argument(
+        "--prompt-name",
+        metavar="NAME",
+        help="name of the model's prompt that precedes every text (default: the model's default prompt)",
+    )
+    parser.add_argument(
+        "--prompt-prefix",
+        metavar="TEXT",
+        help="text that precedes every embedded text in place of the model's prompt; '' for none",
+    )
+    parser.add_argument(
+        "--dimensions",
+        type=int,
+        metavar="N",
+        help="number of the first values of each embedding (default: the model's)",
     )
     parser.add_argument(
         "--pair",

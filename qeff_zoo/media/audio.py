@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings, read without trust: a path, bytes or an array in, samples of one channel at one sampling rate out.
 
-WAV files are read here; others by `soundfile`, and other rates are resampled by `soxr`, both of the extra `media`.
-Several channels are averaged.
+WAV files are read here; other recordings by `soundfile`, and containers (M4A, MP4, WebM, …) by PyAV; other rates are
+resampled by `soxr`: all three of the extra `media`. Several channels are averaged.
 """
 
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media.containers import open_audio_track
+from qeff_zoo.media.signatures import demuxer_of, described
 from qeff_zoo.media.steps import Steps, finished
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,), -1 to 1
@@ -37,6 +39,11 @@ _BEGINNINGS = (
     b"RIFF", b"RIFX", b"RF64", b"riff", b"FORM", b".snd", b"dns.", b"caff", b"fLaC", b"OggS", b"ID3", b"NIST_1A",
     *(bytes((0xFF, second)) for second in range(0xE0, 0x100)),  # a frame of MP3
 )  # fmt: skip
+_FIRST_BY_SOUNDFILE = (
+    "ogg",
+    "caf",
+)  # containers, by FFmpeg's names, most of which libsndfile reads
+_LATE = 1.0  # seconds that a recording may be longer than its header says, if that is not exact
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
@@ -68,6 +75,7 @@ class OpenedAudio:
         channels: Number of channels.
         rate: Samples a second.
         blocks: A function that returns the samples block by block, (samples, channels).
+        is_exact: Whether the number of samples is that of the blocks, and not nearly so.
     """
 
     name: str
@@ -75,6 +83,7 @@ class OpenedAudio:
     channels: int
     rate: int
     blocks: Callable[[], Iterator[NDArray[np.float32]]]
+    is_exact: bool = True
 
     @property
     def seconds(self) -> float:
@@ -92,7 +101,7 @@ def open_audio(
         data, name = _bytes_of(source, limits)
         is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
         wave = _open_wav(data, name) if is_wav else None
-        found = wave or _open_by_soundfile(data, name)
+        found = wave or _open_compressed(data, name)
     _check(found, limits)
     return found
 
@@ -134,9 +143,10 @@ def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
     """
     resample = _resampler(opened, rate)
     # Untouched memory is not allocated before samples arrive: a header may promise more than the file has.
-    mono = np.empty(int(opened.samples * rate / opened.rate) + _SPARE, np.float32)
+    most = opened.samples + (0 if opened.is_exact else int(_LATE * opened.rate))
+    mono = np.empty(int(most * rate / opened.rate) + _SPARE, np.float32)
     loudest, read, made = 0.0, 0, 0
-    for block in _pieces(opened):
+    for block, is_last in _pieces(opened):
         lowest, highest = float(block.min()), float(block.max())
         loudest = max(loudest, -lowest, highest)
         if not np.isfinite((lowest, highest)).all():
@@ -144,8 +154,13 @@ def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
                 f"{opened.name} has samples that are no numbers; expected finite ones. Record or convert it again."
             )
         read += len(block)
+        if read > most:
+            raise MediaError(
+                f"{opened.name} says that it has {opened.samples:,} samples, and has more than {read:,}. Expected a "
+                "header that is right. Convert it to WAV."
+            )
         one = block[:, 0] if opened.channels == 1 else block.mean(axis=1)
-        part = resample(np.ascontiguousarray(one, np.float32), read == opened.samples)
+        part = resample(np.ascontiguousarray(one, np.float32), is_last)
         mono[made : made + len(part)] = part
         made += len(part)
         yield
@@ -162,12 +177,16 @@ def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
     return mono[:made]
 
 
-def _pieces(opened: OpenedAudio) -> Iterator[Samples]:
-    """Yield the samples of a recording, at most a minute at a time, which is short at any rate of a model."""
-    length = _PIECE * opened.rate
+def _pieces(opened: OpenedAudio) -> Iterator[tuple[Samples, bool]]:
+    """Yield the samples of a recording and whether they are the last; at most a minute at a time, which is short."""
+    length, before = _PIECE * opened.rate, None
     for block in opened.blocks():
         for start in range(0, len(block), length):
-            yield block[start : start + length]
+            if before is not None:
+                yield before, False
+            before = block[start : start + length]
+    if before is not None:
+        yield before, True
 
 
 def _resampler(opened: OpenedAudio, rate: int) -> Callable[[Samples, bool], Samples]:
@@ -377,12 +396,30 @@ class _Content(BytesIO):
             return -1
 
 
-def _open_by_soundfile(data: bytes, name: str) -> OpenedAudio:
-    if not data.startswith(_BEGINNINGS):
+def _open_compressed(data: bytes, name: str) -> OpenedAudio:
+    demuxer = demuxer_of(data)
+    if not demuxer and not data.startswith(_BEGINNINGS):
         raise MediaError(
-            f"{name} cannot be read: it does not begin as a recording. Expected WAV, W64, AIFF, AU, CAF, FLAC, Ogg, "
-            "MP3 or NIST SPHERE. Convert it to WAV."
+            f"{name} cannot be read: it is {described(data)}. Expected WAV, FLAC, MP3, Ogg, M4A, MP4, WebM, AAC, AMR, "
+            "AIFF, AU, CAF, W64 or NIST SPHERE. Convert it to WAV."
         )
+    if not demuxer:
+        return _open_by_soundfile(data, name)
+    if demuxer in _FIRST_BY_SOUNDFILE:
+        with suppress(MediaError):
+            return _open_by_soundfile(data, name)
+    track = open_audio_track(data, name)
+    return OpenedAudio(
+        name=name,
+        samples=track.samples,
+        channels=track.channels,
+        rate=track.rate,
+        blocks=track.blocks,
+        is_exact=False,
+    )
+
+
+def _open_by_soundfile(data: bytes, name: str) -> OpenedAudio:
     try:
         import soundfile
     except ImportError as error:

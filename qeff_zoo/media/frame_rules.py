@@ -217,7 +217,7 @@ def _at_distances(total: int, count: int, start: float = 0) -> list[int]:
 def _no_times(video: Frames, each_second: float) -> MediaError:
     return MediaError(
         f"Cannot sample {video.name}: its {len(video.frames)} frames have no times, and the checkpoint takes "
-        f"{each_second} frames of each second. Expected an animation, which says them. Give a GIF, WebP or APNG."
+        f"{each_second} frames of each second. Expected a video with times. Give an MP4, WebM, GIF or APNG."
     )
 
 

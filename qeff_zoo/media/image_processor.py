@@ -27,10 +27,10 @@ from qeff_zoo.media.crops import whole_and_overlapping_crops, whole_and_padded_c
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, Pixels, read_image
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
-from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
+from qeff_zoo.media.slices import parts_and_whole, whole_and_resized_slices, whole_and_slices
 
 from . import image_rules as rules
-from . import patch_rules
+from . import patch_rules, torchvision_rules
 
 FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
 _CONFIG = "config.json"  # with the settings of a timm checkpoint, or of a checkpoint's code
@@ -104,6 +104,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         },
     ),
+    "Cohere2VisionImageProcessor": (
+        torchvision_rules.tiles_of_fitting_grids,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
+            "crop_to_patches": True, "min_patches": 1, "max_patches": 12, "patch_size": 16,
+        },
+    ),
     "ConvNextImageProcessor": (
         rules.cropped_below_384,
         {
@@ -163,6 +170,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "max_soft_tokens": 280, "pooling_kernel_size": 3,
         },
     ),
+    "Gemma4UnifiedImageProcessor": (
+        torchvision_rules.placed_merged_patches,
+        {
+            **_PLAIN, "do_normalize": False, "image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0),
+            "resample": _BICUBIC, "size": {"height": 224, "width": 224}, "patch_size": 16, "merge_size": 1,
+            "max_soft_tokens": 280, "pooling_kernel_size": 3,
+        },
+    ),
     **dict.fromkeys(
         ("Glm46VImageProcessor", "Glm4vImageProcessor", "GlmgaImageProcessor"),
         (
@@ -203,6 +218,28 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
     "JanusImageProcessor": (rules.long_edge_in_square, _PADDED),
+    "Kimi_K25ImageProcessor": (
+        torchvision_rules.padded_lines_of_patches,
+        {
+            **_PATCHES, **_HALF, "size": {"max_height": 512, "max_width": 512}, "max_patches": 16384,
+        },
+    ),
+    "Lfm2VlImageProcessor": (
+        torchvision_rules.tiles_of_patches,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512},
+            "downsample_factor": 2, "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10,
+            "use_thumbnail": True, "min_image_tokens": 64, "max_image_tokens": 256, "encoder_patch_size": 16,
+            "tile_size": 512, "max_pixels_tolerance": 2.0,
+        },
+    ),
+    "Llama4ImageProcessor": (
+        torchvision_rules.tiles_of_canvases_and_whole,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 336, "width": 336}, "max_patches": 16,
+            "resize_to_max_canvas": False,
+        },
+    ),
     "LlavaImageProcessor": (rules.square, {**_CROPPED, "do_pad": False}),
     "LlavaNextImageProcessor": (
         rules.tiles_of_resolutions,
@@ -220,11 +257,25 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             ],
         },
     ),
+    "MiniCPMOcrImageProcessor": (
+        whole_and_resized_slices,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "4x",
+            "small_image_upsize": "always",
+        },
+    ),
     "MiniCPMV4_6ImageProcessor": (
         whole_and_slices,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
             "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "16x",
+        },
+    ),
+    "MiniMaxM3VLImageProcessor": (
+        torchvision_rules.grid_of_resized_patches,
+        {
+            **_PATCHES, "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 451_584},
         },
     ),
     "MllamaImageProcessor": (
@@ -246,6 +297,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 336, "width": 336}, "patch_size": 14,
             "max_crops": 12, "overlap_margins": (4, 4), "pooling_size": (2, 2),
+        },
+    ),
+    "NemotronH_Omni_Reasoning_V3ImageProcessor": (
+        torchvision_rules.lines_of_float_patches,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512}, "patch_size": 16,
+            "merge_size": 1, "downsample_ratio": 0.5, "min_num_patches": 1024, "max_num_patches": 13312,
+            "max_model_len": 16384,
         },
     ),
     "NougatImageProcessor": (
@@ -387,7 +446,8 @@ def image_processor(
 
     Args:
         document: The content of `preprocessor_config.json` or `processor_config.json`.
-        default: The kind to use if the document names none, as in old checkpoints.
+        default: The kind to use if the document names none, as in old checkpoints, or a class of the checkpoint's
+            code.
         **changes: Settings that the model's processor overrides, such as `crop_to_patches=True`.
 
     Raises:
@@ -403,6 +463,8 @@ def image_processor(
         )
     name = str(name).removesuffix("Pil").removesuffix("Fast")
     name = name.replace("FeatureExtractor", "ImageProcessor")
+    if name not in PROCESSORS and default and document.get("auto_map"):
+        name = default
     if name not in PROCESSORS:
         raise UnsupportedModelError(
             f"Images cannot be processed as {name!r} does. Expected one of {', '.join(PROCESSORS)}. Process them "
@@ -410,6 +472,7 @@ def image_processor(
         )
     _, defaults = PROCESSORS[name]
     given = {key: value for key, value in {**document, **changes}.items() if value is not None}
+    given = {**{new: given[old] for old, new in _FORMER.items() if old in given}, **given}
     return ImageProcessor(name, standard({**defaults, **given}))
 
 
@@ -457,6 +520,8 @@ def read_image_processor(
     return image_processor(found[0], default, **changes)
 
 
+#: Former names of settings in checkpoints of Nemotron.
+_FORMER = {"norm_mean": "image_mean", "norm_std": "image_std"}
 _SIZES = (
     {"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"longest_edge"},
     {"max_height", "max_width"},

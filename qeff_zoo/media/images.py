@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media.signatures import described
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -50,6 +51,7 @@ class ImageLimits:
         file_bytes: Bytes of the encoded image.
         seconds: Time for the download of an image from a web server.
         frames: Number of frames in a video.
+        decoded_pixels: Pixels of all frames of a compressed video, which are decoded one after the other.
     """
 
     pixels: int = 80_000_000
@@ -57,6 +59,7 @@ class ImageLimits:
     file_bytes: int = 100_000_000
     seconds: float = 30.0
     frames: int = 16_384
+    decoded_pixels: int = 20_000_000_000
 
 
 LIMITS = ImageLimits()
@@ -86,7 +89,7 @@ def read_image(source: ImageSource, limits: ImageLimits = LIMITS) -> Pixels:
     if isinstance(source, np.ndarray):
         return _pixels(_from_array(source, name, limits), name)
     if isinstance(source, Image.Image):
-        _check_size(source.size, name, limits)
+        check_size(source.size, name, limits)
         return _pixels(source, name)
     return _pixels(open_image(source, limits), name, opaque=True)
 
@@ -120,13 +123,22 @@ def is_blank(array: NDArray[Any]) -> bool:
 
 
 def open_image(
-    source: "str | os.PathLike[str] | bytes", limits: ImageLimits = LIMITS
+    source: "str | os.PathLike[str] | bytes",
+    limits: ImageLimits = LIMITS,
+    *,
+    expected: str = f"one of {', '.join(FORMATS)}",
 ) -> "Image.Image":
-    """Read the header of an image file; arguments and errors are those of `read_image`."""
+    """Read the header of an image file; errors are those of `read_image`.
+
+    Args:
+        source: A path, or the bytes of a file.
+        limits: Maximum size.
+        expected: Formats that an error names.
+    """
     from PIL import Image, UnidentifiedImageError
 
     name = _name(source)
-    content = _content(source, name, limits)
+    content = content_of(source, name, limits)
     try:
         with warnings.catch_warnings():  # about a size that is checked here
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -135,12 +147,14 @@ def open_image(
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        problem = "it is no image" if unknown else f"its header is damaged ({_reason(error)})"
+        problem = f"its header is damaged ({_reason(error)})"
+        if unknown:
+            problem = f"it is {described(content)}"
         raise MediaError(
-            f"Cannot read {name}: {problem}. Expected one of {', '.join(FORMATS)}. Open it in another program to see "
-            "whether it is whole."
+            f"Cannot read {name}: {problem}. Expected {expected}. Open it in another program to see whether it is "
+            "whole, or convert it."
         ) from error
-    _check_size(image.size, name, limits)
+    check_size(image.size, name, limits)
     return image
 
 
@@ -241,12 +255,12 @@ def _from_array(array: NDArray[Any], name: str, limits: ImageLimits) -> "Image.I
             f"Cannot read {name}: expected uint8 with the shape (height, width) or (height, width, channels) and 1, 3 "
             "or 4 channels. Convert it, or give a Pillow image."
         )
-    _check_size((array.shape[1], array.shape[0]), name, limits)
+    check_size((array.shape[1], array.shape[0]), name, limits)
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 
 
-def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageLimits) -> bytes:
-    """Return the encoded image after a check of its size."""
+def content_of(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageLimits) -> bytes:
+    """Return the content of a file after a check of its size."""
     if isinstance(source, bytes):
         size = len(source)
     elif isinstance(source, str) and "://" in source:
@@ -259,7 +273,7 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
             size = Path(source).stat().st_size
         except (OSError, ValueError) as error:
             raise MediaError(
-                f"Cannot read {name}: {_reason(error)}. Expected the path of an image. Correct the path."
+                f"Cannot read {name}: {_reason(error)}. Expected the path of a file. Correct the path."
             ) from error
     else:
         raise MediaError(
@@ -267,9 +281,7 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
             "image or an array of uint8. Convert it."
         )
     if not size:
-        raise MediaError(
-            f"Cannot read {name}: it is empty. Expected one of {', '.join(FORMATS)}. Get the file again."
-        )
+        raise MediaError(f"Cannot read {name}: it is empty. Expected a whole file. Get it again.")
     if size > limits.file_bytes:
         raise MediaError(
             f"Cannot read {name}: its file has {size:,} bytes. Expected at most {limits.file_bytes:,}. Save it "
@@ -286,7 +298,12 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
         ) from error
 
 
-def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
+def check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
+    """Check the width and height of an image, or of a frame of a video.
+
+    Raises:
+        MediaError: If they exceed the limits.
+    """
     width, height = size
     if max(width, height) > limits.side:
         raise MediaError(

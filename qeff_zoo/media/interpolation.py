@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image resizing with PyTorch's results, without torch, for processors that need transformers' torchvision backend.
 
-Bytes are resized with antialiasing, in integers, or without it; floats bilinearly with it, or bicubically without it.
+Bytes are resized with antialiasing, in integers, or without it; floats with it, or bicubically without it.
 """
 
 from collections.abc import Callable
@@ -41,12 +41,12 @@ def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False)
     return np.ascontiguousarray(image)
 
 
-def resize_shares(image: Array, height: int, width: int) -> Array:
-    """Resize (height, width, channels) of float32 bilinearly with antialiasing, first its columns, then its rows."""
+def resize_shares(image: Array, height: int, width: int, *, cubic: bool = False) -> Array:
+    """Resize (height, width, channels) of float32 with antialiasing, first its columns, then its rows."""
     for axis, new in ((1, width), (0, height)):
         old = image.shape[axis]
         if new != old:
-            weigh = partial(_weighed_numbers, *_shares(old, new, np.float32))
+            weigh = partial(_weighed_numbers, *_shares(old, new, np.float32, cubic=cubic))
             image = _along(image, axis, new, np.float32, weigh)
     return np.ascontiguousarray(image)
 

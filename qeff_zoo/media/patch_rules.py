@@ -181,7 +181,7 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
     for image in images:
         if settings["do_resize"]:
-            wanted = _filled(image, unit * patch, most * patch**2)
+            wanted = filled_size(image, unit * patch, most * patch**2)
             image = resize(image, *wanted, settings["resample"])
         array = np.asarray(numbers(image, settings), np.float32)
         high, wide = array.shape[1] // patch, array.shape[2] // patch
@@ -195,7 +195,7 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
 
 
-def _filled(image: Pixels, unit: int, most: int) -> tuple[int, int]:
+def filled_size(image: Pixels, unit: int, most: int) -> tuple[int, int]:
     """Return the height and width in whole units, of about the same aspect ratio, with as many pixels as allowed."""
     height, width = image.shape[:2]
     scale = math.sqrt(most / (height * width))

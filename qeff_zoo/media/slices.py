@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.media.image_rules import Arrays, cut
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes
 from qeff_zoo.media.pixels import check_room, numbers, resize, resize_across
+from qeff_zoo.media.torchvision_rules import resized
 
 _THIN = 32  # pixels on a side, below which Step 3.7 pads a long image to a square
 
@@ -25,14 +27,16 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
     """
     patch, resample = settings["patch_size"]["height"], settings["resample"]
     of_video = settings.get("of_video", False)
-    sized = resize_across if of_video else resize
+    at_once = of_video or settings.get("at_once", False)
+    sized = settings.get("sized") or (resize_across if of_video else resize)
     lines, sizes, grids = [], [], []
     for image in images:
         whole_only = of_video and not settings["do_resize"]
         grid = _grid(image, settings) if settings["slice_mode"] and not whole_only else None
         whole = image
         if settings["do_resize"]:
-            best = _size(image.shape[0], image.shape[1], settings, enlarge=grid is None)
+            enlarge = grid is None and settings.get("small_image_upsize", "always") == "always"
+            best = _size(image.shape[0], image.shape[1], settings, enlarge=enlarge)
             whole = sized(image, *best, resample)
         tiles = [whole]
         if grid is not None:
@@ -40,7 +44,7 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
             if settings["do_resize"]:
                 fine = sized(image, *_fine_size(image, grid, settings), resample)
             tiles += cut(fine, fine.shape[0] // grid[0], fine.shape[1] // grid[1])
-        made = [numbers(tile, settings, at_once=of_video) for tile in tiles]
+        made = [numbers(tile, settings, at_once=at_once) for tile in tiles]
         lines += [_side_by_side(tile, patch) for tile in made]
         sizes += [[tile.shape[0] // patch, tile.shape[1] // patch] for tile in tiles]
         grids.append(grid or (0, 0))
@@ -49,6 +53,21 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
         "target_sizes": np.array(sizes),
         "grids": np.array(grids),
     }
+
+
+def whole_and_resized_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """MiniCPM-OCR: `whole_and_slices`, bit for bit transformers' torchvision backend, the only one."""
+
+    def sized(image: Pixels, height: int, width: int, _: int) -> Pixels:
+        return resized(image, height, width, settings)
+
+    if (small := settings["small_image_upsize"]) not in ("always", "never"):
+        raise UnsupportedModelError(
+            f"Images cannot be processed with `small_image_upsize` {small!r}, which measures the letters of a page. "
+            "Expected 'always' or 'never'. Set one in preprocessor_config.json, or process images with transformers, "
+            "and give the arrays."
+        )
+    return whole_and_slices(images, {**settings, "at_once": True, "sized": sized})
 
 
 def frames_and_slices(frames: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:

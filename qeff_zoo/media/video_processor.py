@@ -25,7 +25,8 @@ from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
 from qeff_zoo.media.pixels import crop_to_size, resize_across, shortest_edge
 from qeff_zoo.media.slices import frames_and_slices
-from qeff_zoo.media.videos import Frames, Video, read_video
+from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.media.videos import Frames, Video, reading, too_large
 
 from . import frame_rules
 
@@ -321,12 +322,19 @@ class VideoProcessor:
     settings: Settings
 
     def __call__(self, source: Video, limits: ImageLimits = LIMITS) -> Arrays:
-        """Return the arrays of one video: patches and `image_grid_thw` (1, 3), or frames; and its kind's time inputs.
+        """Return the arrays of one video at once, see `processing`."""
+        return finished(self.processing(source, limits))
+
+    def processing(self, source: Video, limits: ImageLimits = LIMITS) -> Steps[Arrays]:
+        """Process one video, and pause after each frame.
+
+        Returns:
+            Patches and `image_grid_thw` (1, 3), or frames; and its kind's time inputs.
 
         Raises:
             MediaError: If the video cannot be read, or its frames cannot be sampled by the checkpoint's settings.
         """
-        video, settings = read_video(source, limits), self.settings
+        video, settings = (yield from reading(source, limits)), self.settings
         if len(video.frames) < self.kind.fewest:
             raise frame_rules.too_few(video, self.kind.fewest)
         chosen: Sequence[int] = range(len(video.frames))
@@ -334,13 +342,38 @@ class VideoProcessor:
             chosen = self.kind.sample(video, settings)
             if len(chosen) < self.kind.fewest:
                 raise frame_rules.too_few(video, self.kind.fewest)
-        images = [video.frames[one] for one in chosen]
         if self.kind.cut:
+            images = yield from self._images(video, chosen, limits)
             made = self.kind.cut(images, settings)
         else:
-            frames = np.stack([self._numbers(one, len(chosen)) for one in images])
-            made = self.kind.arrange(frames, settings)
+            frames = list[NDArray[np.float32]]()
+            for one in chosen:
+                image = yield from video.reaching(one)
+                if not frames:
+                    self._check_room(image, len(chosen), video.name, limits)
+                frames.append(self._numbers(image, len(chosen)))
+                yield
+            made = self.kind.arrange(np.stack(frames), settings)
         return {**made, **self.kind.times(video, chosen, settings)}
+
+    def _images(
+        self, video: Frames, chosen: Sequence[int], limits: ImageLimits
+    ) -> Steps[list[Pixels]]:
+        """Return unprocessed frames."""
+        images = list[Pixels]()
+        for one in chosen:
+            images.append((yield from video.reaching(one)))
+            if len(chosen) * images[0].shape[0] * images[0].shape[1] > limits.pixels:
+                raise too_large(video.name, len(chosen), limits)
+        return images
+
+    def _check_room(self, image: Pixels, count: int, name: str, limits: ImageLimits) -> None:
+        """Check the number of pixels of all resized frames, before the second one is decoded."""
+        height, width = image.shape[:2]
+        if self.settings["do_resize"]:
+            height, width = self.kind.size(image, count, self.settings)
+        if count * height * width > limits.pixels:
+            raise too_large(name, count, limits)
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
         """Resize, rescale and normalize a frame of several: (3, height, width)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos, read without trust: an animation, a folder or a list of images in, frames out."""
+"""Videos, read without trust: a file (MP4, WebM, GIF, …), a folder or a list of images in, frames out."""
 
 import os
 import re
@@ -13,16 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media.containers import DecodedFrames, VideoTrack, open_video_track
 from qeff_zoo.media.images import (
     LIMITS,
     ImageLimits,
     ImageSource,
     Pixels,
+    check_size,
+    content_of,
     open_image,
     read_image,
     reading_pixels,
     size_of,
 )
+from qeff_zoo.media.signatures import demuxer_of
 from qeff_zoo.media.steps import Steps, finished
 
 if TYPE_CHECKING:
@@ -32,7 +36,10 @@ Video: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, Sequence[ImageSource], NDArray[Any], "Frames"
 ]
 
-_CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv")
+_EXPECTED = "a video (MP4, MOV, WebM, MKV, AVI, MPEG, FLV, WMV), or an animation (GIF, WebP, APNG)"
+#: Memory for each pixel of a frame that is decoded: references of a decoder, and the frame in red, green and blue.
+_BYTES_OF_REFERENCES = 40
+_BYTES_OF_PIXEL = 12
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -41,7 +48,7 @@ class Frames:
     """Frames of a video, all of one size.
 
     Attributes:
-        frames: Frames in their order.
+        frames: Frames in their order; those of a compressed video are decoded when they are read.
         fps: Frame rate; None if unknown.
         name: Description of the video in an error.
     """
@@ -50,6 +57,13 @@ class Frames:
     fps: float | None
     name: str
 
+    def reaching(self, index: int) -> Steps[Pixels]:
+        """Return a frame, and pause after each one that is decoded on the way."""
+        if not isinstance(self.frames, DecodedFrames):
+            return self.frames[index]
+        yield from self.frames.reaching(index)
+        return self.frames.current
+
 
 def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
     """Read all frames of a video at once; see `reading`."""
@@ -57,13 +71,14 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
 
 
 def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
-    """Read all frames of a video, and pause after each.
+    """Read all frames of a video, and pause after each; of a compressed video, only its header.
 
     Args:
-        source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of images, in the order
-            of the numbers in their names; a list of images; an array (frames, height, width, channels) of uint8; or
-            `Frames`.
-        limits: Maximum sizes; `pixels` limits all frames together, `file_bytes` each file.
+        source: The path of a compressed video (MP4, WebM, …) or an animation (GIF, WebP, APNG), or its bytes; the path
+            of a folder of images, in the order of the numbers in their names; a list of images; an array (frames,
+            height, width, channels) of uint8; or `Frames`.
+        limits: Maximum sizes; `pixels` limits all frames together, of a compressed video each frame; `file_bytes`
+            limits each file.
 
     Raises:
         MediaError: If the video cannot be read, or has no frames, frames of several sizes, too many, or too many
@@ -72,10 +87,12 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     if isinstance(source, Frames):
         return source
     name, found, fps = yield from _frames(source, limits)
-    if not found:
+    if not len(found):
         raise MediaError(
-            f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or images in a list."
+            f"Cannot read {name}: it has no frames. Expected one at least. Give another video, or images in a list."
         )
+    if isinstance(found, DecodedFrames):
+        return Frames(found, fps, name)
     if len(found) > limits.frames:
         raise MediaError(_too_many(name, len(found), limits))
     frames, left = list[Pixels](), limits.pixels
@@ -83,17 +100,17 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
         frames.append(read_image(one, limits))
         left -= frames[-1].shape[0] * frames[-1].shape[1]
         if left < 0:
-            raise MediaError(_too_large(name, len(found), limits))
+            raise too_large(name, len(found), limits)
         yield
     _check_sizes(name, {(one.shape[1], one.shape[0]) for one in frames})
     return Frames(frames, fps, name)
 
 
-def pixels_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> int:
-    """Return the number of pixels in all frames of a video; only headers are read.
+def decoded_bytes_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> int:
+    """Return the memory of a video during its decoding; only headers are read.
 
     Args:
-        source: The bytes of an animation, or a list of images.
+        source: The bytes of a video, or a list of images.
         limits: Maximum sizes, as in `read_video`.
 
     Raises:
@@ -101,8 +118,13 @@ def pixels_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMIT
     """
     name = _title(source)
     image, frames = None, list[ImageSource]()
+    if isinstance(source, bytes) and demuxer_of(source):
+        track = _track(content_of(source, name, limits), name, limits)
+        pixels = track.size[0] * track.size[1]
+        of_frames = min(track.count * pixels, limits.pixels)
+        return _BYTES_OF_REFERENCES * pixels + _BYTES_OF_PIXEL * of_frames
     if isinstance(source, bytes):
-        image = open_image(source, limits)
+        image = open_image(source, limits, expected=_EXPECTED)
     else:
         frames = list(source)
     count = _frame_count(image, name, limits) if image else len(frames)
@@ -111,8 +133,8 @@ def pixels_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMIT
     sizes = [image.size] * count if image else [size_of(one, limits) for one in frames]
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
-        raise MediaError(_too_large(name, count, limits))
-    return pixels
+        raise too_large(name, count, limits)
+    return _BYTES_OF_PIXEL * pixels
 
 
 def _title(source: Any) -> str:
@@ -123,16 +145,11 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
     """Return the description of a video, its frames, and its frame rate if known."""
     if isinstance(source, bytes):
         name = _title(source)
-        return name, *(yield from _animation(source, name, limits))
+        return name, *(yield from _file(source, name, limits))
     if isinstance(source, str | os.PathLike):
         path, name = Path(source), f"the video {os.fspath(source)!r}"
-        if path.suffix.lower() in _CONTAINERS:
-            raise MediaError(
-                f"Cannot read {name}: videos of {path.suffix} are not decoded. Expected an animation (GIF, WebP, APNG) "
-                f"or a folder of frames. Make one: `ffmpeg -i {path.name} -vf fps=2 -f apng {path.stem}.png`."
-            )
         if not path.is_dir():
-            return name, *(yield from _animation(path, name, limits))
+            return name, *(yield from _file(content_of(path, name, limits), name, limits))
         files = (one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
         return name, sorted(files, key=_by_number), None
     if isinstance(source, np.ndarray) and source.ndim != 4:
@@ -142,7 +159,7 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
         )
     if not isinstance(source, Sequence | np.ndarray):
         raise MediaError(
-            f"Cannot read a video: it is {type(source).__name__}. Expected a path, the bytes of an animation, a list "
+            f"Cannot read a video: it is {type(source).__name__}. Expected a path, the bytes of a file, a list "
             "of images or an array. Give one of these."
         )
     return "a video", list(source), None
@@ -153,18 +170,42 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(one), "") if one.isdigit() else (-1, one) for one in _DIGITS.split(path.name)]
 
 
-def _animation(
-    source: Path | bytes, name: str, limits: ImageLimits
-) -> Steps[tuple[list[Any], float | None]]:
+def _track(data: bytes, name: str, limits: ImageLimits) -> VideoTrack:
+    """Read the header of a compressed video, and check its sizes."""
+    track = open_video_track(data, name, limits.frames)
+    check_size(track.size, name, limits)
+    if track.count > limits.frames:
+        raise MediaError(_too_many(name, track.count, limits))
+    pixels = track.count * track.size[0] * track.size[1]
+    if pixels > limits.decoded_pixels:
+        raise MediaError(
+            f"Cannot read {name}: its {track.count:,} frames of {track.size[0]} x {track.size[1]} have {pixels:,} "
+            f"pixels. Expected at most {limits.decoded_pixels:,} in all. Cut it, or make it smaller: `ffmpeg -i VIDEO "
+            "-vf scale=640:-2 smaller.mp4`."
+        )
+    return track
+
+
+def _file(data: bytes, name: str, limits: ImageLimits) -> Steps[tuple[Sequence[Any], float | None]]:
     """Return the frames of a file, and its frame rate if known."""
+    if demuxer_of(data):
+        track = _track(content_of(data, name, limits), name, limits)
+        return track.frames, track.fps or None
+    return (yield from _animation(data, name, limits))
+
+
+def _animation(
+    source: bytes, name: str, limits: ImageLimits
+) -> Steps[tuple[list[Any], float | None]]:
+    """Return the frames of an animation, and its frame rate if known."""
     from PIL import ImageSequence
 
-    with open_image(source, limits) as image:
+    with open_image(source, limits, expected=_EXPECTED) as image:
         count, size = _frame_count(image, name, limits), image.size
         if count > limits.frames:
             raise MediaError(_too_many(name, count, limits))
         if count * size[0] * size[1] > limits.pixels:
-            raise MediaError(_too_large(name, count, limits))
+            raise too_large(name, count, limits)
         frames, milliseconds = [], 0.0
         with reading_pixels(name):
             for frame in ImageSequence.Iterator(image):
@@ -203,8 +244,9 @@ def _too_many(name: str, count: int, limits: ImageLimits) -> str:
     return f"Cannot read {name}: it has {count:,} frames. Expected at most {limits.frames:,}. Give fewer."
 
 
-def _too_large(name: str, count: int, limits: ImageLimits) -> str:
-    return (
-        f"Cannot read {name}: its {count} frames have too many pixels. Expected at most {limits.pixels:,} in all. Give "
-        "fewer frames, or smaller ones."
+def too_large(name: str, count: int, limits: ImageLimits) -> MediaError:
+    """Return the error for a video whose frames have too many pixels together."""
+    return MediaError(
+        f"Cannot read {name}: its {count:,} frames have too many pixels. Expected at most {limits.pixels:,} in all. "
+        "Give fewer frames, or smaller ones."
     )

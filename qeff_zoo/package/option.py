@@ -29,6 +29,7 @@ class Option:
         targets: Targets that use the option; empty for every target.
         fixed: Whether the option applies only to targets with fixed shapes.
         allowed: Allowed values; empty if other code checks them.
+        joint: Separator of several allowed values in one; None for one value alone.
         least: Minimum of a number; None if other code checks it.
         most: Maximum of a number; None if other code checks it.
         default: Value if neither user, checkpoint nor recipe sets one.
@@ -46,6 +47,7 @@ class Option:
     targets: tuple[str, ...] = ()
     fixed: bool = False
     allowed: tuple[Any, ...] = ()
+    joint: str | None = None
     least: int | None = None
     most: int | None = None
     default: Any = None

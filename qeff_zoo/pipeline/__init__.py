@@ -49,14 +49,27 @@ def make_plan(
     request: Request,
     *,
     store: Store | None = None,
+    need_weights: bool = True,
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
-    """Open a checkpoint and make every decision, before any large download."""
-    checkpoint = open_sources(model, request.adapter, request.draft_heads, **place)
+    """Open a checkpoint and make every decision, before any large download.
+
+    Args:
+        model: Hub id, folder or GGUF file; without `need_weights` a configuration is enough.
+        request: Options of the build.
+        store: Store that knows digests of files; None for the one in `QEFF_HOME`.
+        need_weights: Whether a configuration alone is refused; its plan identifies no package.
+        **place: Arguments of `open_checkpoint`.
+    """
+    checkpoint = open_sources(
+        model, request.adapter, request.draft_heads, need_weights=need_weights, **place
+    )
     plan = check(
         checkpoint, request
     )  # before weights are hashed, which takes long for a large model
-    plan = plan.of_weights(checkpoint.weights_digest((store or Store()).file_digest))
+    if not checkpoint.is_config_alone:
+        checkpoint.require_weights()
+        plan = plan.of_weights(checkpoint.weights_digest((store or Store()).file_digest))
     for text in plan.warnings:
         warnings.warn(text, stacklevel=4)
     return checkpoint, plan

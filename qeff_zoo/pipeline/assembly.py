@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import targets
+from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.checkpoint.sentence_transformers.files import LISTED
 from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import companions
@@ -19,6 +21,7 @@ from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.pipeline.manifest_entries import LoweredProgram
+from qeff_zoo.pipeline.unread_tensors import unmatched
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
@@ -105,6 +108,21 @@ class Assembly:
                 graphs.obtain(plan, program, checkpoint, self.store, changes)
                 for program in plan.programs
             ]
+        unused = frozenset.intersection(*(graph.unused for graph in self.graphs))
+        if unused and not plan.why["task.name"].endswith(LISTED):  # its modules need no head
+            names = checkpoint.logical.keys() - unused
+            warnings.warn(
+                f"{checkpoint.name!r} has {len(unused):,} tensors for which transformers' model of {plan.recipe.task} "
+                f"has no place: {some([*unmatched(unused, names)])}. They are left out of the package. Choose another "
+                "task with --task if they are the head of its output.",
+                stacklevel=4,
+            )
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Number of checkpoint tensors that no program reads, by the beginning of their names."""
+        names = frozenset.intersection(*(graph.left_out for graph in self.graphs))
+        return unmatched(names, self.checkpoint.logical.keys() - names)
 
     def lower(self) -> None:
         """Lower each graph for the target, and lay out the data file."""
@@ -219,7 +237,7 @@ class Assembly:
         """
         read = len({name for graph in self.graphs for name in graph.bindings})
         self.manifest = manifest_entries.manifest(
-            self.checkpoint, self.plan, entries, read, self.watch
+            self.checkpoint, self.plan, entries, read, self.watch, self.left_out
         )
         if self.record and proved:
             self.manifest |= {**self.record.in_manifest(), "validated": self.record.level}

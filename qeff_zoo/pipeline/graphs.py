@@ -10,16 +10,17 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
-from qeff_zoo.checkpoint.expressions import substitute
+from qeff_zoo.checkpoint.expressions import sources_of, substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
+from qeff_zoo.checkpoint.sentence_transformers import modules
 from qeff_zoo.checkpoint.types import Expression
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
 from qeff_zoo.plan.package_plan import Plan
@@ -89,7 +90,7 @@ def obtain(
         program = replace(program, variant={**program.variant, "untied": apart})
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.logical.items()},
-        "qz-structure-halved-1" if _halved(checkpoint) else "qz-structure-1",
+        "qz-structure-halved-2" if _halved(checkpoint) else "qz-structure-2",
     )
     key = plan.graph_key(program, structure)
     folder = store.graph(key)
@@ -99,7 +100,9 @@ def obtain(
             with _uncollected():
                 _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
-    bound = _bound(folder, checkpoint, changes)
+    kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
+    left_out, unused = (frozenset(kept.pop(name)) for name in ("left_out", "unused"))
+    bound = _bound(kept, checkpoint, changes)
     if broken := broken_ties(bound, checkpoint):
         warnings.warn(
             f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with own values, although its config ties "
@@ -113,6 +116,8 @@ def obtain(
         digest=f"sha256:{store.file_digest(folder / GRAPH)}",
         cached=cached,
         encoded=checkpoint.encoded,
+        left_out=left_out,
+        unused=unused,
     )
 
 
@@ -130,6 +135,8 @@ def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
         bindings={**language.bindings, **vision.bindings},
         digest=f"sha256:{digest}",
         cached=vision.cached and language.cached,
+        left_out=vision.left_out & language.left_out,
+        unused=vision.unused & language.unused,
     )
 
 
@@ -176,16 +183,17 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
         linear = checkpoint.encoded.keys()
-        bound = bindings.bind(
-            meta, checkpoint.logical, needed, linear, untied, halved=_halved(checkpoint)
-        )
+        with Translating(partial(_with_code, checkpoint)):
+            bound = bindings.bind(
+                meta, checkpoint.logical, needed, linear, untied, halved=_halved(checkpoint)
+            )
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
     bind(())  # shapes that disagree show before the trace
     model = trace(folder, plan, program, checkpoint)
     needed = [name for name, value in model.graph.initializers.items() if is_placeholder(value)]
     bound = bind(needed)
-    behind = dense_bindings(checkpoint.companions) if "dense" in program.variant else {}
+    behind = _bindings_of_modules(checkpoint, program)
     heads = _bindings_of_drafts(checkpoint, program, needed)
     behind |= {name: heads[name] for name in needed if name in heads}
     if lost := [one for one in needed if one not in bound.expressions and one not in behind]:
@@ -205,8 +213,40 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
         "expressions": {**bound.expressions, **behind},
         "shapes": {**bound.shapes, **shapes},
         "doubled": bound.doubled,
+        **_left_out(bound, behind, checkpoint),
     }
     (folder / _BINDINGS).write_text(json.dumps(content), encoding="utf-8")
+
+
+def _bindings_of_modules(checkpoint: Checkpoint, program: ProgramPlan) -> dict[str, Expression]:
+    """Bind the weights of modules after an encoder."""
+    if "modules" not in program.variant:
+        return {}
+    settings = {name: program.variant[name] for name in ("pooling", "normalize")}
+    return {**modules.bindings_of(modules.read_steps(checkpoint.companions, **settings))}
+
+
+def _with_code(checkpoint: Checkpoint, error: BaseException) -> CheckpointError | None:
+    """Return the error of weights that do not fit, for a checkpoint with its own code; None for others."""
+    if not (isinstance(error, CheckpointError) and checkpoint.needs_remote_code):
+        return None
+    return CheckpointError(
+        f"{error}\n{checkpoint.name!r} has Python code of its own (`auto_map` in config.json), which is never run: its "
+        f"weights are not those of transformers' {checkpoint.model_type!r}."
+    )
+
+
+def _left_out(
+    bound: "bindings.Binding", behind: Mapping[str, Expression], checkpoint: Checkpoint
+) -> dict[str, list[str]]:
+    """Return the names of tensors that no initializer reads, and of those that the model has no place for."""
+    made = (*bound.expressions.values(), *bound.doubled.values(), *behind.values())
+    read = {name for expression in made for name in sources_of(expression)}
+    names = checkpoint.logical.keys() - read
+    return {
+        "left_out": sorted(names - {*bound.ignored}),
+        "unused": sorted(names & {*bound.unused}),
+    }
 
 
 def _bindings_of_drafts(
@@ -240,12 +280,11 @@ def _bindings_of_drafts(
 
 
 def _bound(
-    folder: Path, checkpoint: Checkpoint, changes: "Mapping[str, Change]"
+    kept: dict[str, Any], checkpoint: Checkpoint, changes: "Mapping[str, Change]"
 ) -> "bindings.Binding":
     """Read the bindings of a graph, with the adapters' changes of the checkpoint's tensors."""
     from qeff_zoo.weights.bindings import Binding
 
-    kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
     expressions, own = kept["expressions"], dict[str, Expression]()
     values = dict(checkpoint.values)
     if changes:

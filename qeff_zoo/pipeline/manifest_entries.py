@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
@@ -101,6 +102,7 @@ def manifest(
     programs: Sequence[Mapping[str, Any]],
     tensors: int,
     watch: Stopwatch,
+    left_out: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the manifest of a package, without the fields that `write_manifest` adds.
 
@@ -110,6 +112,7 @@ def manifest(
         programs: Entries with their paths.
         tensors: Number of checkpoint tensors that the programs read.
         watch: Stopwatch of the build.
+        left_out: Number of checkpoint tensors that no program reads, by the beginning of their names.
     """
     return {
         "name": name_with(checkpoint.name, [one.name for one in checkpoint.merged]),
@@ -129,6 +132,7 @@ def manifest(
         "weights": {
             "storage": _storage(plan, programs),
             "tensors": tensors,
+            **({"left_out": dict(left_out)} if left_out else {}),
             **({"gguf_file": checkpoint.gguf} if checkpoint.gguf else {}),
         },
         "validated": "none",

@@ -39,7 +39,8 @@ class Decisions:
         """Return whether the value of an option is among the allowed values; refuse it if not."""
         value, option = self.value[name], OPTIONS[name]
         expected = near = ""
-        if option.allowed and value not in option.allowed:
+        values = str(value).split(option.joint) if option.joint else (value,)
+        if option.allowed and not {*values} <= {*option.allowed}:
             expected = f"one of {', '.join(map(str, option.allowed))}"
             near = did_you_mean(str(value), map(str, option.allowed))
         elif option.least is not None and value < option.least:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
-from qeff_zoo.plan.spec import TRACERS
+from qeff_zoo.plan.spec import NO_WEIGHTS, TRACERS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 
@@ -23,6 +23,7 @@ class Plan:
         spec: Everything that identifies the build, as JSON values; its digest is the build key.
         why: Source of each chosen field of the spec, by its path.
         warnings: Warnings about possible failures or surprises, one sentence each.
+        generation: Generation settings of the checkpoint, which its files set and the spec has the digest of.
     """
 
     recipe: Recipe = field(repr=False)
@@ -31,6 +32,7 @@ class Plan:
     spec: Mapping[str, Any]
     why: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    generation: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def build_key(self) -> str:
@@ -65,8 +67,13 @@ class Plan:
             **_below("sources.model", self.spec["sources"]["model"]),
             **_below("target", self.spec["target"]),
             **_below("toolchain", self.spec["toolchain"]),
+            **{f"generation.{name}": value for name, value in self.generation.items()},
         }
-        derived = {path: (value, "derived") for path, value in follows.items() if value is not None}
+        derived = {
+            path: (value, "derived")
+            for path, value in follows.items()
+            if value not in (None, NO_WEIGHTS)
+        }
         # Chosen fields keep the first position and override derived ones.
         every = {**chosen, **derived, **chosen}
         return {path: {"value": value, "by": by} for path, (value, by) in every.items()}

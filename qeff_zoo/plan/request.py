@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.adapters import LORA_RANK
+from qeff_zoo.checkpoint.sentence_transformers import steps
 from qeff_zoo.graph import numerics
 from qeff_zoo.package.option import HARDEST, SOFT, Option, option
 
-POOLINGS = ("mean", "cls", "max", "lasttoken", "none")
+#: Poolings, of which several may be joined, and "none" for the states of tokens.
+POOLINGS = (*steps.POOLINGS, "none")
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:
@@ -146,9 +148,10 @@ class Request(_TargetOptions):
     )
     pooling: str | None = option(
         "task.pooling",
-        f"pooling: {_either(POOLINGS)} (default: the checkpoint's)",
+        f"pooling: {_either(POOLINGS)}, or several joined by {steps.AND!r} (default: the checkpoint's)",
         of="embeddings",
         allowed=POOLINGS,
+        joint=steps.AND,
     )
     normalize: bool | None = option(
         "task.normalize", "normalize embeddings to length 1", of="embeddings"

@@ -14,6 +14,7 @@ from qeff_zoo.errors import PlanError
 from qeff_zoo.export.program_plan import READERS, ProgramPlan
 from qeff_zoo.plan.adapters import decide_adapter_slots, decide_merged_adapters
 from qeff_zoo.plan.decisions import Decision, Decisions, make
+from qeff_zoo.plan.generation import check_generation, generation_warnings, shown_settings
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.shape import decide_shape
@@ -41,10 +42,11 @@ from qeff_zoo.weights.kv_heads import widened
 GIVEN = ("checkpoint", "request", "architecture")
 #: Every decision of a plan. A decision requires the facts that its parameters name, which earlier decisions provide.
 DECISIONS = (
-    Decision(decide_task, provides=("recipe",)),
+    Decision(decide_task, provides=("recipe", "left_out")),
     Decision(decide_target, provides=("target",)),
     Decision(decide_components, provides=("components", "fused_heads")),
     Decision(check_quantization),
+    Decision(check_generation, provides=("generation",)),
     Decision(decide_weights, provides=("weights", "formats", "float8")),
     Decision(decide_shape, provides=("shape",)),
     Decision(decide_task_options, provides=("task_options",)),
@@ -82,13 +84,22 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     programs = _programs(checkpoint, decisions)
     floats = changed_floats(checkpoint, request, target)
+    chosen = {name: (decisions.value[name], by) for name, by in decisions.why.items()}
+    surprises = tasks.find(facts["recipe"].task).warnings(checkpoint, chosen)
     return Plan(
         recipe=facts["recipe"],
         programs=programs,
         resolved=resolved,
         spec=spec_of_build(checkpoint, decisions, programs, resolved),
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
-        warnings=resolved.warnings + floats,
+        warnings=(
+            *resolved.warnings,
+            *floats,
+            *surprises,
+            *facts["left_out"],
+            *generation_warnings(checkpoint, facts["recipe"], facts["generation"], options),
+        ),
+        generation=shown_settings(facts["generation"]),
     )
 
 

@@ -4,11 +4,13 @@
 from collections.abc import Sequence
 
 from qeff_zoo import registry, tasks
-from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint import authors_forms, formats
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.config_faults import fault_of_labels
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.weight_files import undescribed
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.plan.decisions import Decisions
@@ -22,11 +24,22 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
     """Return the recipe of a checkpoint's `model_type`.
 
     Raises:
-        UnsupportedModelError: The `model_type` has no recipe.
+        UnsupportedModelError: The `model_type` has no recipe, or the checkpoint is not in transformers' form.
     """
+    other = authors_forms.converted(checkpoint.name)
+    instead = (
+        f"The files of {checkpoint.name!r} are for its authors' own code. Expected those of transformers' form. Build "
+        f"{other!r}, which has the same weights."
+    )
+    if other and (
+        checkpoint.model_id or checkpoint.needs_remote_code
+    ):  # a folder may have its files
+        raise UnsupportedModelError(instead)
     try:
         return registry.recipe_for(checkpoint.config)
     except UnsupportedModelError as error:
+        if other:
+            raise UnsupportedModelError(instead) from error
         if not checkpoint.needs_remote_code:
             raise
         raise UnsupportedModelError(
@@ -37,19 +50,38 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
 
 
 def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) -> Decisions:
-    """Decide the task; the fact `recipe` is the architecture's recipe for that task."""
+    """Decide the task; the fact `recipe` is the architecture's recipe for it, `left_out` names heads that it drops."""
     decisions, recipe = Decisions(), architecture
     classes = selection.classes_of(checkpoint, recipe, request.task)
-    chosen = selection.choose(checkpoint.name, recipe, classes, checkpoint.companions, request.task)
-    if unknown := [name for name in classes if name not in recipe.architectures]:
-        decisions.refuse(
-            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
-            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
+    encoder = read_cross_encoder(checkpoint.companions)
+    chosen = selection.choose(
+        checkpoint.name,
+        recipe,
+        classes,
+        checkpoint.companions,
+        request.task,
+        ranks=encoder is not None and encoder.ranks_by_tokens,
+    )
+    if unknown := selection.unknown_class(checkpoint.name, recipe, classes, chosen.task):
+        code = " It needs Python code of its own (`auto_map` in config.json), which is never run."
+        decisions.refuse(unknown + code * checkpoint.needs_remote_code)
+    if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
+            f"whose scores {chosen.task!r} ({chosen.by}) does not compute. Expected a classifier, or LogitScore on a "
+            f"causal model; choose {' or '.join(tasks.served_by(recipe))} with --task for another output."
         )
     decisions.set("task", chosen.task, chosen.by)
     decisions.problems += chosen.problems
     decisions.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task))
+    if tasks.names_labels(chosen.task) and (fault := fault_of_labels(checkpoint.config)):
+        decisions.refuse(f"{checkpoint.name!r}: {fault}")
+    left_out = [
+        f"{checkpoint.name!r} has architecture {one!r}; {chosen.task!r} (--task) leaves out its head."
+        for one in selection.headless(recipe, classes, chosen.task)
+        if request.task
+    ]
+    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task), left_out=tuple(left_out))
 
 
 def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:

@@ -37,7 +37,6 @@ _OF_EMBEDDING = (
     *("configure_embedding_model_config", "format_model_input", "normalize_instruction"),
     *("resolve_model_source", "tokenize_conversation"),
 )
-_OF_LOOPS = ("fix_prompts", "get_compilation_dims", "get_input_prompts", "read_prompts_txt_file")
 _OF_RERANKING = (
     *("format_mm_content", "format_mm_instruction", "get_yes_no_token_ids", "resolve_model_source"),
     *("score_from_logits", "tokenize_pair", "truncate_tokens_optimized"),
@@ -55,10 +54,6 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "finetune.configs.training": {"TrainConfig": "cloud.finetune"},
         "finetune.utils": {},
         "finetune.utils.logging_utils": {"logger": "constants"},
-        "generation.text_generation_inference": {
-            "CloudAI100ExecInfo": "", "PerfMetrics": "", "cloud_ai_100_exec_kv": "",
-            **dict.fromkeys(_OF_LOOPS, "generation.prompts"),
-        },
         "peft": {"QEffAutoPeftModelForCausalLM": ""},
         "peft.auto": {"QEffAutoPeftModelForCausalLM": ""},
         "peft.lora": {"QEffAutoLoraModelForCausalLM": ""},
@@ -83,6 +78,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "utils": _LOADERS,
         "utils._utils": _LOADERS,
         "utils.constants": {"Constants": "constants", "ONNX_EXPORT_OPSET": "constants"},
+        "utils.generate_inputs": {"InputHandler": "generation.inputs"},
         "utils.logging_utils": {"logger": "constants"},
         "utils.test_utils": {"InternProcessor": "generation.internvl"},
     }
@@ -107,7 +103,8 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "finetune": "Use `qeff-zoo finetune`, or `qeff_zoo.qefficient.cloud.finetune.main(model_name=…)`.",
         "generation": "Use `generate` of the classes, or `QAICInferenceSession` of `generation.cloud_infer`.",
         "generation.text_generation_inference": (
-            "Use `cloud_ai_100_exec_kv(tokenizer, qpc_path, prompt)`, which takes any number of prompts."
+            "Use `generate` of the classes, or `cloud_ai_100_exec_kv(tokenizer, qpc_path, prompt)`, for any number of "
+            "prompts."
         ),
         "peft": "Use `QEffAutoLoraModelForCausalLM` or `QEffAutoPeftModelForCausalLM`.",
         "transformers": _CUSTOM_OPS,

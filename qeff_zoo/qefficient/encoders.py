@@ -145,18 +145,18 @@ class QEFFAutoModel(_Encoder):
         model = cls._load(pretrained_model_name_or_path, source, pooling=chosen, normalize=False)
         if callable(pooling):
             model._pool = _checked(pooling)
-        elif model._has_dense_layers():
+        elif model._has_modules():
             model._loaded["pooling"], model._pool = "none", _named(chosen)
         return model
 
-    def _has_dense_layers(self) -> bool:
-        """Return whether the checkpoint has dense layers after its pooling, which a program would apply."""
+    def _has_modules(self) -> bool:
+        """Return whether the checkpoint has modules beside a pooling, which a program would apply."""
         from qeff_zoo.checkpoint.opening import open_checkpoint
-        from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+        from qeff_zoo.checkpoint.sentence_transformers.files import read_modules
 
         checkpoint = open_checkpoint(self._source.model, **self._source.beside)
-        found = read_pooling(checkpoint.companions)
-        return found is not None and bool(found.dense)
+        plain = ("Transformer", "Pooling", "Normalize", "Dropout")
+        return any(module.kind not in plain for module in read_modules(checkpoint.companions))
 
     #: Function that pools the states of tokens on the host; None where the program pools.
     _pool: Callable[..., Any] | None = None

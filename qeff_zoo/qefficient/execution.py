@@ -55,11 +55,14 @@ class CloudAI100ExecInfo:
     generated_ids: list[list[int]]
     perf_metrics: PerfMetrics
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        """Return the lines that QEfficient prints, which scripts search for the numbers."""
         speed = self.perf_metrics
         return (
-            f"Prefill time (TTFT): {speed.prefill_time:.3f} s\nDecode: {speed.decode_perf:,.1f} tokens/s\n"
-            f"Total: {speed.total_perf:,.1f} tokens/s\nTotal time: {speed.total_time:.3f} s"
+            f"Average Prefill time a.k.a TTFT is= {speed.prefill_time:.2f} sec\n"
+            f"Decode is= {speed.decode_perf:.2f} tokens/sec\n"
+            f"Total is= {speed.total_perf:.2f} tokens/sec\n"
+            f"Total (E2E) inference time is= {speed.total_time:.2f} sec"
         )
 
 

@@ -15,7 +15,6 @@ from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, on_devices, prompts_of
 from qeff_zoo.qefficient.foreign_graphs import compile_exported
 from qeff_zoo.qefficient.models import Model
-from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
@@ -173,7 +172,7 @@ def cloud_ai_100_exec_kv(
         )
     with on_devices(package, device_id):
         session: Any = load(package)
-        session.default_sampling = Sampling()  # QEfficient decodes greedily
+        session.ignore_generation_config()  # as QEfficient, which decodes greedily
     if image is not None:
         shown = {"images": [image], "chat": True, "generation_len": generation_len}
         requests = [session.request(one, **shown) for one in prompts]

@@ -22,7 +22,6 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
-from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.store.adoption import package_of
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.progress_bars import reporter
@@ -341,7 +340,10 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = self._load_package(self.package)
-            self._session.default_sampling = Sampling()  # QEfficient decodes greedily
+            from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+            if isinstance(self._session, TextGenerationSession):
+                self._session.ignore_generation_config()  # as QEfficient, which decodes greedily
         return self._session
 
     def _load_package(self, package: Package) -> Any:

@@ -23,7 +23,7 @@ _SAME: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     }
 )
 _MASKS = "token_bitmasks"
-_NAMES = (*_SAME, "top_ks", "random_numbers")
+_NAMES = (*_SAME, "top_ks", "random_numbers", _MASKS)
 
 
 def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = None) -> list[Any]:
@@ -31,8 +31,9 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
 
     Args:
         given: Arrays, (prompts, 1) or one value for all: `repetition_penalties`, `presence_penalties`, `temperatures`
-            (1 if not given), `top_ks`, `top_ps`, `min_ps`; and `random_numbers`, (prompts, any), which choose the
-            seed: the same numbers give the same answer.
+            (1 if not given), `top_ks`, `top_ps`, `min_ps`; `random_numbers`, (prompts, any), which choose the
+            seed: the same numbers give the same answer; and `token_bitmasks`, (prompts, vocabulary), the tokens that
+            an answer may have.
         prompts: How many there are.
         most_top_k: `max_top_k_ids`: at most that many tokens are drawn from.
 
@@ -49,13 +50,14 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
     problems = [
         f"`generate`: sampling_params has {name!r}, which means nothing here. Use {', '.join(_NAMES)}."
         for name in rows
-        if name not in (*_NAMES, _MASKS)
+        if name not in _NAMES
     ]
-    if _MASKS in rows:
-        problems.append(
-            f"`generate`: sampling_params has {_MASKS!r}, one mask for all tokens of an answer. Give "
-            "grammar=qeff_zoo.runtime.Grammar.json(SCHEMA) or .regex(PATTERN), which makes one for each."
-        )
+    problems += [
+        f"`generate`: sampling_params has a {_MASKS!r} that allows no token in row {row}; expected one at least. "
+        "Correct it."
+        for row, mask in enumerate(rows.get(_MASKS, ()))
+        if not np.any(mask)
+    ]
     problems += [
         f"`generate`: sampling_params has {len(value)} rows of {name!r} for {prompts} prompts; expected one for each, "
         "or one for all. Correct it."
@@ -76,6 +78,8 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
         requested = int(np.ravel(mine["top_ks"])[0]) if "top_ks" in mine else 0
         limits = [limit for limit in (requested, most_top_k or 0) if limit > 0]
         chosen["top_k"] = min(limits, default=0)
+        if _MASKS in mine and not np.all(mine[_MASKS]):
+            chosen["allowed_token_ids"] = tuple(np.flatnonzero(mine[_MASKS]).tolist())
         if "random_numbers" in mine:
             chosen["seed"] = zlib.crc32(np.asarray(mine["random_numbers"], np.float32).tobytes())
         found.append(Sampling(**chosen))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
-from qeff_zoo.checkpoint.sentence_transformers import dense_files
+from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan.request import Request
@@ -67,7 +67,7 @@ def quantize(
         Store.require_space(folder, work.nbytes, f"{checkpoint.name!r} in integers")
         with watch.stage("quantizing", total=len(streamed.layers), unit="layer") as step:
             work.write(folder, step)
-        behind = dense_files(checkpoint.companions).values()
+        behind = module_files(checkpoint.companions).values()
         for name in (*checkpoint.companions, *behind):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkpoint.folder / name, folder / name)

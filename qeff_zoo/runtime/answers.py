@@ -8,16 +8,16 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
 from qeff_zoo.runtime.encoder_inputs import ImagePrompt, Source
 from qeff_zoo.runtime.grammar import Grammar, Guide
-from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
-from qeff_zoo.runtime.stop_strings import StopStrings
+from qeff_zoo.runtime.stop_strings import StopSequences, StopStrings
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
@@ -42,10 +42,10 @@ class Request:
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
             is asked about an image, with those in its places.
         image: Array of the image for which a text is generated.
-        rules: Which tokens may come next in what is written.
+        settings: Generation settings.
         documents: Lengths of the documents at the beginning of the prompt, each computed independently.
         grammar: The form of the answer; None for any.
-        shown: Special tokens that the text contains.
+        shown: Added tokens that the text contains as they are.
         thinking: Budget of the reasoning; None for no limit.
     """
 
@@ -61,7 +61,7 @@ class Request:
     spans: MultimodalSpans | None = None
     source: tuple[int, ...] = ()
     image: Array | None = field(default=None, compare=False)
-    rules: LogitsProcessorSettings | None = None
+    settings: GenerationSettings = field(default_factory=GenerationSettings)
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
     shown: frozenset[int] = frozenset()
@@ -174,10 +174,21 @@ class Answer:
         #: Error that ended generation, in place of a finish reason.
         self.error: Exception | None = None
         self._sampler = Sampler(
-            request.sampling, [*request.prompt, *request.scored], guide, request.eos_token_ids
+            request.sampling,
+            [*request.prompt, *request.scored],
+            guide,
+            request.eos_token_ids,
+            settings=request.settings,
+            source=None if request.image is None and not request.source else request.source,
+            limit=request.limit - len(request.scored),
         )
         self._stream = TextStream(tokenizer, request.shown) if tokenizer else None
         self._stops = StopStrings(request.stop, included=request.include_stop)
+        self._ending: StopSequences | None = None
+        if tokenizer and request.settings.stop_strings:
+            self._ending = StopSequences(
+                request.settings.stop_strings, tokenizer.spelled, [*request.prompt, *request.scored]
+            )
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text
         self._listen = listen
@@ -195,7 +206,9 @@ class Answer:
     @property
     def stop_string(self) -> str | None:
         """Stop string that ended generation."""
-        return self._stops.match if self._stops.found else None
+        if self._stops.found:
+            return self._stops.match
+        return self._ending.match or None if self._ending else None
 
     @property
     def ended(self) -> bool:
@@ -212,9 +225,8 @@ class Answer:
         if self._is_scoring:
             self._score(logits)
             return
-        scores = self._allowed(logits)
         try:
-            token = self._sampler.next_of(scores, guess) if guess else self._sampler.next(scores)
+            token = self._sampler.next_of(logits, guess) if guess else self._sampler.next(logits)
         except GenerationError as error:
             self.fail(error)
             return
@@ -260,7 +272,8 @@ class Answer:
             text = ""
         else:
             over = len(self.token_ids) >= self.request.limit
-            reason = "stop" if self._sampler.complete else "length" if over else None
+            ends = self._sampler.complete or (self._ending and self._ending.push(token))
+            reason = "stop" if ends else "length" if over else None
             try:
                 piece = self._stream.push(token) if self._stream else ""
             except GenerationError as error:
@@ -276,14 +289,6 @@ class Answer:
         if self._stops.found:
             reason = "stop"
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
-
-    def _allowed(self, logits: Array) -> Array:
-        """Return logits with the lowest value for tokens that the request's logits processor forbids."""
-        request = self.request
-        if request.rules is None:
-            return logits
-        source, limit, begun = request.source, request.limit, request.prompt
-        return request.rules.allowed(logits, source, self.token_ids, limit=limit, begun=begun)
 
     def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Sample tokens as long as they match the draft, and one more.

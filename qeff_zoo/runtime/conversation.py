@@ -184,7 +184,7 @@ class Conversation:
         assert tokenizer is not None  # it has encoded the messages
         parser = self._format.parser(prompt_end(tokenizer, tokens))
         if parser is not None:
-            request = replace(request, shown=self._format.shown(tokenizer.special))
+            request = replace(request, shown=self._format.shown(tokenizer))
         return request, parser
 
 

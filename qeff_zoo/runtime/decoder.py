@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
@@ -138,10 +139,15 @@ class Decoder:
                 "without --include-sampler."
             )
 
-    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
+    def check(
+        self,
+        sampling: Sampling,
+        settings: GenerationSettings,
+        grammar: Grammar | ThinkingBudget | None,
+    ) -> None:
         """Reject options that a program with a sampler does not support, see `DeviceSampler.check`."""
         if self.sampler:
-            self.sampler.check(sampling, grammar)
+            self.sampler.check(sampling, grammar, settings)
 
     @property
     def verifies(self) -> bool:

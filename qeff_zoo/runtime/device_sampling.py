@@ -13,12 +13,14 @@ from typing import Any, Union
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
+from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.program import TOKENS, Array, Program
 from qeff_zoo.runtime.sampling import Sampling, generator
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 
+_WITHOUT = GenerationSettings()
 _PROBS, _ACCEPTED = "probs", "last_accepted_output_tokens"
 _NUMBERS, _MASKS = "random_numbers", "token_bitmasks"
 #: Limits of float16 between 0 and 1, for which the logarithm of a logarithm exists.
@@ -56,20 +58,26 @@ class Drawing:
         first: Position of the first generated token.
         count: Number of random numbers per token.
         guide: Guide with the allowed next tokens; None if all are allowed.
+        mask: Mask of the tokens that any position may have, (vocab,); None for all.
 
     Raises:
         GenerationError: If no token is allowed.
     """
 
     def __init__(
-        self, sampling: Sampling, first: int, count: int, guide: Guide | None = None
+        self,
+        sampling: Sampling,
+        first: int,
+        count: int,
+        guide: Guide | None = None,
+        mask: Array | None = None,
     ) -> None:
-        self.sampling, self.first = sampling, first
+        self.sampling, self.first, self._mask = sampling, first, mask
         self._random, self._guide = generator(sampling), guide
         #: Random numbers for the next token, which calls that sample nothing may receive repeatedly.
         self.numbers = np.full(count, 0.5, np.float32)
         #: Mask of allowed next tokens, (vocab,); None if all are allowed.
-        self.allowed: Array | None = None
+        self.allowed: Array | None = mask
         self.renew()
 
     def renew(self) -> None:
@@ -82,7 +90,12 @@ class Drawing:
             drawn = self._random.random(len(self.numbers), np.float32)
             self.numbers = drawn.clip(_LEAST, _MOST)
         if self._guide is not None:
-            self.allowed = self._guide.allowed()
+            allowed = self._guide.allowed()
+            self.allowed = allowed if self._mask is None else allowed & self._mask
+            if not self.allowed.any():
+                raise NoTokenError(
+                    "The grammar and allowed_token_ids exclude every next token; expected at least one. Change one."
+                )
 
 
 class DeviceSampler:
@@ -107,10 +120,19 @@ class DeviceSampler:
 
     def drawing(self, sampling: Sampling, first: int, guide: Guide | None) -> Drawing:
         """Return the sampling state of a new generation, see `Drawing`."""
-        return Drawing(sampling, first, self.most, guide)
+        mask = None
+        if sampling.allowed_token_ids is not None:
+            mask = np.zeros(self.vocab_size, bool)
+            mask[[*sampling.allowed_token_ids]] = True
+        return Drawing(sampling, first, self.most, guide, mask)
 
-    def check(self, sampling: Sampling, grammar: Grammar | ThinkingBudget | None) -> None:
-        """Reject options that require logits on the host.
+    def check(
+        self,
+        sampling: Sampling,
+        grammar: Grammar | ThinkingBudget | None,
+        settings: GenerationSettings = _WITHOUT,
+    ) -> None:
+        """Reject options, and settings of generation_config.json, that require logits on the host.
 
         Raises:
             GenerationError: If an option is not supported; the message lists all of them.
@@ -127,23 +149,24 @@ class DeviceSampler:
             )
         problems += [
             f"{name}, which requires logits on the host; expected none. Leave it out"
-            for name in (
-                "logit_bias",
-                "allowed_token_ids",
-                "bad_words",
-                "min_tokens",
-                "prompt_logprobs",
-            )
+            for name in ("logit_bias", "bad_words", "min_tokens", "prompt_logprobs")
             if getattr(sampling, name) not in (None, 0, (), {})
+        ]
+        problems += [
+            f"{name} by generation_config.json, which requires logits on the host; expected none. Ignore that file "
+            "(--generation-config none)"
+            for name in settings.on_host(samples=sampling.temperature > 0)
         ]
         if sampling.logprobs is not None and not self._tells:
             problems.append(
                 f"logprobs {sampling.logprobs!r}, which it does not return; expected none. Build it with --return-pdfs"
             )
-        if grammar is not None and _MASKS not in self._inputs:
-            problems.append(
-                "a grammar, but takes no tokens to be allowed; expected none. Build it with --include-guided-decoding"
-            )
+        limits = {"a grammar": grammar, "allowed_token_ids": sampling.allowed_token_ids}
+        problems += [
+            f"{name}, but takes no tokens to be allowed; expected none. Build it with --include-guided-decoding"
+            for name, value in limits.items()
+            if value is not None and _MASKS not in self._inputs
+        ]
         if problems:
             raise GenerationError(
                 "\n".join(

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +16,10 @@ import numpy as np
 from qeff_zoo.errors import GenerationError, NoTokenError, Translating
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.vocabulary import Vocabulary
 
 _KEPT = 32  # compiled grammars cached per session
+_VOCABULARIES = 4  # with different tokens that are no text, cached per session: one for each chat format, and one more
 #: Maximum work on an expression; a fifth of llguidance's limit: a hostile one takes half a second and not eight.
 _FUEL = 200_000
 #: Whitespace between the tokens of JSON: none, a space, or a line break with indentation. More would let a weak model
@@ -25,6 +27,8 @@ _FUEL = 200_000
 BLANKS = r" ?|\n {0,32}"
 #: A rule of GBNF; those of Lark have a single colon.
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+#: A token's name in Lark (the group); or a string, an expression or a comment, which may have the same text.
+_LARK_NAME = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|(<[^<>\s]+>)')
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Grammar:
 
     Args:
         source: Grammar in llguidance's syntax.
+        marks: Added tokens that the grammar names by id, and that no text of it has; special tokens are such anyway.
 
     Example:
         >>> colour = Grammar.json(
@@ -43,6 +48,7 @@ class Grammar:
     """
 
     source: str
+    marks: frozenset[int] = frozenset()
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | str | None = None) -> "Grammar":
@@ -128,8 +134,9 @@ class Guides:
     def __init__(
         self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]
     ) -> None:
-        self._source, self._vocab_size, self._eos = tokenizer, vocab_size, sorted(eos_token_ids)
+        self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, sorted(eos_token_ids)
         self._compiled = lru_cache(_KEPT)(self._compile)
+        self._vocabulary = lru_cache(_VOCABULARIES)(self._vocabulary_with)
 
     def check(self, grammar: Grammar) -> None:
         """Compile a grammar. Thread-safe.
@@ -137,7 +144,7 @@ class Guides:
         Raises:
             GenerationError: If the grammar is invalid or too complex, or the package's tokenizer has no token texts.
         """
-        self._compiled(grammar.source)
+        self._compiled(grammar)
 
     def guide(self, grammar: Grammar) -> "GrammarGuide":
         """Return the guide of one generation.
@@ -145,37 +152,41 @@ class Guides:
         Raises:
             GenerationError: On the same conditions as `check`.
         """
-        return GrammarGuide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
+        return GrammarGuide(self._compiled(grammar).deep_copy(), self._vocab_size)
 
-    @cached_property
-    def _tokenizer(self) -> Any:
+    def _vocabulary_with(self, marks: frozenset[int]) -> Any:
+        """Return the vocabulary for grammars that name some ordinary tokens by id."""
         from llguidance import LLTokenizer
 
-        if self._source is None:
+        if self._tokenizer is None:
             raise GenerationError(
                 "This package has no tokenizer.json and cannot hold answers to a form; expected one. Leave the grammar "
                 "out."
             )
-        try:
-            known = max(self._source.vocabulary.values(), default=0) + 1
-            return LLTokenizer(
-                self._source.json,
-                n_vocab=max(self._vocab_size, known),
-                eos_token=self._eos or None,
-            )
-        except (TypeError, ValueError) as error:
+        if self._tokenizer.token_bytes is None:
             raise GenerationError(
-                f"Cannot hold answers to a form with this package's tokenizer: {error}. Expected one whose tokens are "
-                "bytes or pieces of text. Leave the grammar out."
+                "Cannot hold answers to a form with this package's tokenizer: its decoder is neither of bytes nor with "
+                "bytes for unknown characters. Expected one whose tokens are bytes or pieces of text. Leave the "
+                "grammar out."
+            )
+        own = self._tokenizer.special.keys() | {*self._eos}
+        vocabulary: Any = Vocabulary(self._tokenizer, self._vocab_size, marks | own)
+        try:
+            return LLTokenizer(vocabulary, eos_token=self._eos or None)
+        except ValueError as error:
+            raise GenerationError(
+                f"Cannot hold answers to a form with this package's tokenizer: {error}. Expected EOS tokens of the "
+                "vocabulary. Leave the grammar out."
             ) from error
 
-    def _compile(self, source: str) -> Any:
+    def _compile(self, grammar: Grammar) -> Any:
         from llguidance import LLParserLimits
 
-        tokenizer, limits = (
-            self._tokenizer,
-            LLParserLimits(initial_lexer_fuel=_FUEL, verbose_errors=False),
-        )
+        named = grammar.marks | self._named(grammar.source)
+        special = self._tokenizer.special if self._tokenizer else {}
+        tokenizer = self._vocabulary(frozenset(named - special.keys()))
+        limits = LLParserLimits(initial_lexer_fuel=_FUEL, verbose_errors=False)
+        source = grammar.source
         wrong, found = _matching().validate_grammar_with_warnings(source, tokenizer, limits=limits)
         if wrong:
             raise GenerationError(
@@ -185,6 +196,14 @@ class Guides:
         matcher = _matching()(tokenizer, source, log_level=0, limits=limits)
         matcher.compute_bitmask()  # the first call takes longest, and no request waits for it here
         return matcher
+
+    def _named(self, source: str) -> frozenset[int]:
+        """Return the ordinary tokens that Lark names, such as `<tool_call>`."""
+        ordinary = self._tokenizer.ordinary if self._tokenizer else {}
+        if not any(text in source for text in ordinary.values()):
+            return frozenset()
+        names = {name[1] for text in _lark_of(source) for name in _LARK_NAME.finditer(text)}
+        return frozenset(token for token, text in ordinary.items() if text in names)
 
 
 class Guide(Protocol):
@@ -238,6 +257,15 @@ class GrammarGuide:
         """See `Guide`."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+
+
+def _lark_of(source: str) -> list[str]:
+    """Return the texts in Lark of a grammar in llguidance's syntax."""
+    try:
+        parts = json.loads(source)["grammars"]
+    except ValueError:  # Lark is not wrapped
+        return [source]
+    return [text for part in parts if (text := part.get("lark_grammar"))]
 
 
 def _matching() -> Any:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of a classifier: their names, and the scores that its logits yield."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime import activations
+from qeff_zoo.runtime.activations import Activation, sigmoid, softmax, unchanged
 from qeff_zoo.runtime.program import Array
 
 
@@ -36,30 +36,6 @@ def best_first(names: Sequence[str], values: Array) -> tuple[Score, ...]:
     return tuple(sorted(scores, key=lambda found: -found.score))
 
 
-def softmax(logits: Array) -> Array:
-    """Return probabilities that add up to 1 over the last axis."""
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return probabilities
-
-
-def sigmoid(logits: Array) -> Array:
-    """Return an independent probability for each logit."""
-    probabilities: Array = (1 + np.tanh(logits / 2)) / 2  # without overflow
-    return probabilities
-
-
-def unchanged(logits: Array) -> Array:
-    """Return logits unchanged."""
-    return logits
-
-
-#: Activation classes of torch that sentence-transformers names for cross-encoders.
-_ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {"Identity": unchanged, "Sigmoid": sigmoid}
-)
-
-
 def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     """Return the names of labels in the order of the logits.
 
@@ -81,27 +57,36 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     return tuple(named.get(number, f"LABEL_{number}") for number in range(count))
 
 
-def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Array]:
-    """Return the function from logits to scores of transformers' pipeline and sentence-transformers' CrossEncoder.
+def activation_of(
+    config: Mapping[str, Any], count: int, encoder: CrossEncoder | None = None
+) -> Activation:
+    """Return the function from logits to scores of transformers' pipeline, or of sentence-transformers' CrossEncoder.
 
     Args:
         config: Content of config.json.
-        count: Number of labels. sentence-transformers' config may name a single label's activation.
+        count: Number of labels.
+        encoder: Settings of the CrossEncoder; None for a model that is only transformers'.
 
     Raises:
-        GenerationError: If the config names an unsupported activation.
+        GenerationError: If a CrossEncoder has an unsupported activation.
     """
-    own = config.get("sentence_transformers") or {}
-    activation = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
-    if count == 1 and activation:
-        name = str(activation).rpartition(".")[2]
-        if name not in _ACTIVATIONS:
-            raise GenerationError(
-                f"config.json makes scores with {activation!r}; expected {' or '.join(_ACTIVATIONS)}. Run the "
-                "package's graph with an activation of your own, or change the entry in the checkpoint and build again."
-            )
-        return _ACTIVATIONS[name]
+    if encoder is not None and encoder.activation:
+        found = activations.find(encoder.activation)
+        if found is None:
+            raise GenerationError(unsupported(encoder.activation))
+        return found
+    if encoder is not None:
+        return sigmoid if count == 1 else unchanged
     if config.get("problem_type") == "regression":
         return unchanged
     several = config.get("problem_type") == "multi_label_classification"
     return sigmoid if several or count == 1 else softmax
+
+
+def unsupported(activation: str) -> str:
+    """Return why a saved activation is not computed."""
+    return (
+        f"The CrossEncoder computes scores with {activation!r}; expected a class of torch.nn with its default "
+        f"arguments: {', '.join(activations.BY_CLASS)}. Change `activation_fn` in the checkpoint's "
+        "config_sentence_transformers.json or config.json."
+    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codes of the languages that speech models support, and their English names."""
 
+import re
 from functools import cache
 
 _NAMES = """
@@ -18,6 +19,7 @@ ln lingala, ha hausa, ba bashkir, jw javanese, su sundanese, yue cantonese
 """
 #: Alternative names.
 _OTHERS = {
+    "bokmal": "no",
     "burmese": "my",
     "castilian": "es",
     "flemish": "nl",
@@ -33,6 +35,12 @@ _OTHERS = {
 }
 
 
+#: Codes of languages under other codes of a model, and former codes.
+_CODES = {"nb": "no", "fil": "tl", "iw": "he", "in": "id", "ji": "yi", "cmn": "zh"}
+#: What may follow the language in a tag of BCP 47: a script, a region, or both.
+_TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z]{4})?(?:[-_](?:[a-z]{2}|[0-9]{3}))?")
+
+
 @cache
 def _names() -> dict[str, str]:
     pairs = (entry.strip().partition(" ") for entry in _NAMES.split(","))
@@ -45,7 +53,10 @@ def name_of(code: str) -> str:
 
 
 def code_of(language: str) -> str:
-    """Return the code of a language, given its code, its name, or a model's token."""
+    """Return the code of a language, given its code, its name, a model's token, or a tag such as "de-DE"."""
     plain = language.strip().strip("<|>").lower()
     by_name = {name: code for code, name in _names().items()}
-    return by_name.get(plain, _OTHERS.get(plain, plain))
+    found = by_name.get(plain, _OTHERS.get(plain, plain))
+    tag = _TAG.fullmatch(found)
+    code = _CODES.get(tag[1], tag[1]) if tag else found
+    return code if code in _names() else found

@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling: logits in, the next token out, greedily or at random, as transformers' logits processors do."""
+"""Sampling: logits in, the next token out, greedily or at random, as transformers' `generate` does."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError, NoTokenError
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.grammar import Guide
+from qeff_zoo.runtime.logits_processors import LogitsProcessors, require_token
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling_limits import (
+    above,
+    above_entropy,
+    informative,
+    largest,
+    nucleus,
+    typical,
+)
 
 _SEEDS = 1 << 64
 _BLOCK = 512  # probabilities that are summed at once
 _COLDEST = 1e-6  # minimum temperature: lower ones are equivalent in float32
 _HOTTEST = 1e6  # maximum temperature: all tokens are equally likely
+_WITHOUT = GenerationSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """Sampling parameters.
 
-    The order is that of vLLM: bias, penalties, excluded tokens, temperature, `top_k`, `top_p`, `min_p`.
+    `temperature`, `top_k`, `top_p`, `min_p` and `repetition_penalty` that are not given are those of the package's
+    generation_config.json, if it has them. `min_tokens` and `bad_words` replace its minimum length and its bad words.
+    The order is that of `LogitsProcessors`, then temperature, `top_k`, `top_p`, `min_p`.
 
     Args:
         temperature: Temperature; 0 for greedy decoding, 1 for the model's distribution.
@@ -62,9 +75,30 @@ class Sampling:
     bad_words: tuple[str | tuple[int, ...], ...] = ()
     min_tokens: int = 0
 
+    #: Names of the given parameters.
+    given: ClassVar[frozenset[str]] = frozenset()
+
+    def __new__(cls, **given: Any) -> "Sampling":
+        made = super().__new__(cls)
+        object.__setattr__(made, "given", frozenset(given))
+        return made
+
     def __post_init__(self) -> None:
         if problems := [*self._problems()]:
             raise GenerationError("\n".join(problems))
+
+    def over(self, settings: GenerationSettings) -> tuple["Sampling", GenerationSettings]:
+        """Return complete parameters, and the settings beside them: given parameters replace settings.
+
+        Args:
+            settings: Settings of a package.
+        """
+        left = {name: by for name, by in settings.sampling.items() if name not in self.given}
+        if "min_tokens" in self.given:
+            settings = settings.updated(min_length=None, min_new_tokens=None)
+        if "bad_words" in self.given:
+            settings = settings.updated(bad_words_ids=None)
+        return replace(self, **left), settings
 
     def _problems(self) -> Iterator[str]:
         ranges: dict[str, tuple[bool, str]] = {
@@ -97,24 +131,6 @@ class Sampling:
                     f"Cannot sample with {name} {getattr(self, name)!r}; expected {expected}. "
                     f"Change {name}."
                 )
-
-
-def published_sampling(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling parameters of a generation_config.json by name, without values out of range.
-
-    Args:
-        config: Content of the file; its defaults are transformers'.
-    """
-    found: dict[str, Any] = {}
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
-        value = config.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                Sampling(**{name: value})  # type: ignore[arg-type]
-            except GenerationError:
-                continue
-            found[name] = value
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +177,13 @@ class Sampler:
     """Sampler of one generation, token by token.
 
     Args:
-        sampling: Sampling parameters, with words as token ids.
-        prompt: Token ids of the prompt.
+        sampling: Complete sampling parameters, with words as token ids.
+        prompt: Token ids of the prompt, or first tokens of a decoder.
         guide: Guide with the allowed next tokens; None if all are allowed.
         ends: Tokens that end the text, and that `min_tokens` excludes.
+        settings: Generation settings of the package or the request.
+        source: Token ids of the encoder's text; None for those of the prompt.
+        limit: Maximum number of generated tokens; None for no limit.
     """
 
     def __init__(
@@ -173,21 +192,24 @@ class Sampler:
         prompt: Sequence[int],
         guide: Guide | None = None,
         ends: Collection[int] = (),
+        *,
+        settings: GenerationSettings = _WITHOUT,
+        source: Sequence[int] | None = None,
+        limit: int | None = None,
     ) -> None:
-        self._sampling, self._guide = sampling, guide
-        self._excluded = ExcludedTokens(sampling, ends)
-        self._bias = (
-            np.fromiter(sampling.logit_bias, np.int64),
-            np.fromiter(sampling.logit_bias.values(), np.float32),
+        self._sampling, self._guide, self._settings = sampling, guide, settings
+        self._processors = LogitsProcessors(
+            settings,
+            sampling,
+            prompt,
+            source=source,
+            limit=limit,
+            ends=ends,
+            forces=guide is None,
         )
         #: Whether the guide allows no further token.
         self.complete = False
-        present = bool(sampling.presence_penalty or sampling.frequency_penalty)
-        self._penalizes = present or sampling.repetition_penalty != 1
-        self._changes = self._penalizes or bool(sampling.logit_bias)
         self._random = generator(sampling)
-        self._counts: dict[int, int] = {}  # of generated tokens
-        self._occurred = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
 
     def next(self, logits: Array) -> int:
         """Return the next token.
@@ -198,13 +220,17 @@ class Sampler:
         Raises:
             GenerationError: If a logit is not a number, or no token is allowed.
         """
-        token = likeliest(logits)
+        token = self._checked(logits)
         if self._random is not None:
             tokens, shares = self._limited(self._scores(logits))
             token = int(tokens[_reach(shares, self._random.random())])
         else:
             token = self._best(logits, token)
         return self.take(token)
+
+    def _checked(self, logits: Array) -> int:
+        """Return the token with the largest logit; if the settings replace invalid logits, any token."""
+        return 0 if self._settings.remove_invalid_values else likeliest(logits)
 
     def _best(self, logits: Array, token: int) -> int:
         """Return the best allowed token; the guide computes its mask only if it forbids the best token without it.
@@ -213,11 +239,12 @@ class Sampler:
             logits: Logits (vocab,).
             token: Token with the largest logit.
         """
-        scores = self._excluded.mask(self._penalized(logits))
+        scores = self._processors(logits)
         best = token if scores is logits else int(scores.argmax())
+        require_token(scores[best : best + 1])
         if self._guide is None or self._guide.allows(best):
             return best
-        return int(self._scores(logits).argmax())
+        return int(self._guided(scores).argmax())
 
     def draw(self, logits: Array) -> Drawn:
         """Sample a token at random without appending it.
@@ -242,7 +269,7 @@ class Sampler:
         """
         if self._random is None:
             return self.next(logits)
-        likeliest(logits)
+        self._checked(logits)
         tokens, shares = self._limited(self._scores(logits))
         ours = shares / shares.sum(dtype=np.float64)
         drafted = np.zeros_like(ours)
@@ -282,115 +309,56 @@ class Sampler:
 
     def take(self, token: int) -> int:
         """Record a token as the newest, sampled here or elsewhere."""
-        if self._penalizes:
-            self._counts[token] = self._counts.get(token, 0) + 1
-        self._excluded.take(token)
+        self._processors.take(token)
         if self._guide is not None:
             self.complete = self._guide.take(token)
         return token
 
     def _scores(self, logits: Array) -> Array:
-        """Return logits after penalties, with -inf for forbidden tokens; a copy if anything changes."""
-        scores = self._penalized(logits)
-        if self._guide is not None:
-            allowed = self._guide.allowed()
-            scores = scores.copy()
-            scores[~allowed] = -np.inf
-        return self._excluded.mask(scores)
+        """Return processed logits, with -inf for forbidden tokens; the same array if nothing applies."""
+        scores = self._processors(logits)
+        if scores is not logits or self._guide is not None:
+            scores = self._guided(scores)
+        return scores
 
-    def _penalized(self, logits: Array) -> Array:
-        """Return logits after bias and penalties; a copy if there are any."""
-        if not self._changes:
-            return logits
-        sampling = self._sampling
-        present = sampling.presence_penalty or sampling.frequency_penalty
-        scores = logits.copy()
-        scores[self._bias[0]] += self._bias[1]
-        if sampling.repetition_penalty != 1:
-            self._occurred.update(self._counts)
-            occurred = np.fromiter(self._occurred, np.int64)
-            found = scores[occurred]
-            scores[occurred] = np.where(
-                found < 0, found * sampling.repetition_penalty, found / sampling.repetition_penalty
-            )
-        if present and self._counts:
-            tokens = np.fromiter(self._counts, np.int64)
-            counts = np.fromiter(self._counts.values(), np.float32)
-            scores[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    def _guided(self, scores: Array) -> Array:
+        """Return logits with -inf for tokens that the guide forbids.
+
+        Raises:
+            NoTokenError: All tokens are excluded.
+        """
+        if self._guide is not None:
+            scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
+        require_token(scores)
         return scores
 
     def _limited(self, scores: Array) -> tuple[Array, Array]:
         """Return the candidate tokens, ascending, and their unnormalized probabilities."""
-        sampling = self._sampling
-        tokens, kept = np.arange(len(scores)), scores
-        if 0 < sampling.top_k < len(scores):
-            tokens = largest(scores, sampling.top_k)
-            kept = scores[tokens]
-        temperature = max(sampling.temperature, _COLDEST)
-        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
-        if sampling.top_p < 1:
-            inside = _nucleus(shares, sampling.top_p)
-            tokens, shares = tokens[inside], shares[inside]
-        if sampling.min_p:
-            inside = np.flatnonzero(shares >= sampling.min_p)
-            tokens, shares = tokens[inside], shares[inside]
+        sampling, settings = self._sampling, self._settings
+        temperature = np.float32(max(sampling.temperature, _COLDEST))
+        tokens = np.arange(len(scores))
+        if settings.top_h is not None:
+            tokens = informative(scores / temperature, settings.top_h)
+        if 0 < sampling.top_k < len(tokens):
+            tokens = tokens[largest(scores[tokens], sampling.top_k)]
+        kept = scores[tokens]
+        shares = np.exp((kept - kept.max()) / temperature)  # 1 for the most likely
+        for limit, applies, value in (
+            (nucleus, sampling.top_p < 1, sampling.top_p),
+            (_likely, sampling.min_p > 0, sampling.min_p),
+            (typical, settings.typical_p < 1, settings.typical_p),
+            (above, settings.epsilon_cutoff > 0, settings.epsilon_cutoff),
+            (above_entropy, settings.eta_cutoff > 0, settings.eta_cutoff),
+        ):
+            if applies:
+                inside = limit(shares, value)
+                tokens, shares = tokens[inside], shares[inside]
         return tokens, shares
 
 
-class ExcludedTokens:
-    """Tokens that the next one must not be, after the text so far: as vLLM's parameters of these names exclude them.
-
-    Args:
-        sampling: Sampling parameters, with words as token ids.
-        ends: Tokens that end the text.
-    """
-
-    def __init__(self, sampling: Sampling, ends: Collection[int]) -> None:
-        allowed = sampling.allowed_token_ids
-        self._allowed = None if allowed is None else np.fromiter(allowed, np.int64)
-        self._words = [tuple(map(int, word)) for word in sampling.bad_words]
-        self._least, self._ends = sampling.min_tokens, [*ends]
-        self._longest = max(map(len, self._words), default=1) - 1
-        self._newest: list[int] = []
-        self._count = 0
-        self._excludes = bool(self._words or self._least or self._allowed is not None)
-
-    def take(self, token: int) -> None:
-        """Append a generated token."""
-        self._count += 1
-        if self._longest:
-            self._newest = [*self._newest, token][-self._longest :]
-
-    def mask(self, scores: Array) -> Array:
-        """Return logits with -inf for excluded tokens; a copy if there are any.
-
-        Args:
-            scores: Logits (vocab,), float32; they are not modified.
-
-        Raises:
-            GenerationError: No token is left.
-        """
-        if not self._excludes:
-            return scores
-        excluded = [word[-1] for word in self._words if self._follows(word[:-1])]
-        if self._count < self._least:
-            excluded += self._ends
-        if not excluded and self._allowed is None:
-            return scores
-        masked = scores.copy()
-        if self._allowed is not None:
-            masked[:] = -np.inf
-            masked[self._allowed] = scores[self._allowed]
-        masked[excluded] = -np.inf
-        if not np.isfinite(masked.max()):
-            raise NoTokenError(
-                "The sampling parameters exclude every next token; expected at least one. Change "
-                "allowed_token_ids, bad_words or min_tokens."
-            )
-        return masked
-
-    def _follows(self, before: tuple[int, ...]) -> bool:
-        return not before or tuple(self._newest[-len(before) :]) == before
+def _likely(shares: Array, min_p: float) -> Array:
+    """Return the indices of values of at least a fraction of the largest one, which is 1."""
+    return np.flatnonzero(shares >= min_p)
 
 
 def generator(sampling: Sampling) -> np.random.Generator | None:
@@ -412,36 +380,6 @@ def likeliest(logits: Array) -> int:
             "computes nonsense: check it with `qeff-zoo validate` and build it again."
         )
     return token
-
-
-def largest(values: Array, count: int) -> Array:
-    """Return the indices of the `count` largest values, ascending, with all that equal the least of them."""
-    if count >= len(values):
-        return np.arange(len(values))
-    return np.flatnonzero(values >= np.partition(values, -count)[-count])
-
-
-def _nucleus(shares: Array, top_p: float) -> Array:
-    """Return the indices of the largest probabilities that reach `top_p` of the sum, ascending; at least one.
-
-    A vocabulary is long, so it is not sorted. Negligible values are left out; the rest is binned by leading bits,
-    which preserve the order; and only values in the bin of the nucleus' least value are compared one by one.
-    """
-    total = shares.sum(dtype=np.float64)
-    # All smaller values do not add up to 1 - top_p; halved, to allow for rounding.
-    places = np.flatnonzero(shares >= (1 - top_p) * total / len(shares) / 2)
-    found = shares[places]
-    kinds = found.view(np.uint32) >> 16
-    mass = np.bincount(kinds, weights=found)[::-1].cumsum()  # of the largest kind, of two, …
-    wanted = top_p * total
-    nth = min(int(mass.searchsorted(wanted)), len(mass) - 1)
-    least = len(mass) - 1 - nth
-    border = np.flatnonzero(kinds == least)
-    border = border[np.argsort(-found[border], kind="stable")]
-    reached = (mass[nth - 1] if nth else 0) + found[border].cumsum(dtype=np.float64)
-    inside = kinds > least
-    inside[border[: int(reached.searchsorted(wanted)) + 1]] = True
-    return places[inside]
 
 
 def _reach(shares: Array, number: float) -> int:

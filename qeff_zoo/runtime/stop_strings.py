@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streamed text up to the first stop string: text that may begin one is held back."""
+"""Ends of generated text: before stop strings of a request, and behind stop strings of a package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # part of a character
 
 
 class StopStrings:
@@ -38,6 +40,36 @@ class StopStrings:
         """Return text that was held back, at the end."""
         held, self._held = self._held, ""
         return held
+
+
+class StopSequences:
+    """Stop string search in tokens, as in transformers' `generate`: special tokens are texts, and the prompt counts.
+
+    Args:
+        stops: Stop strings, not empty; text ends with the token that completes one.
+        spell: Function from token ids to their text.
+        prompt: Tokens before the text.
+    """
+
+    def __init__(
+        self, stops: Sequence[str], spell: Callable[[Sequence[int]], str], prompt: Sequence[int]
+    ) -> None:
+        self._stops, self._spell = stops, spell
+        # A token has at least one byte, and a stop string may begin within its first token.
+        self._length = max(len(stop.encode()) for stop in stops)
+        self._tokens = [*prompt[-self._length :]]
+        #: Stop string that was completed; "" before.
+        self.match = ""
+
+    def push(self, token: int) -> bool:
+        """Add a token; return whether it completes a stop string."""
+        self._tokens = [*self._tokens, token][-self._length - 1 :]
+        before, text = (self._spell(tokens) for tokens in (self._tokens[:-1], self._tokens))
+        begun = len(before.rstrip(_INCOMPLETE))
+        for stop in self._stops:
+            if text.find(stop, max(0, begun - len(stop) + 1)) >= 0:
+                self.match = stop
+        return bool(self.match)
 
 
 def _overlap(text: str, stop: str) -> int:

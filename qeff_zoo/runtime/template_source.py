@@ -87,6 +87,18 @@ class TemplateSource:
         """
         return guarded(lambda: self._written(self.normalized(messages), **values))
 
+    def render_unchanged(self, messages: Sequence[Message], **values: Any) -> str:
+        """Render messages in the form that they have.
+
+        Args:
+            messages: Messages.
+            **values: Variables of the template.
+
+        Raises:
+            GenerationError: If the template raises an error, or exceeds its budget.
+        """
+        return guarded(lambda: self._written(messages, **values))
+
     def normalized(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Return messages in the form that the template renders.
 

@@ -5,12 +5,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.checkpoint.generation_settings import (
+    STRUCTURE,
+    GenerationSettings,
+    effective_of,
+    problems,
+)
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import (
     Answer,
@@ -30,7 +35,7 @@ from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief, options_of
-from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
+from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.thinking_budget import BudgetGuide, ThinkingBudget
@@ -125,15 +130,8 @@ class TextGenerationSession(PromptReader):
         super().__init__(folder, self.decoder.sizes.ctx_len)
         #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
-        self._end_at(_eos_token_ids(folder))
-        published = read_json(folder / "generation_config.json")
-        #: Sampling parameters of generation_config.json, by name; servers use them for those that a request lacks.
-        self.published_sampling = published_sampling(published)
-        #: Sampling parameters of a request without any: the published ones if the checkpoint samples by default
-        #: (`do_sample`), as in transformers; else greedy decoding.
-        self.default_sampling = Sampling()
-        if published.get("do_sample") is True:
-            self.default_sampling = replace(Sampling(temperature=1.0), **self.published_sampling)
+        self._published = effective_of(folder)
+        self._end_at(GenerationSettings.of(self._published, {"eos_token_id"}).eos_token_id)
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
         #: Metrics of the last `generate` or `stream`.
@@ -146,6 +144,29 @@ class TextGenerationSession(PromptReader):
     def _decoder(self, folder: Path, program: Program) -> Decoder:
         """Return the calls of the program."""
         return Decoder(program, self.adapters)
+
+    @cached_property
+    def settings(self) -> GenerationSettings:
+        """Settings of the checkpoint's generation_config.json, which apply to each request; they may be replaced.
+
+        Raises:
+            GenerationError: If transformers' `generate` would refuse a setting.
+        """
+        if found := [*problems(self._published, self.decoder.vocab_size)]:
+            raise GenerationError(
+                "\n".join(found)
+                + f"\nThey are those of package {str(self.folder)!r}; --generation-config none ignores them."
+            )
+        return GenerationSettings.of(self._published)
+
+    def ignore_generation_config(self) -> None:
+        """Ignore the settings of generation_config.json, but for tokens that begin and end outputs."""
+        self.settings = GenerationSettings.of(self._published, STRUCTURE)
+
+    @property
+    def default_sampling(self) -> Sampling:
+        """Sampling parameters of a request without any."""
+        return Sampling().over(self.settings)[0]
 
     def _end_at(self, tokens: Iterable[int]) -> None:
         """Set the tokens that end generation, with and without a grammar."""
@@ -172,13 +193,14 @@ class TextGenerationSession(PromptReader):
         adapter: str | None = None,
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
+        settings: GenerationSettings | None = None,
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
             prompts: Texts, token ids as they are, or requests, which have their choices already.
-            generation_len: Tokens per prompt at most; None for as many as the context holds.
+            generation_len: Tokens per prompt at most; None for those of `settings`, or as many as the context holds.
             sampling: Sampling parameters; None for `default_sampling`.
             stop: Strings that end an answer before them.
             stop_token_ids: Tokens that end generation besides the model's EOS tokens.
@@ -189,6 +211,7 @@ class TextGenerationSession(PromptReader):
             adapter: Name of one of `adapters`; None for the model as it is.
             grammar: Structured output; None for free text.
             documents: Documents before each prompt, as for `request`.
+            settings: Generation settings, as for `request`.
             stream: Callback for new text.
 
         Returns:
@@ -209,6 +232,7 @@ class TextGenerationSession(PromptReader):
             "adapter": adapter,
             "grammar": grammar,
             "documents": documents,
+            "settings": settings,
         }
         every = [prompts] if isinstance(prompts, str) else prompts
         require_no_choices(every, choices)
@@ -266,12 +290,13 @@ class TextGenerationSession(PromptReader):
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
         thinking: ThinkingBudget | None = None,
+        settings: GenerationSettings | None = None,
     ) -> Request:
         """Return a checked request. Thread-safe.
 
         Args:
             prompt: Text or token ids, as for `generate`.
-            generation_len: Maximum number of tokens.
+            generation_len: Maximum number of tokens; None for the value of `settings`, or the rest of the context.
             sampling: Sampling parameters; None for `default_sampling`.
             stop: Stop strings.
             stop_token_ids: Tokens that end generation besides the model's EOS tokens.
@@ -283,12 +308,18 @@ class TextGenerationSession(PromptReader):
             documents: Documents before the prompt, computed independently (block attention); the session is opened
                 with `block_attention`. In a chat they begin the user's message.
             thinking: Budget of the reasoning of a chat; None for no limit.
+            settings: Generation settings in place of the session's `settings`, such as
+                `session.settings.updated(no_repeat_ngram_size=3)`.
 
         Raises:
             GenerationError: If the request is invalid.
             AdapterError: If no such adapter is loaded.
         """
-        sampling = self.default_sampling if sampling is None else sampling
+        settings = replace(
+            self.settings if settings is None else settings,
+            eos_token_id=tuple(sorted(self.eos_token_ids)),
+        )
+        sampling, settings = (sampling or Sampling()).over(settings)
         if adapter is not None:
             self.adapters.find(adapter)
         if grammar is not None:
@@ -303,19 +334,23 @@ class TextGenerationSession(PromptReader):
                     f"min_tokens is {sampling.min_tokens:,}, and a grammar ends the text where nothing may follow; "
                     "expected one of them. Leave one out."
                 )
-        self.decoder.check(sampling, grammar or thinking)
+        if thinking is not None and self.tokenizer is not None:
+            _ = self.tokenizer.completions  # read here, so that no other request waits for it
+        self.decoder.check(sampling, settings, grammar or thinking)
         sampling = self._in_tokens(sampling)
         self._check_vocabulary(stop_token_ids, "stop_token_ids")
         ends = frozenset() if ignore_eos else self.eos_token_ids
+        if ignore_eos:
+            settings = replace(settings, eos_token_id=(), forced_eos_token_id=())
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
                 "Cannot stop at ''; expected strings of at least one character. Leave it out."
             )
-        if stops and self.tokenizer is None:
+        if (stops or settings.stop_strings) and self.tokenizer is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no tokenizer.json and cannot stop at "
-                f"{brief(stops[0])}; expected no stop strings. Leave them out."
+                f"{brief((*stops, *settings.stop_strings)[0])}; expected no stop strings. Leave them out."
             )
         messages = [{"role": "user", "content": str(prompt)}] if chat else prompt
         parts = (
@@ -330,6 +365,8 @@ class TextGenerationSession(PromptReader):
                 "Log-probabilities of a prompt are computed for text alone, without documents, by packages of "
                 f"{TEXT_GENERATION}; expected no prompt_logprobs. Leave them out."
             )
+        if generation_len is None and 0 < len(tokens) < self.decoder.sizes.ctx_len:
+            generation_len = settings.limit(len(tokens))
         limit = self._limit(tokens, generation_len, len(documents), least=0 if scores else 1)
         scored = tokens[1:] if scores else ()
         return Request(
@@ -345,6 +382,7 @@ class TextGenerationSession(PromptReader):
             documents=tuple(len(part) for part in parts[:-1]),
             grammar=grammar,
             thinking=thinking,
+            settings=settings,
         )
 
     def allow_documents(self) -> None:
@@ -493,13 +531,3 @@ class TextGenerationSession(PromptReader):
                 "decodes."
             )
         return limit
-
-
-def _eos_token_ids(folder: Path) -> frozenset[int]:
-    """Return all tokens that end generation, from the generation config, else from the config."""
-    config = read_json(folder / "config.json")
-    for settings in (read_json(folder / "generation_config.json"), config, model_config(config)):
-        found = settings.get("eos_token_id")
-        if found is not None:
-            return frozenset(found if isinstance(found, list) else [found])
-    return frozenset()

@@ -2,11 +2,14 @@
 """Conversion of texts, pairs or token ids to inputs of encoder programs; unsupported inputs are rejected."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeGuard
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import SentenceSettings
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.pair_template import PairTemplate
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 #: Text, or token ids.
@@ -27,9 +30,11 @@ class TextReader:
         longest: Maximum number of tokens in a text for the program; at least `max_length`.
         vocab_size: Vocabulary of the model; 0 if only its tokenizer has it.
         takes_pairs: Whether pairs of texts are supported.
-        lowercase: Whether texts are converted to lower case first.
+        prompt: Text that precedes every text, and the first of a pair; not a list of token ids.
+        counts_prompt: Whether the tokens of the prompt are counted, see `Encoded.prompt_tokens`.
         side: Side on which texts are truncated; None for the tokenizer's.
         special_tokens: Whether the tokenizer's special tokens are added.
+        template: Chat template that writes texts and pairs; None for texts as they are.
     """
 
     folder: Path
@@ -39,9 +44,46 @@ class TextReader:
     longest: int
     vocab_size: int
     takes_pairs: bool = False
-    lowercase: bool = False
+    prompt: str = ""
+    counts_prompt: bool = False
     side: Literal["left", "right"] | None = None
     special_tokens: bool = True
+    template: PairTemplate | None = None
+
+    @classmethod
+    def of_package(
+        cls,
+        folder: Path,
+        settings: SentenceSettings,
+        *,
+        task: str,
+        longest: int,
+        takes_pairs: bool = False,
+        counts_prompt: bool = False,
+    ) -> "TextReader":
+        """Return the reader of a package.
+
+        Args:
+            folder: Folder of the package.
+            settings: Its settings of sentence-transformers.
+            task: See the class, as the other arguments.
+            longest: Maximum number of tokens.
+            takes_pairs: Whether pairs of texts are supported.
+            counts_prompt: Whether the tokens of the prompt are counted.
+        """
+        tokenizer = Tokenizer.find(folder)
+        if tokenizer and settings.lowercase:
+            tokenizer.use_lowercase()
+        return cls(
+            folder=folder,
+            task=task,
+            tokenizer=tokenizer,
+            max_length=min(settings.max_length, longest),
+            longest=longest,
+            vocab_size=int(read_json(folder / "config.json").get("vocab_size", 0)),
+            takes_pairs=takes_pairs,
+            counts_prompt=counts_prompt,
+        )
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
         """Return the tokens of texts.
@@ -82,12 +124,28 @@ class TextReader:
                 )
         if self.tokenizer is None or not texts:
             return []
-        plain = [
-            text.lower() if self.lowercase and isinstance(text, str) else text for text in texts
-        ]
-        return self.tokenizer.encode_all(
-            plain, self.max_length, self.side, special_tokens=self.special_tokens
+        if self.template is not None:
+            return self.template.encode(
+                self.tokenizer, texts, self.prompt, self.max_length, self.side
+            )
+        length = self._prompt_length() if self.counts_prompt and self.prompt else 0
+        found = self._encode_all(
+            [_with_prompt(self.prompt, text) for text in texts] if self.prompt else texts
         )
+        return [replace(one, prompt_tokens=length) for one in found] if length else found
+
+    def _encode_all(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
+        assert self.tokenizer
+        return self.tokenizer.encode_all(
+            texts, self.max_length, self.side, special_tokens=self.special_tokens
+        )
+
+    def _prompt_length(self) -> int:
+        """Return the number of tokens of the prompt by itself, without a special token at its end."""
+        assert self.tokenizer
+        (alone,) = self._encode_all([self.prompt])
+        ends = bool(alone.ids) and alone.ids[-1] in self.tokenizer.named
+        return len(alone.ids) - ends
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not 0 < len(tokens) <= self.longest:
@@ -102,6 +160,10 @@ class TextReader:
                 f"Token id {foreign!r} is not of this model; expected 0 to {size - 1:,}."
                 " Encode the text with the package's own tokenizer."
             )
+
+
+def _with_prompt(prompt: str, text: str | tuple[str, str]) -> str | tuple[str, str]:
+    return prompt + text if isinstance(text, str) else (prompt + text[0], text[1])
 
 
 def _is_text(text: Texts) -> TypeGuard[str | tuple[str, str]]:

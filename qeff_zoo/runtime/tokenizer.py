@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import tokenizers
+from tokenizers import normalizers
 
 from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
 from qeff_zoo.package.files import damaged, read_json
+from qeff_zoo.runtime.token_bytes import bytes_of_tokens, is_continuation
 
 _DECODED = 8  # tokens of a stream that are decoded at once: two calls for each token cost more
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -38,6 +41,8 @@ class Encoded:
         offsets: Start and end of every token in its text, in characters.
         special: Whether a token was added to the text, for every token.
         cut: Whether the text was truncated.
+        prompt_tokens: Number of the first tokens that are those of a prompt, for models that do not pool them.
+        attended: Number of the first tokens that tokens attend to; None for all.
     """
 
     ids: list[int]
@@ -45,6 +50,8 @@ class Encoded:
     offsets: list[tuple[int, int]]
     special: list[bool]
     cut: bool = False
+    prompt_tokens: int = 0
+    attended: int | None = None
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
@@ -66,7 +73,7 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path = str(folder / "tokenizer.json")
+        path, self._folder = str(folder / "tokenizer.json"), folder
         try:
             raw = read_regular(path)
             content = raw.decode()
@@ -215,6 +222,45 @@ class Tokenizer:
             cut=cut,
         )
 
+    def use_lowercase(self) -> None:
+        """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
+        before = self._tokenizer.normalizer
+        parts: list[Any] = [before] if before else []
+        if isinstance(before, normalizers.Sequence):
+            parts = [before[place] for place in range(len(before))]
+        if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+            self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+
+    @cached_property
+    def named(self) -> frozenset[int]:
+        """Ids of the tokens that transformers counts as special: those that the settings name."""
+        settings = read_json(self._folder / "tokenizer_config.json")
+        texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
+        for name in (
+            "model_specific_special_tokens",
+            "extra_special_tokens",
+            "additional_special_tokens",
+        ):
+            further = settings.get(name) or ()
+            texts += further.values() if isinstance(further, dict) else further
+        contents = (one.get("content") if isinstance(one, dict) else one for one in texts)
+        found = (self.token_id(one) for one in contents if isinstance(one, str))
+        return frozenset(token for token in found if token is not None)
+
+    def token_named(self, text: str | None, names: Sequence[str]) -> int | None:
+        """Return the id of a token, or of the first special token that the settings have.
+
+        Args:
+            text: Text of the token; None for a special token.
+            names: Names of special tokens in the settings, such as "mask_token".
+        """
+        if text is not None:
+            return self.token_id(text)
+        settings = read_json(self._folder / "tokenizer_config.json")
+        values = (settings.get(name) for name in names)
+        texts = (one.get("content") if isinstance(one, dict) else one for one in values)
+        return next((self.token_id(one) for one in texts if isinstance(one, str)), None)
+
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:
         """Added tokens by id, each with its text and its settings."""
@@ -229,18 +275,78 @@ class Tokenizer:
         """Texts of special tokens by id."""
         return {token: one["content"] for token, one in self.added.items() if one["special"]}
 
+    @cached_property
+    def ordinary(self) -> dict[int, str]:
+        """Texts of added tokens that are not special by id; decoded text always contains them."""
+        return {token: one["content"] for token, one in self.added.items() if not one["special"]}
+
+    @cached_property
+    def token_bytes(self) -> dict[int, bytes] | None:
+        """Bytes of every token by id; None if the decoder joins tokens in another way."""
+        # The decoder gets the names of added tokens as the normalizer changes them.
+        names = {token: name for name, token in self.vocabulary.items()}
+        names |= {token: self.name(token) for token in self.added}
+        return bytes_of_tokens(names, _state(self._tokenizer.decoder))
+
+    @cached_property
+    def completions(self) -> dict[int, bytes]:
+        """Tokens that can only be the end of a character, or be within one."""
+        known = self.token_bytes or {}
+        return {token: data for token, data in known.items() if is_continuation(data)}
+
+    @cached_property
+    def _speller(self) -> tokenizers.Tokenizer:
+        """Tokenizer of text within a text: without added tokens, and without a space before it."""
+        parts = {
+            "normalizer": _without_prefix(_state(self._tokenizer.normalizer)),
+            "pre_tokenizer": _without_prefix(_state(self._tokenizer.pre_tokenizer)),
+        }
+        content = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [], **parts}
+        found = tokenizers.Tokenizer.from_str(json.dumps(content))
+        found.model = self._tokenizer.model
+        return found
+
+    def spell(self, text: str) -> list[int]:
+        """Return tokens of a text within another one; none of them is an added token."""
+        with self._understood:
+            (found,) = self._speller.encode_batch_fast([text], add_special_tokens=False)
+        return list(found.ids)
+
     def decode(self, token_ids: Sequence[int], shown: Collection[int] = ()) -> str:
         """Return the text of token ids, without special tokens unless `shows_special`.
 
         Args:
             token_ids: Token ids.
-            shown: Special tokens that the text contains.
+            shown: Added tokens that the text contains as they are.
         """
         skips = not (self.shows_special or shown)
         hidden = self.hidden | self.special.keys() - {*shown} if shown else self.hidden
         kept = [token for token in token_ids if token not in hidden]
-        text = self._decoded(kept, skip_special_tokens=skips)
+        if changed := {token for token in kept if token in shown and self._changes(token)}:
+            text = self._joined(kept, changed)
+        else:
+            text = self._decoded(kept, skip_special_tokens=skips)
         return _tidied(text) if self._tidies else text
+
+    @cached_property
+    def _changes(self) -> Callable[[int], bool]:
+        """Whether the decoder changes an added token: adds a space before it, or replaces a character within it."""
+        return cache(lambda token: self.piece(token) != self.added[token]["content"])
+
+    def _joined(self, token_ids: Sequence[int], changed: Collection[int]) -> str:
+        """Return the text of token ids, among them added tokens that the decoder would change."""
+        texts, begun = list[str](), list[int]()
+        for token in (*token_ids, None):
+            if token is not None and token not in changed:
+                begun.append(token)
+                continue
+            after = self._anchor if texts else []  # whose text keeps a space after it
+            text = self._decoded([*after, *begun])
+            texts.append(text.removeprefix(self._decoded(after)))
+            if token is not None:
+                texts.append(self.added[token]["content"])
+            begun = []
+        return "".join(texts)
 
     def is_open(self, text: str) -> bool:
         """Return whether further tokens may change the end of a text."""
@@ -280,7 +386,7 @@ class TextStream:
 
     Args:
         tokenizer: Tokenizer of the tokens.
-        shown: Special tokens that the text contains.
+        shown: Added tokens that the text contains as they are.
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
@@ -307,6 +413,22 @@ class TextStream:
         text = self._tokenizer.decode(self._tokens, self._special)
         fresh, self._shown, self._text = text[len(self._text) :], len(self._tokens), text
         return fresh
+
+
+def _state(component: Any) -> Any:
+    """Return a component of a tokenizer in the format of tokenizer.json; None without one."""
+    return None if component is None else json.loads(component.__getstate__())
+
+
+def _without_prefix(component: Any) -> Any:
+    """Return a normalizer or pre-tokenizer that adds no space before a text."""
+    if component is None or component.get("type") == "Prepend":
+        return None
+    kept = {**component, "prepend_scheme": "never"} if "prepend_scheme" in component else component
+    for name in ("normalizers", "pretokenizers"):
+        if name in kept:
+            kept = {**kept, name: [one for one in map(_without_prefix, kept[name]) if one]}
+    return {**kept, "add_prefix_space": False} if "add_prefix_space" in kept else kept
 
 
 def _lengths(first: int, second: int, most: int) -> tuple[int, int]:

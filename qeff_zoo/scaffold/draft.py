@@ -95,6 +95,11 @@ def propose(model: str) -> Proposal:
             f"There is a recipe for model_type {config['model_type']!r} already; expected a model without one. "
             f"Run `qeff-zoo show {name}` to see it, and extend it where it falls short."
         )
+    if reason := registry.reason_of(str(config["model_type"])):
+        raise UnsupportedModelError(
+            f"No recipe of model_type {config['model_type']!r} can be drafted. {reason} Expected a model that a task "
+            "of qeff-zoo computes. If the reason no longer holds, remove its line from qeff_zoo/unsupported.json."
+        )
     with _quiet():
         subject = examine(config)
         draft = _draft(subject)

@@ -11,21 +11,26 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.embedding_prompts import prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     EmbeddingRequest,
     ImageEmbeddingRequest,
     InputsRequest,
     PromptEmbeddingRequest,
+    SimilarityRequest,
 )
-from qeff_zoo.serving.errors import ApiError, blaming, queue_full
+from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.scores import encoded, encoded_input, require_few
 from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+from qeff_zoo.tasks.encoders.similarity import normalized
 
 
 def embedding_list(
@@ -68,21 +73,39 @@ def base64_of(vector: Array) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def shortened(vectors: Array, dimensions: int | None) -> Array:
+def shortened(vectors: Array, dimensions: int | None, param: str = "dimensions") -> Array:
     """Return the first dimensions of embeddings, scaled to length 1 as those of models that are trained for it."""
     if dimensions is None:
         return vectors
     if dimensions > vectors.shape[1]:
         raise ApiError(
             400,
-            f"Parameter 'dimensions' is {dimensions:,}; expected at most {vectors.shape[1]:,}. Ask for fewer.",
-            param="dimensions",
+            f"Parameter {param!r} is {dimensions:,}; expected at most {vectors.shape[1]:,}. Ask for fewer.",
+            param=param,
             code="invalid_value",
         )
-    part = vectors[:, :dimensions]
-    lengths = np.linalg.norm(part, axis=1, keepdims=True)
-    scaled: Array = part / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return scaled
+    return normalized(vectors[:, :dimensions])
+
+
+def vectors_of(
+    session: EmbeddingSession,
+    outputs: Sequence[Array],
+    dimensions: int | None = None,
+    *,
+    normalize: bool | None = None,
+    param: str = "dimensions",
+) -> Array:
+    """Return the embeddings of a request, (texts, hidden).
+
+    Args:
+        session: Session of the package.
+        outputs: Output of the program for each text.
+        dimensions: Number of the first dimensions, scaled to length 1; None for the model's.
+        normalize: Whether they are scaled to length 1 as well; None for the model's own.
+        param: Parameter with the number of dimensions.
+    """
+    found = shortened(session.shortened(np.stack(outputs)), dimensions, param)
+    return normalized(found) if normalize else found
 
 
 async def embedded(
@@ -108,12 +131,15 @@ async def embedded(
     return Response(content, media_type="application/json")
 
 
-def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
+def routes(
+    api: str, queue: EncoderQueue, session: EmbeddingSession, admit: Callable[[Any], object]
+) -> APIRouter:
     """Return the endpoints of embeddings.
 
     Args:
         api: Prefix of the path.
         queue: Queue of the requests.
+        session: Session of the queue.
         admit: Function that checks the model of a body.
     """
     router = APIRouter()
@@ -121,18 +147,34 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         admit(body)
-        read, outputs = await encoded_input(request, queue, body)
-        vectors = shortened(np.stack(outputs), body.dimensions)
+        read, outputs = await encoded_input(request, queue, body, prompted(session, body))
+        vectors = vectors_of(session, outputs, body.dimensions, normalize=body.normalized)
         content = await asyncio.to_thread(embedding_list, body, read, vectors)
         return Response(content, media_type="application/json")
 
     @router.post("/embed")
     async def embed(request: Request, body: InputsRequest) -> Response:
         admit(body)
-        texts = require_few(listed(body.inputs), "inputs")
-        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
-        vectors = shortened(np.stack(outputs), body.dimensions)
+        if not body.normalize and session.normalizes:
+            raise invalid("normalize", False, "true: the model itself normalizes", "Leave it out")
+        texts, reading = require_few(listed(body.inputs), "inputs"), prompted(session, body)
+        _, outputs = await encoded(
+            request, queue, texts, body.truncation, "inputs", reading=reading
+        )
+        vectors = vectors_of(session, outputs, body.dimensions, normalize=body.normalize)
         content = await asyncio.to_thread(json.dumps, vectors.tolist(), allow_nan=False)
         return Response(content, media_type="application/json")
+
+    @router.post("/similarity")
+    async def similarity(request: Request, body: SimilarityRequest) -> Response:
+        admit(body)
+        given, options = body.inputs, body.parameters
+        texts = require_few([given.source_sentence, *given.sentences], "inputs")
+        _, outputs = await encoded(
+            request, queue, texts, options.truncation, "inputs", reading=prompted(session, options)
+        )
+        vectors = vectors_of(session, outputs)
+        found = await asyncio.to_thread(session.similarity, vectors[:1], vectors[1:])
+        return JSONResponse(found[0].tolist())
 
     return router

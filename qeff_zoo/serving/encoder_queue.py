@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from qeff_zoo.errors import ContextLengthError
 from qeff_zoo.runtime import Stats
@@ -64,6 +64,8 @@ class EncoderQueue:
         max_length: int | None = None,
         side: Literal["left", "right"] | None = None,
         special_tokens: bool = True,
+        prompt: str | None = None,
+        kind: str | None = None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -73,6 +75,8 @@ class EncoderQueue:
             max_length: Number of tokens to which texts are truncated; None for the model's.
             side: Side on which they are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
+            prompt: Text that precedes every text, but no list of token ids and no chat; None for the session's default.
+            kind: Kind of the texts of an embedding, "query" or "document"; None for neither.
 
         Raises:
             BusyError: The queue is full.
@@ -81,9 +85,13 @@ class EncoderQueue:
             ApiError: The server shuts down.
         """
         with self._requests.one():
+            options: dict[str, Any] = {"kind": kind} if kind else {}
             if callable(texts):
                 texts = [await in_thread(self._chats, texts)]
-            reading = partial(self.session.read, special_tokens=special_tokens)
+                options = {**options, "rendered": True}
+            reading = partial(
+                self.session.read, special_tokens=special_tokens, prompt=prompt, **options
+            )
             read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)
@@ -151,12 +159,11 @@ class EncoderQueue:
     def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
         """Start a call in the worker's thread; None if the server shuts down."""
         texts = [job.texts[number] for job, number in call]
-        ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
         with self._lock:
             if self._closing:
                 return None
             loop = asyncio.get_running_loop()
-            return loop.run_in_executor(self._worker, partial(self.session.run, ids, types=types))
+            return loop.run_in_executor(self._worker, partial(self.session.run_encoded, texts))
 
 
 def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:

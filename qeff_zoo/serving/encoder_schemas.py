@@ -18,6 +18,9 @@ from qeff_zoo.serving.schemas import (
     Truncation,
 )
 
+#: Maximum number of characters of a prompt.
+MAX_PROMPT = 1 << 16
+
 
 class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
@@ -64,21 +67,28 @@ class InputRequest(EncoderRequest, _TextsOrChat):
         return super().chat.model_copy(update=ends)
 
 
-class EmbeddingRequest(InputRequest):
+class PromptedRequest(RequestBody):
+    """Fields of requests for embeddings that select a prompt; several APIs have one of them each."""
+
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
+    prompt_name: Annotated[str, Field(max_length=64)] | None = None  # Text Embeddings Inference
+    input_type: Annotated[str, Field(max_length=64)] | None = None  # Cohere, NVIDIA, Voyage
+    task: Annotated[str, Field(max_length=64)] | None = None  # Jina
+
+
+class EmbeddingRequest(PromptedRequest, InputRequest):
     """Body of /v1/embeddings."""
 
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
+    normalized: bool | None = None  # as at Jina; None for the model's own
 
 
-class InputsRequest(RequestBody):
-    """Body of /embed, as in Text Embeddings Inference."""
+class _Cut(RequestBody):
+    """Truncation of texts, as in Text Embeddings Inference."""
 
-    inputs: Texts
-    normalize: Literal[True] = True
     truncate: bool = False
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
-    dimensions: int | None = Field(None, ge=1)
 
     @property
     def truncation(self) -> EncoderRequest:
@@ -89,10 +99,67 @@ class InputsRequest(RequestBody):
         return EncoderRequest(truncate=side if self.truncate else "NONE")
 
 
+class InputsRequest(PromptedRequest, _Cut):
+    """Body of /embed, as in Text Embeddings Inference."""
+
+    inputs: Texts
+    normalize: bool = True
+    dimensions: int | None = Field(None, ge=1)
+
+
+class SimilarInputs(BaseModel):
+    """Texts of /similarity."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    source_sentence: str
+    sentences: list[str] = Field(min_length=1, fail_fast=True)
+
+
+class SimilarityParameters(PromptedRequest, _Cut):
+    """Parameters of /similarity."""
+
+
+class SimilarityRequest(RequestBody):
+    """Body of /similarity, as in Text Embeddings Inference."""
+
+    inputs: SimilarInputs
+    parameters: SimilarityParameters = SimilarityParameters()
+
+
+#: One text, or two of a pair.
+_OneOrTwo: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
+
+
+class PredictRequest(_Cut):
+    """Body of /predict, as in Text Embeddings Inference: a text, a pair, or a list of lists of one or two texts."""
+
+    inputs: str | _OneOrTwo | Annotated[list[_OneOrTwo], Field(min_length=1, fail_fast=True)]
+    raw_scores: bool = False
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the response is that of one text or pair."""
+        return isinstance(self.inputs, str) or isinstance(self.inputs[0], str)
+
+    @property
+    def texts(self) -> list[str | tuple[str, str]]:
+        """Texts and pairs."""
+        given = [self.inputs] if self.is_single else self.inputs
+        found: list[str | tuple[str, str]] = []
+        for one in given:
+            if isinstance(one, str):
+                found.append(one)
+            else:
+                found.append((str(one[0]), str(one[1])) if len(one) == 2 else str(one[0]))
+        return found
+
+
 class ScoringRequest(EncoderRequest):
     """Fields of requests to classifiers and rerankers, as in vLLM's API."""
 
     use_activation: bool = True  # else scores are logits
+    prompt_name: Annotated[str, Field(max_length=64)] | None = None  # as in sentence-transformers
 
 
 class ClassifyRequest(ScoringRequest, InputRequest):
@@ -211,12 +278,11 @@ class RerankRequest(ScoringRequest):
         return self.texts or [*given]
 
 
-class CohereEmbedRequest(EncoderRequest):
+class CohereEmbedRequest(PromptedRequest, EncoderRequest):
     """Body of /v2/embed and /v1/embed, as in Cohere's API."""
 
     texts: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
     inputs: Annotated[list[TextContent], Field(min_length=1, fail_fast=True)] | None = None
-    input_type: Annotated[str, Field(max_length=64)] | None = None
     embedding_types: list[Literal["float", "base64", "binary", "ubinary"]] = Field(
         ["float"], min_length=1, max_length=4
     )

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,7 +17,8 @@ from qeff_zoo.runtime.chat_output import Event, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_output.events import ToolCall
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat, chat_events
-from qeff_zoo.serving.embeddings import shortened
+from qeff_zoo.serving.embedding_prompts import prompted
+from qeff_zoo.serving.embeddings import vectors_of
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import EmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, renaming
@@ -37,6 +37,7 @@ from qeff_zoo.serving.prompts import prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.scores import encoded, require_few
 from qeff_zoo.serving.streaming import EventStream
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.versions import installed
 
 #: Paths that describe the models of a server.
@@ -166,11 +167,12 @@ def _line(content: Object) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
-def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
+def embedding(queue: EncoderQueue, session: EmbeddingSession, model: Model) -> APIRouter:
     """Return the endpoint of embeddings, each of length 1.
 
     Args:
         queue: Queue of the requests.
+        session: Session of the queue.
         model: Description of the model.
     """
     router = APIRouter()
@@ -183,12 +185,13 @@ def embedding(queue: EncoderQueue, model: Model) -> APIRouter:
             input=body.input, dimensions=None, truncate="END" if body.truncate else "NONE"
         )
         texts = require_few(listed(body.input), "input")
-        read, outputs = await encoded(request, queue, texts, options, "input")
-        vectors = np.stack(outputs)
+        reading = prompted(session, options)
+        read, outputs = await encoded(request, queue, texts, options, "input", reading=reading)
+        vectors = vectors_of(session, outputs, body.dimensions, normalize=True)
         return JSONResponse(
             {
                 "model": body.model,
-                "embeddings": shortened(vectors, body.dimensions or vectors.shape[1]).tolist(),
+                "embeddings": vectors.tolist(),
                 "total_duration": time.perf_counter_ns() - begun,
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(text.ids) for text in read),

@@ -11,8 +11,9 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from qeff_zoo.media.audio import AudioLimits, OpenedAudio, open_audio
+from qeff_zoo.media.image_options import media_options, source_of
 from qeff_zoo.media.images import ImageLimits, size_of
-from qeff_zoo.media.videos import pixels_of
+from qeff_zoo.media.videos import decoded_bytes_of
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
@@ -121,22 +122,25 @@ def price(
         _check("tools", tools, bounds.grammar, "characters of tools", "Send fewer")
     files = sum(map(len, brought.values()))
     _check("messages", files, bounds.files, "images, videos and recordings", "Send fewer")
-    sizes = [size_of(one, bounds.images) for one in brought.get("images", ())]
+    images = brought.get("images", ())
+    sizes = [size_of(source_of(one), bounds.images) for one in images]
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
-    videos = [pixels_of(one) for one in brought.get("videos", ())]
+    videos = [decoded_bytes_of(source_of(one)) for one in brought.get("videos", ())]
     recordings = [
         open_audio(one, _RATE, limits=bounds.recordings) for one in brought.get("audio", ())
     ]
     shown = [1] * len(sizes)
     if session is not None and "images" in session.takes:
-        shown = cast("ImageTextToTextSession", session).tokens_of(sizes)
+        shown = cast("ImageTextToTextSession", session).tokens_of(
+            sizes, [*map(media_options, images)]
+        )
     return Price(
         choices=choices,
         grammar=grammar,
         nbytes={
             "images": [BYTES_OF_PIXEL * count for count in pixels],
-            "videos": [BYTES_OF_PIXEL * count for count in videos],
+            "videos": videos,
             "audio": [bytes_of_audio(one, _RATE) for one in recordings],
         },
         tokens={

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
+from qeff_zoo.media.image_options import OF_VIDEOS, ImageInput, VideoInput
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
-from qeff_zoo.media.videos import reading
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
 from qeff_zoo.serving.chats import Chat
@@ -40,6 +40,7 @@ _FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
         "json_schema": Grammar.json,
     }
 )
+_BREAKS = str.maketrans("", "", "\r\n\t ")
 _CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 
 
@@ -118,7 +119,9 @@ def prepare_chat(
     if "videos" not in brought:
         found = work(brought, documents)
     else:
-        found = yield Step(_of_videos(work, brought, documents), sum(cost.nbytes["videos"]))
+        reader = cast("ImageTextToTextSession", session)
+        of_videos = _of_videos(reader, work, brought, documents)
+        found = yield Step(of_videos, sum(cost.nbytes["videos"]))
     return plan.chat(requests=found)
 
 
@@ -152,6 +155,7 @@ def _encoded(
 
 
 def _of_videos(
+    session: ImageTextToTextSession,
     work: Callable[..., list[Request]],
     brought: Mapping[str, Sequence[Any]],
     documents: Sequence[Sequence[int]],
@@ -159,6 +163,7 @@ def _of_videos(
     """Decode videos, and make requests of them.
 
     Args:
+        session: Session of the model.
         work: A function that makes requests of what messages have beside text, and of documents.
         brought: The files, by argument.
         documents: Tokens of each.
@@ -166,7 +171,7 @@ def _of_videos(
     videos = []
     with blaming("messages"):
         for one in brought["videos"]:
-            videos.append((yield from reading(one)))
+            videos.append((yield from session.preparing_video(one)))
     return work({**brought, "videos": videos}, documents)
 
 
@@ -174,7 +179,7 @@ def _shown(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the image of a chat for an image-to-text model, and the prompt; refuse any other content."""
-    for name in ("documents", "tools"):
+    for name in ("documents", "tools", "mm_processor_kwargs"):
         if value := getattr(body, name):
             raise unknown_parameter(name, value)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
@@ -209,10 +214,39 @@ def _brought(
     if videos:
         with blaming("messages"):
             cast("ImageTextToTextSession", session).check_reads_videos()
+    of_images, of_videos = _media_options(session, body)
     media = yield from read_media([*urls, *videos], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
+    details = [detail for message in body.messages for detail in message.details]
+    for place, detail in enumerate(details):
+        if options := {**of_images, **({"detail": detail} if detail == "low" else {})}:
+            shown[place] = ImageInput(shown[place], options)
+    if of_videos:
+        played = [VideoInput(one, of_videos) for one in played]
     brought = {"images": shown, "videos": played, "audio": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
+
+
+def _media_options(
+    session: TextGenerationSession, body: ChatRequest
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of images and of videos in a request, which vLLM's API has in one object, or apart."""
+    given = dict(body.mm_processor_kwargs or {})
+    if given and "images" not in session.takes:
+        raise unknown_parameter("mm_processor_kwargs", given)
+    parts = [given.pop(name, None) or {} for name in ("images_kwargs", "videos_kwargs")]
+    for part in parts:
+        if not isinstance(part, dict):
+            raise ApiError(
+                400,
+                f"Parameter 'mm_processor_kwargs' has {brief(part)}; expected an object of options. Change it.",
+                param="mm_processor_kwargs",
+                code="invalid_value",
+            )
+    images, videos = ({**part} for part in parts)
+    for name, value in given.items():
+        (videos if name in OF_VIDEOS else images)[name] = value
+    return images, videos
 
 
 def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Preparation[list[Any]]:
@@ -270,7 +304,8 @@ def _recording(content: str) -> bytes:
 
 def _decoded(content: str, what: str, code: str) -> bytes:
     try:
-        return base64.b64decode(content, validate=True)
+        # Lines of MIME have 76 characters; some tools wrap what they encode.
+        return base64.b64decode(content.translate(_BREAKS), validate=True)
     except ValueError as error:
         raise ApiError(
             400,
@@ -407,16 +442,22 @@ def _sampling(
     session: TextGenerationSession, body: ChatRequest | CompletionRequest, logprobs: int | None
 ) -> Sampling:
     """Return sampling parameters; those that the request lacks are the model's own, else OpenAI's defaults."""
-    usual = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    values = {
-        name: getattr(body, name)
-        if name in body.model_fields_set
-        else session.published_sampling.get(name, getattr(body, name))
-        for name in usual
-    }
-    values["top_k"] = max(0, values["top_k"])
+    own = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "bad_words",
+        "min_tokens",
+    )
+    given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
+    if "top_k" in given:
+        given["top_k"] = max(0, given["top_k"])
+    if "bad_words" in given:
+        given["bad_words"] = tuple(given["bad_words"])
     return Sampling(
-        **values,
+        **{"temperature": session.settings.temperature, **given},
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         seed=body.seed,
@@ -424,8 +465,6 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
-        bad_words=tuple(body.bad_words),
-        min_tokens=body.min_tokens,
     )
 
 

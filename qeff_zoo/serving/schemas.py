@@ -269,6 +269,12 @@ class _Part(_InMessage):
     cache_control: Any = None
 
 
+class _MediaPart(_Part):
+    """Image, video or recording in a message."""
+
+    uuid: str | None = None  # vLLM's key of its cache; here a file's content is the key
+
+
 class TextPart(_Part):
     """Text of a message."""
 
@@ -280,10 +286,10 @@ class ImageUrl(_InMessage):
     """URL of an image."""
 
     url: str
-    detail: str | None = None  # only for OpenAI's models: here the processor sets the detail
+    detail: str | None = None  # "low" for fewer image tokens; else the processor's own
 
 
-class ImagePart(_Part):
+class ImagePart(_MediaPart):
     """Image in a message."""
 
     type: Literal["image_url"]
@@ -296,7 +302,7 @@ class VideoUrl(_InMessage):
     url: str
 
 
-class VideoPart(_Part):
+class VideoPart(_MediaPart):
     """Video in a message, as in vLLM's API."""
 
     type: Literal["video_url"]
@@ -310,7 +316,7 @@ class InputAudio(_InMessage):
     format: str | None = None  # the file itself has its format
 
 
-class AudioPart(_Part):
+class AudioPart(_MediaPart):
     """Recording in a message."""
 
     type: Literal["input_audio"]
@@ -335,6 +341,12 @@ class ChatMessage(BaseModel):
         """URLs of its images, in order."""
         parts = self.content if isinstance(self.content, list) else []
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
+
+    @property
+    def details(self) -> list[str | None]:
+        """Level of detail of each image."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.image_url.detail for part in parts if isinstance(part, ImagePart)]
 
     @property
     def videos(self) -> list[str]:
@@ -441,6 +453,7 @@ class ChatRequest(_Generating):
     chat_template_kwargs: dict[str, Any] = {}
     include_reasoning: bool = True
     thinking_token_budget: int | None = Field(None, ge=0)
+    mm_processor_kwargs: dict[str, Any] | None = None
 
     @property
     def offered(self) -> list[Tool]:

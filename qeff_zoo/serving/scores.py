@@ -16,17 +16,21 @@ import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import BusyError
-from qeff_zoo.runtime.labels import best_first, softmax
+from qeff_zoo.runtime.activations import softmax
+from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
+from qeff_zoo.serving.embedding_prompts import Prompted, of_kind, prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
     ClassifyRequest,
     EncoderRequest,
     InputRequest,
     PoolingRequest,
+    PredictRequest,
     RerankRequest,
     ScoreRequest,
     ScoringRequest,
@@ -35,8 +39,13 @@ from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
 from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_CLASSIFICATION, TOKEN_CLASSIFICATION
-from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines
+from qeff_zoo.tasks import (
+    FEATURE_EXTRACTION,
+    TEXT_CLASSIFICATION,
+    TEXT_RANKING,
+    TOKEN_CLASSIFICATION,
+)
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
@@ -46,6 +55,7 @@ MAX_INPUTS = 2048
 _POOLING_TASKS = {
     FEATURE_EXTRACTION: "embed",
     TEXT_CLASSIFICATION: "classify",
+    TEXT_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
 }
 _T = TypeVar("_T")
@@ -107,9 +117,9 @@ def require_short(
 
 
 async def encoded_input(
-    request: Request, queue: EncoderQueue, body: InputRequest
+    request: Request, queue: EncoderQueue, body: InputRequest, reading: Prompted | None = None
 ) -> tuple[list[Encoded], list[Array]]:
-    """Encode the texts of a request, or its chat as one text, while its client is connected."""
+    """Encode the texts of a request, or its chat as one text, while its client is connected; see `encoded`."""
     if body.messages is not None:
         chat = partial(text_to_tokenize, queue.session, body)
         return await encoded(
@@ -118,7 +128,9 @@ async def encoded_input(
     assert body.input is not None
     texts = require_few(listed(body.input), "input")
     special_tokens = body.add_special_tokens is not False
-    return await encoded(request, queue, texts, body, "input", special_tokens=special_tokens)
+    return await encoded(
+        request, queue, texts, body, "input", special_tokens=special_tokens, reading=reading
+    )
 
 
 async def encoded(
@@ -129,6 +141,7 @@ async def encoded(
     param: str,
     *,
     special_tokens: bool = True,
+    reading: Prompted | None = None,
 ) -> tuple[list[Encoded], list[Array]]:
     """Encode the texts of a request while its client is connected.
 
@@ -139,8 +152,10 @@ async def encoded(
         body: Body of the request, which sets the truncation.
         param: Parameter with the texts.
         special_tokens: Whether the tokenizer's special tokens are added.
+        reading: Prompt and length of the texts; None for the session's own.
     """
-    length, longest = body.truncate_prompt_tokens, queue.session.max_length
+    longest = reading.max_length if reading else queue.session.max_length
+    length, own = body.truncate_prompt_tokens, longest if reading else None
     if length is not None:
         length = longest if length == -1 else min(length, longest)
     # The beginning of a text shows whether it is too long.
@@ -153,9 +168,11 @@ async def encoded(
     work = queue.encode(
         texts,
         cut=body.truncate != "NONE",
-        max_length=length,
+        max_length=length or own,
         side=side,
         special_tokens=special_tokens,
+        prompt=reading.prompt if reading else None,
+        kind=reading.kind if reading else None,
     )
     try:
         with blaming(param):
@@ -169,37 +186,74 @@ def reranks(queue: EncoderQueue) -> Scorer | None:
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    return _of_embeddings(queue) if isinstance(session, EmbeddingSession) else None
+    return _of_embeddings(queue, session) if isinstance(session, EmbeddingSession) else None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
-        read, outputs = await encoded(request, queue, pairs, body, param)
+        reading = _named(session, body)
+        read, outputs = await encoded(request, queue, pairs, body, param, reading=reading)
         return [float(_scores(session, body, one)[0]) for one in outputs], _tokens(read)
 
     return scores
 
 
-def _of_embeddings(queue: EncoderQueue) -> Scorer:
+def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
-        texts = [*dict.fromkeys(text for pair in pairs for text in pair)]  # each is encoded once
-        read, outputs = await encoded(request, queue, texts, body, param)
-        rows = {
-            text: output[: len(one.ids)] if queue.session.has_states else output[None]
-            for text, one, output in zip(texts, read, outputs, strict=True)
-        }
+        _named(session, body)
+        rows: list[dict[str, Array]] = []
+        tokens = 0
+        for kind, each in (
+            (QUERY, [one for one, _ in pairs]),
+            (DOCUMENT, [one for _, one in pairs]),
+        ):
+            texts = [*dict.fromkeys(each)]  # each is encoded once
+            reading = of_kind(session, kind)
+            read, outputs = await encoded(request, queue, texts, body, param, reading=reading)
+            states = [
+                session.compared(one, output, kind)
+                if session.has_states
+                else session.shortened(output[None])
+                for one, output in zip(read, outputs, strict=True)
+            ]
+            rows.append(dict(zip(texts, states, strict=True)))
+            tokens += _tokens(read)
+        queries, documents = rows
 
         def interact() -> list[float]:
-            """Return for each pair the sum over the first's tokens of the cosine of the nearest token of the second."""
-            return [float(cosines(rows[one], rows[other]).max(1).sum()) for one, other in pairs]
+            """Return the similarity of each pair."""
 
-        return await asyncio.to_thread(interact), _tokens(read)
+            def given(states: Array) -> Array | list[Array]:
+                return [states] if session.has_states else states
+
+            return [
+                float(session.similarity(given(queries[one]), given(documents[other]))[0, 0])
+                for one, other in pairs
+            ]
+
+        return await asyncio.to_thread(interact), tokens
 
     return scores
+
+
+def _named(session: EncoderSession, body: ScoringRequest) -> Prompted | None:
+    """Return how texts are read by the prompt that a request names; None for no name.
+
+    Raises:
+        ApiError: The model is no CrossEncoder with that prompt.
+    """
+    if body.prompt_name is None:
+        return None
+    encodes = isinstance(session, TextClassificationSession)
+    prompts = session.settings.prompts if encodes else {}
+    if body.prompt_name not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none: the model has no prompts of a CrossEncoder"
+        raise invalid("prompt_name", body.prompt_name, f"one of {known}", "Change it")
+    return Prompted(prompt=prompts[body.prompt_name], max_length=session.max_length, kind=None)
 
 
 def _scores(session: TextClassificationSession, body: ScoringRequest, logits: Array) -> Array:
@@ -219,6 +273,7 @@ def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> API
         _add_scores(router, api, queue, scores, admit)
     if isinstance(queue.session, TextClassificationSession):
         _add_classify(router, api, queue, queue.session, admit)
+        _add_predict(router, queue, queue.session, admit)
     _add_pooling(router, api, queue, admit)
     return router
 
@@ -276,10 +331,12 @@ def _add_scores(
 
 
 def _beginnings(session: EncoderSession, texts: Sequence[str], tokens: int) -> list[str]:
-    """Return the beginnings of texts with a number of tokens."""
+    """Return the beginnings of texts with a number of tokens; a prompt or a template is not part of them."""
+    if session.tokenizer is None:
+        return [*texts]  # refused when they are read
     ends = [
-        [end for (_, end), special in zip(one.offsets, one.special, strict=True) if not special]
-        for one in session.read(texts, side="right")
+        [end for _, end in one.offsets]
+        for one in session.tokenizer.encode_all(texts, tokens + 1, "right", special_tokens=False)
     ]
     return [
         text[: found[tokens - 1]] if len(found) > tokens else text
@@ -298,7 +355,7 @@ def _add_classify(
     @router.post("/classify")
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
-        read, outputs = await encoded_input(request, queue, body)
+        read, outputs = await encoded_input(request, queue, body, _named(session, body))
         data = []
         for number, logits in enumerate(outputs):
             values = _scores(session, body, logits)
@@ -313,6 +370,25 @@ def _add_classify(
         return JSONResponse(_listed(body, "classify", data, _tokens(read)))
 
 
+def _add_predict(
+    router: APIRouter,
+    queue: EncoderQueue,
+    session: TextClassificationSession,
+    admit: Callable[[Any], object],
+) -> None:
+    @router.post("/predict")
+    async def predict(request: Request, body: PredictRequest) -> Response:
+        admit(body)
+        texts = require_few(body.texts, "inputs")
+        _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
+        found = []
+        for logits in outputs:
+            values = logits if body.raw_scores else session.activate(logits)
+            best = best_first(session.labels, values)
+            found.append([{"score": one.score, "label": one.label} for one in best])
+        return JSONResponse(found[0] if body.is_single else found)
+
+
 def _add_pooling(
     router: APIRouter, api: str, queue: EncoderQueue, admit: Callable[[Any], object]
 ) -> None:
@@ -323,10 +399,18 @@ def _add_pooling(
         """Return the output of a text: its embedding, its scores, or those of each token."""
         if isinstance(session, TextClassificationSession):
             return _scores(session, body, output)
-        tokens = output[: len(one.ids)]
+        tokens = (
+            session.compared(one, output)
+            if isinstance(session, EmbeddingSession) and session.has_states
+            else output[: len(one.ids)]
+        )
         if task == "token_classify":
             return softmax(tokens) if body.use_activation else tokens
-        return tokens if session.has_states else output
+        if session.has_states:
+            return tokens
+        return (
+            session.shortened(output[None])[0] if isinstance(session, EmbeddingSession) else output
+        )
 
     @router.post(f"{api}pooling")
     @router.post("/pooling")
@@ -334,7 +418,10 @@ def _add_pooling(
         admit(body)
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
-        read, outputs = await encoded_input(request, queue, body)
+        reading = _named(session, body)
+        if isinstance(session, EmbeddingSession):
+            reading = prompted(session)
+        read, outputs = await encoded_input(request, queue, body, reading)
         data = [
             {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
             for number, both in enumerate(zip(read, outputs, strict=True))

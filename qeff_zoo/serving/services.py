@@ -35,7 +35,7 @@ from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
-from qeff_zoo.tasks import FEATURE_EXTRACTION
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 
 API = "/v1/"
 
@@ -108,7 +108,7 @@ class Generation:
                 "package that decodes. Serve it with --role prefill, for a server of such a package."
             )
         if not choices.generation_config:
-            session.published_sampling = {}
+            session.ignore_generation_config()
         servers, key = choices.prefill_from, choices.api_key
         prefills = Prefills(session, servers, api_key=key) if servers else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
@@ -165,14 +165,13 @@ class TextEncoding:
 
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
-        model = offer.model(
-            backend.session.max_length, capabilities=capabilities.of_texts(backend.session)
-        )
+        session = backend.session
+        model = offer.model(session.max_length, capabilities=capabilities.of_texts(session))
         routers = [scores.routes(API, backend, model.admit)]
-        if backend.session.task == FEATURE_EXTRACTION and not backend.session.has_states:
-            routers.append(cohere.routes(backend, model.admit))
-            routers.append(embeddings.routes(API, backend, model.admit))
-            routers.append(ollama.embedding(backend, model))
+        if isinstance(session, EmbeddingSession) and not session.has_states:
+            routers.append(cohere.routes(backend, session, model.admit))
+            routers.append(embeddings.routes(API, backend, session, model.admit))
+            routers.append(ollama.embedding(backend, session, model))
         return model, routers
 
 

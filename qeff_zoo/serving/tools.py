@@ -9,6 +9,7 @@ from typing import Any
 from qeff_zoo.runtime import Grammar, TextGenerationSession
 from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import check_schema
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
@@ -71,7 +72,7 @@ class OutputPlan:
     Args:
         grammar: Grammar of the outputs; None for free text.
         chat: Function that returns the prepared chat of requests, by their argument `requests`.
-        shown: Special tokens that the text of an output contains.
+        shown: Added tokens that the text of an output contains as they are.
         thinking: Budget of the reasoning; None for no limit.
     """
 
@@ -105,7 +106,6 @@ def output_plan(
     assert session.chat_template is not None
     tokenizer = session.tokenizer
     known = formats.of(session.chat_template.source(options)) if tokenizer else ChatFormat()
-    special = tokenizer.special if tokenizer else {}
     schemas = _schemas(body, known)
     end = prompt_end(tokenizer, prompt) if tokenizer else ""
     chosen = body.tool_choice
@@ -120,7 +120,7 @@ def output_plan(
             grammar = output_grammar(
                 known.calls,
                 known.reasoning,
-                special,
+                known.marks(tokenizer) if tokenizer else Marks({}),
                 schemas=allowed,
                 thoughts=known.thoughts(end),
                 several=several,
@@ -131,13 +131,16 @@ def output_plan(
         with blaming("tools", "invalid_schema"):
             session.guides.check(grammar)
     most = None if several else 1
-    has_parser = known.parser(end, schemas=schemas, most=most) is not None
-    parser = partial(known.parser, end, schemas=schemas, most=most) if has_parser else None
+    make = partial(
+        known.parser, end, schemas=schemas, most=most, structured=form is not None and not must
+    )
+    has_parser = make() is not None
+    parser: Any = make if has_parser else None
     return OutputPlan(
         grammar=grammar,
-        chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),  # type: ignore[arg-type]
-        shown=known.shown(special) if has_parser else frozenset(),
-        thinking=known.budget(end, body.thinking_token_budget),
+        chat=partial(Chat, parser=parser, shows_reasoning=body.include_reasoning),
+        shown=known.shown(tokenizer) if tokenizer and has_parser else frozenset(),
+        thinking=known.budget(end, body.thinking_token_budget, tokenizer) if tokenizer else None,
     )
 
 

@@ -61,9 +61,12 @@ _KNOWN = {
     "model",
     "response_format",
     "stream",
+    "chunking_strategy",
     *(name for names in _CHOICES.values() for name in names),
 }
 _TIMES = ("timestamp_granularities[]", "timestamp_granularities")
+#: Units of timestamps under other names.
+_PLURALS = {"segments": "segment", "words": "word"}
 _IGNORED = {"user"}
 _MAX_FIELDS = 20
 
@@ -321,7 +324,13 @@ async def _read(
     form_ = fields.get("response_format", "json")
     if form_ not in FORMATS:
         raise _invalid("response_format", f"is {brief(form_)}; expected {', '.join(FORMATS)}")
-    times = frozenset(str(one) for name in _TIMES for one in form.getlist(name))
+    if (strategy := fields.get("chunking_strategy", "auto")) != "auto":
+        raise _invalid(
+            "chunking_strategy",
+            f"is {brief(strategy)}; expected 'auto': windows of the model end at its timestamps, or overlap",
+        )
+    units = [str(one) for name in _TIMES for one in form.getlist(name)]
+    times = frozenset(_PLURALS.get(unit, unit) for unit in units)
     if times - {*GRANULARITIES} or (times and form_ != "verbose_json"):
         raise _invalid(
             _TIMES[0],

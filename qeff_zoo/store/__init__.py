@@ -27,7 +27,7 @@ from typing import Any
 
 from qeff_zoo.disk.digests import DigestCache, Progress
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.disk.room import free_bytes
+from qeff_zoo.disk.room import free_bytes, nearest_existing
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
@@ -361,10 +361,15 @@ class Store:
         """
         free = free_bytes(path)
         if free < size:
+            lacking = f"{size - free:,} bytes"
+            advice = (
+                f"Free {lacking} there with `qeff-zoo cache gc`, or set QEFF_HOME, or --output, to a larger disk."
+                if _shares_disk(path)
+                else f"Free {lacking} on that disk, which is not the store's, or give a folder on a larger one."
+            )
             raise StoreError(
                 f"Cannot write {what} to {str(path)!r}: it takes {size:,} bytes and {free:,} are "
-                f"free; expected room for all of it. Free {size - free:,} bytes there with "
-                "`qeff-zoo cache gc`, or set QEFF_HOME, or --output, to a larger disk."
+                f"free; expected room for all of it. {advice}"
             )
 
     def entries(self) -> list[Entry]:
@@ -466,7 +471,14 @@ def _checked(key: str) -> str:
 
 def refused(action: str, path: Path, error: OSError) -> StoreError:
     """Convert a refusal of the disk to our error."""
+    elsewhere = "set QEFF_HOME" if path.is_relative_to(default_root()) else "give another folder"
     return StoreError(
         f"Cannot {action} {str(path)!r}: {error.strerror or error}; expected a folder that this "
-        "user may write, with room. Check its permissions and space, or set QEFF_HOME."
+        f"user may write, with room. Check its permissions and space, or {elsewhere}."
     )
+
+
+def _shares_disk(path: Path) -> bool:
+    """Whether a path is, or will be, on the disk of the store, where packages can be removed."""
+    places = (nearest_existing(path), nearest_existing(default_root()))
+    return len({one.stat().st_dev for one in places}) == 1

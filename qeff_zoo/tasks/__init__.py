@@ -5,7 +5,8 @@ One row of `_MODULES` per task, one folder per group.
 """
 
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TEXT_GENERATION = "text-generation"
 FEATURE_EXTRACTION = "feature-extraction"
 TEXT_CLASSIFICATION = "text-classification"
+TEXT_RANKING = "text-ranking"
 TOKEN_CLASSIFICATION = "token-classification"
 IMAGE_CLASSIFICATION = "image-classification"
 ZERO_SHOT = "zero-shot-image-classification"
@@ -39,6 +41,7 @@ _MODULES: Mapping[str, str] = {
     TEXT_GENERATION: "text_generation.task",
     FEATURE_EXTRACTION: "encoders.feature_extraction",
     TEXT_CLASSIFICATION: "encoders.text_classification",
+    TEXT_RANKING: "encoders.text_ranking",
     TOKEN_CLASSIFICATION: "encoders.token_classification",
     IMAGE_CLASSIFICATION: "images.image_classification",
     ZERO_SHOT: "images.zero_shot_image_classification",
@@ -56,6 +59,9 @@ _MODULES: Mapping[str, str] = {
 NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.
 _EXAMPLES = {"audio": "speech.wav", "vision": "--image photo.png"}
+
+#: Suffix of the name of a class with a head.
+HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: Default of an option, and its source.
@@ -143,10 +149,15 @@ class Task(Part):
         auto_classes: Automatic classes of transformers; the first that supports a configuration creates the model.
         suffixes: Suffixes of transformers' class names for the task.
         has_head: Whether such a class has a head with weights; otherwise any other class of the architecture fits too.
+        head_of: Task whose classes have its head, if they are not its own.
         companion: File of a checkpoint that marks it for this task, whatever its class.
         shapes: Profiles of a recipe that serves it besides a task of another role.
         defaults: Function that returns a checkpoint's values of options that the user omitted.
         problems: Function that returns why a checkpoint cannot be built as requested, one sentence each.
+        warnings: Function `warnings(checkpoint, chosen)` that returns possible surprises of the chosen options, one
+            sentence each.
+        generation_warnings: Function that returns settings of `generate` with another effect in a package, one sentence
+            each.
         session: Function that returns the session class of its packages.
         stages: Function that returns the planner of the compared calls, in `qeff_zoo.validation.cases`.
         trial: Function that returns the class that runs its packages on sample inputs, a `TaskTrial` of
@@ -168,11 +179,18 @@ class Task(Part):
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
+    head_of: str = ""
     companion: str | None = None
     shapes: Mapping[str, Shape]
     defaults: Callable[["Checkpoint"], Mapping[str, Default]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
+    )
+    warnings: Callable[["Checkpoint", Mapping[str, Default]], list[str]] = (
+        lambda checkpoint, chosen: []
+    )
+    generation_warnings: Callable[[Mapping[str, Any], Recipe], Iterable[str]] = (
+        lambda generation, recipe: ()
     )
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
@@ -209,10 +227,20 @@ def find(name: str) -> Task:
 
 
 def task_of(architecture: str, recipe: Recipe) -> str:
-    """Return the task of a transformers class; the recipe's default if the class name does not determine it.
+    """Return the task of a transformers class; the recipe's default if no task computes its head.
 
     Args:
         architecture: Class name.
+        recipe: Recipe of its `model_type`.
+    """
+    return computed_by(architecture, recipe) or recipe.task
+
+
+def computed_by(architecture: str, recipe: Recipe) -> str | None:
+    """Return the task that computes the head of a transformers class; None if there is none.
+
+    Args:
+        architecture: Class name, one of the recipe's.
         recipe: Recipe of its `model_type`.
     """
     if recipe.media:  # the suffix may be that of a class for text alone
@@ -222,7 +250,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
     fitting = (task.name for task in every if architecture.endswith(task.suffixes))
-    return next(fitting, recipe.task)
+    own = recipe.task if find(recipe.task).has_head or not HEAD.search(architecture) else None
+    return next(fitting, own)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
@@ -232,6 +261,28 @@ def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
     embeds = [IMAGE_TEXT_EMBEDDING] if recipe.embeds else []
     return tuple(dict.fromkeys([recipe.task, *made_for, *embeds]))
+
+
+def served_by(recipe: Recipe) -> tuple[str, ...]:
+    """Return every task that a recipe's checkpoints can be built for.
+
+    Those beyond `tasks_of` have its models and another output, and no evidence of their own. Decoders rank if they
+    classify: a whole text is read in one call.
+    """
+    known = tasks_of(recipe)
+    ranks = recipe.task == TEXT_GENERATION and TEXT_CLASSIFICATION in known
+    return (*known, *([TEXT_RANKING] if ranks else []))
+
+
+def scores_texts(task: str) -> bool:
+    """Return whether a task scores pairs of texts, as a CrossEncoder does."""
+    return task in (TEXT_CLASSIFICATION, TEXT_RANKING)
+
+
+def names_labels(task: str) -> bool:
+    """Return whether the outputs of a task are the labels that a configuration names."""
+    found = find(task)
+    return found.answers == "scores" and not found.head_of and task != ZERO_SHOT
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection of the task of a build, with its source and its problems."""
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qeff_zoo.recipe import Recipe
 
-from . import NAMES, find, task_of, tasks_of
+from . import HEAD, NAMES, TEXT_RANKING, computed_by, find, served_by, task_of, tasks_of
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 #: Prefix of the names of an output head's tensors.
 _HEAD = "lm_head."
-#: Suffix of the name of a class with a head.
-_SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
+#: Source of a task that nothing else selects.
+_BY_RECIPE = "recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ def classes_of(checkpoint: "Checkpoint", recipe: Recipe, requested: str | None) 
         requested: Task that the user requests, if any.
     """
     heads = {
-        _SUFFIX.sub("Model", one): one
+        HEAD.sub("Model", one): one
         for one in reversed(recipe.architectures)
         if find(recipe.task).has_head and task_of(one, recipe) == recipe.task
     }
@@ -68,6 +67,8 @@ def choose(
     architectures: Sequence[str],
     companions: Collection[str],
     requested: str | None,
+    *,
+    ranks: bool = False,
 ) -> ChosenTask:
     """Choose a task: the requested one, else the one that the checkpoint was trained for, else the recipe's.
 
@@ -77,14 +78,16 @@ def choose(
         architectures: `config.architectures`.
         companions: Files beside the checkpoint, by relative path.
         requested: Task that the user requests, if any.
+        ranks: Whether files of sentence-transformers rank texts by logits of tokens.
     """
+    known = [one for one in architectures if _is_related(one, recipe)]
     made_for = [
-        task_of(architecture, recipe)
-        for architecture in architectures
-        if architecture in recipe.architectures
+        task
+        for one in known
+        if one in recipe.architectures and (task := computed_by(one, recipe)) is not None
     ]
-    task, by = _first(recipe, made_for, companions, requested)
-    served = tasks_of(recipe)
+    task, by = _first(recipe, made_for, companions, requested, ranks=ranks)
+    served = served_by(recipe)
     if task not in served:
         problem = (
             f"{name!r} is to be built for {task!r} ({by}), but recipe {recipe.model_type!r} serves "
@@ -92,22 +95,89 @@ def choose(
         )
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
     both = recipe.images and recipe.audio  # of one class
-    if made_for and task not in made_for and find(task).has_head and not both:
-        classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
+    head = find(task).head_of or task
+    own = any(one in recipe.architectures for one in known)
+    if own and head not in made_for and find(task).has_head and not both:
+        classes = [one for one in recipe.architectures if task_of(one, recipe) == head]
+        others = " or ".join(dict.fromkeys(made_for or _bare(recipe)))
         problem = (
             f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
-            f"{' or '.join(classes)}. Choose {' or '.join(dict.fromkeys(made_for))} with --task, or use a "
-            f"checkpoint that was trained for {task!r}."
+            f"{' or '.join(classes)}. Choose {others} with --task, or use a checkpoint that was trained for {task!r}."
         )
         return ChosenTask(task=task, by=by, problems=(problem,))
+    if by == _BY_RECIPE and known and not find(task).has_head:
+        return ChosenTask(task=task, by=by, problems=(_uncomputed(name, recipe, known[0]),))
     return ChosenTask(task=task, by=by)
 
 
+def _uncomputed(name: str, recipe: Recipe, architecture: str) -> str:
+    """Return why a checkpoint whose head no task computes is not built without it unless requested."""
+    computed = [
+        one for one in recipe.architectures if HEAD.search(one) and computed_by(one, recipe)
+    ]
+    expected = " or ".join(computed) or "a model without a head"
+    return (
+        f"{name!r} has architecture {architecture!r}, whose head no task computes; expected {expected}. Give --task "
+        f"{' or '.join(_bare(recipe))} to build the model without its head."
+    )
+
+
+def _is_related(architecture: str, recipe: Recipe) -> bool:
+    """Return whether a class is one of a recipe's, or has another head on its base class."""
+    return not {architecture, HEAD.sub("Model", architecture)}.isdisjoint(recipe.architectures)
+
+
+def _bare(recipe: Recipe) -> list[str]:
+    """Return the tasks that build a recipe's models without a head."""
+    return [task for task in served_by(recipe) if not find(task).has_head]
+
+
+def headless(recipe: Recipe, architectures: Sequence[str], task: str) -> list[str]:
+    """Return the classes whose head a task leaves out.
+
+    Args:
+        recipe: Recipe of the classes' `model_type`.
+        architectures: Names of classes.
+        task: Task of the build.
+    """
+    if find(task).has_head:
+        return []
+    return [one for one in architectures if _is_related(one, recipe) and HEAD.search(one)]
+
+
+def unknown_class(name: str, recipe: Recipe, architectures: Sequence[str], task: str) -> str | None:
+    """Return why a checkpoint of another class is not built for a task; None if all its classes are known.
+
+    Args:
+        name: Name of the checkpoint.
+        recipe: Recipe of its `model_type`.
+        architectures: Names of classes.
+        task: Task of the build.
+    """
+    bare = headless(recipe, architectures, task)
+    unknown = [one for one in architectures if one not in (*recipe.architectures, *bare)]
+    if not unknown:
+        return None
+    without = _bare(recipe) if _is_related(unknown[0], recipe) else []
+    advice = f", give --task {' or '.join(without)} to build it without its head" if without else ""
+    return (
+        f"{name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
+        f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those{advice}, or extend the recipe."
+    )
+
+
 def _first(
-    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], requested: str | None
+    recipe: Recipe,
+    made_for: Sequence[str],
+    companions: Collection[str],
+    requested: str | None,
+    *,
+    ranks: bool,
 ) -> tuple[str, str]:
     if requested is not None:
         return requested, "user"
+    if ranks:
+        return TEXT_RANKING, "checkpoint: modules.json"
     classifies = [task for task in made_for if find(task).answers == "scores"]
     marked = [task for task in map(find, NAMES) if task.companion in companions]
     if marked and not classifies:
@@ -116,4 +186,4 @@ def _first(
         return task.name, f"checkpoint: {task.companion}"
     if made_for:
         return (classifies or made_for)[0], "checkpoint: architectures"
-    return recipe.task, "recipe"
+    return recipe.task, _BY_RECIPE

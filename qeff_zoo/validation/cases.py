@@ -137,6 +137,23 @@ class _Script:
             self.calls.append(Call(kind="prefill", spans=tuple(spans), padded=padded))
         return self
 
+    def read_on(self, stop: int) -> "_Script":
+        """Give every row that has begun its next tokens, up to a position, in chunks."""
+        width = self.sizes.prefill_seq_len
+        for start in range(min(at for _, at in self.at.values()), stop, width):
+            end = min(start + width, stop)
+            spans = [
+                Span(row=row, sequence=number, start=start, stop=end)
+                for row, (number, _) in self.at.items()
+            ]
+            self.calls.append(Call(kind="prefill", spans=tuple(spans)))
+        self.at = {row: (number, stop) for row, (number, _) in self.at.items()}
+        return self
+
+    def next(self) -> "_Script":
+        """Begin another stage, whose calls follow those before."""
+        return replace(self, calls=[])
+
     def restart(self, prompts: _Prompts) -> "_Script":
         """Forget all rows, and begin sequences in some."""
         self.at.clear()
@@ -197,16 +214,26 @@ def _every_slot(sizes: DecoderSizes) -> Iterator[Stage]:
 
 
 def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage]:
-    """Go beyond the rows that windows keep, by a chunk and by decoding; then to the end of the context."""
-    steps = _steps(sizes)
+    """Go beyond the rows that windows keep, by a chunk and by decoding; then to the end of the context.
+
+    One text does both, if it reads a chunk beyond the windows after it has decoded there.
+    """
+    steps, script = _steps(sizes), _Script(sizes)
     beyond = min(window_rows + sizes.prefill_seq_len // 2 + 1, sizes.ctx_len)
-    if window_rows and window_rows < beyond <= _LONGEST:
-        script = _Script(sizes).prefill({0: (0, beyond)})
-        last = max(1, min(window_rows - steps // 2, sizes.ctx_len - steps))
-        yield script.restart({sizes.rows - 1: (0, last)}).decode(steps).stage("window")
     end = min(sizes.ctx_len, longest)
-    script = _Script(sizes).prefill({0: (0, end - steps)}).decode(steps)
-    yield script.stage("ctx_len" if end == sizes.ctx_len else f"first_{end}")
+    has_windows = 0 < window_rows < beyond <= _LONGEST
+    goes_on = has_windows and steps > 0 and beyond <= end - steps
+    if has_windows:
+        last = max(1, min(window_rows - steps // 2, sizes.ctx_len - steps))
+        if not goes_on:
+            script.prefill({0: (0, beyond)})
+        yield script.restart({sizes.rows - 1: (0, last)}).decode(steps).stage("window")
+    script = (
+        script.next().read_on(end - steps)
+        if goes_on
+        else _Script(sizes).prefill({0: (0, end - steps)})
+    )
+    yield script.decode(steps).stage("ctx_len" if end == sizes.ctx_len else f"first_{end}")
 
 
 def _compute_context(sizes: DecoderSizes, length: int) -> Stage:

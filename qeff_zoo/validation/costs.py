@@ -128,8 +128,10 @@ def measure(
     if shipped is None:
         return Costs(weights=weights)
     keys = [(number, index, _ANY) for found in trial.keys.values() for number, index, _ in found]
+    answered = reference.answered("simulated", keys)
+    got = np.concatenate([shipped.answers[stage] for stage in trial.keys])[answered]
+    keys = [keys[place] for place in answered]
     expected = reference.at(judged, keys)
-    got = np.concatenate([shipped.answers[stage] for stage in trial.keys])
     return Costs(
         weights=weights,
         activations=Cost.between(expected, got, kind),

@@ -15,8 +15,8 @@ from qeff_zoo.validation.cases import Stage
 #: Stages whose rows are padded or used again.
 _ROWS = ("padded_batch", "continuous_batching")
 _WINDOW = "window"
-#: What a stage with more calls than one is compared for already by another of these.
-_REPEATED = ("comp_ctx_lengths_", "num_speculative_tokens_")
+#: Stages whose faults others are there for, which read fewer tokens.
+_REPEATED = ("comp_ctx_lengths_", "num_speculative_tokens_", "ctx_len", "first_")
 
 
 @dataclass(frozen=True, kw_only=True)

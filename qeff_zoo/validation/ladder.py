@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, settings, stored_weights, text
+from . import audio_arrays, image_arrays, sentences, settings, stored_weights, text
 
 __all__ = ["Record", "validate"]
 
@@ -232,6 +233,7 @@ def judge_files(package: Package, trial: Trial, reference: Answers, level: str) 
     about = reference.about
     return [
         *text.judge(package, about["text"], level),
+        *sentences.judge(package, about.get("sentences"), level),
         *settings.judge(package, trial.settings, about["settings"], level, about["transformers"]),
         *stored_weights.judge(about["stored"], level, _of_weights(package, reference)),
     ]
@@ -272,6 +274,7 @@ def _request(
         "sequences": trial.sequences,
         "positions": trial.positions,
         "types": trial.types,
+        "prompts": trial.prompts,
         "sources": trial.sources,
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
@@ -372,7 +375,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    chosen = _reference_settings(package)
+    chosen, modules = _reference_settings(package), reference.about.get("modules")
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -396,6 +399,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
+                **({"modules": modules} if modules else {}),
                 **({"settings": chosen} if chosen else {}),
             },
             kind=find(package.task).answers,
@@ -428,10 +432,10 @@ def _judge(
             for fault in noticed["faults"]
             if fault["stage"] == stage
         }
-        slight = Canary(damage["words"], reference.at(damage["variant"], keys), faults)
+        slight = _canary(reference, damage["variant"], damage["words"], keys, faults)
         gross = slight
-        if reference.has("swapped"):
-            gross = Canary("two heads swapped", reference.at("swapped", keys))
+        if reference.has("swapped") and len(reference.answered("swapped", keys)) == len(keys):
+            gross = _canary(reference, "swapped", "two heads swapped", keys)
         found = []
         for variant, judge in deciding.items():
             tried, canary = (shipped, gross) if variant == _DEVICE else (trial, slight)
@@ -446,6 +450,18 @@ def _judge(
         followed = _followed_choices(keys, reference)
         checks += [{**check, **followed} for check in found]
     return checks
+
+
+def _canary(
+    reference: Answers,
+    variant: str,
+    words: str,
+    keys: Sequence[Key],
+    faults: Mapping[str, Array] = MappingProxyType({}),
+) -> Canary:
+    """Return a damaged variant's answers to the questions of a stage, as far as it answered them."""
+    rows = reference.answered(variant, keys)
+    return Canary(words, reference.at(variant, [keys[row] for row in rows]), faults, rows)
 
 
 def _followed_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:

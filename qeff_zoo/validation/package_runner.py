@@ -34,6 +34,7 @@ class Trial:
         answers: Outputs by stage, (answers, vocab, hidden or labels).
         runs: Runs of sequences in batch rows, with the choices of routers and indexers.
         types: Token types of the sequences, if the package takes them.
+        prompts: Number of the first tokens of each sequence that are a prompt, if the package excludes prompts.
         media: Images or audio of each sequence, as prepared by a processor; empty for other packages.
         of_media: Declaration of the multimodal input by the recipe, and the placeholder token.
         drawn: Tokens that the package sampled greedily for every output, by stage; empty if it does not sample.
@@ -53,6 +54,7 @@ class Trial:
     answers: Mapping[str, Array]
     runs: list[Run]
     types: list[list[int]] | None = None
+    prompts: list[int] | None = None
     media: "Sequence[Sequence[Prepared]]" = ()
     of_media: Mapping[str, Any] = field(default_factory=dict)
     drawn: Mapping[str, Array] = field(default_factory=dict)

@@ -74,11 +74,17 @@ class Canary:
         mutation: Description of the damage.
         answers: Its answers to the questions of a stage.
         faults: Answers with each fault that the stage is there for, by its words.
+        rows: Places of the questions that it answered; None for all.
     """
 
     mutation: str
     answers: Array
     faults: Mapping[str, Array] = field(default_factory=dict)
+    rows: Sequence[int] | None = None
+
+    def of(self, values: Array) -> Array:
+        """Return the rows that it answered, of a value for each question."""
+        return values if self.rows is None else values[list(self.rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,12 +203,12 @@ class Judge:
             got: The package's.
             canary: The damaged reference.
         """
-        both = got, canary.answers
-        errors = [self.error(expected, other) for other in both]
+        both = (expected, got), (canary.of(expected), canary.answers)
+        errors = [self.error(*pair) for pair in both]
         found = [("max_relative_error", "<=", self.allowed_error, errors)]
         if self.kind in _DISTANCES:
             metric, distance = _DISTANCES[self.kind]
-            apart = [float(distance(expected, other).max()) for other in both]
+            apart = [float(distance(*pair).max()) for pair in both]
             found.append((metric, "<=", self.allowed_divergence, apart))
         mutation = canary.mutation
         checks = [self._check(stage, *one, mutation, positions=len(expected)) for one in found]
@@ -218,7 +224,11 @@ class Judge:
             checks[0]["note"] = "every position is too close to call, so no token is compared"
             return checks
         agreed = "top1_agreement", ">=", Threshold(1.0, "exact")
-        shares = [_agreement(expected, other, clear) for other in both]
+        damaged = canary.of(clear)
+        shares = [
+            _agreement(expected, got, clear),
+            _agreement(*both[1], damaged) if damaged.any() else 1.0,
+        ]
         check = self._check(stage, *agreed, shares, mutation, positions=int(clear.sum()))
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
         return [*checks, {**check, "note": note}]
@@ -310,7 +320,7 @@ class Judge:
 
     def uncaught(self, stage: str, expected: Array, canary: Canary) -> Check:
         """Return a check that fails, for a stage of which no check notices the canary."""
-        error = self.error(expected, canary.answers)
+        error = self.error(canary.of(expected), canary.answers)
         return {
             "level": self.level,
             "stage": stage,

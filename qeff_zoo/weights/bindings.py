@@ -45,15 +45,17 @@ class Binding:
         expressions: Expression over checkpoint tensors for every parameter and persistent buffer; a buffer that the
             checkpoint lacks keeps its computed value and is left out.
         shapes: Shape of every expression.
-        unused: Checkpoint tensors that the model has no place for.
+        unused: Checkpoint tensors that the model has no place for, without `ignored`.
         doubled: Tied names that the checkpoint stores again, and what it stores there; in
             `expressions` they are what they are tied to. See `broken_ties`.
+        ignored: Checkpoint tensors that transformers ignores by a rule of the model's class.
     """
 
     expressions: Mapping[str, Expression]
     shapes: Mapping[str, tuple[int, ...]]
     unused: tuple[str, ...]
     doubled: Mapping[str, Expression]
+    ignored: tuple[str, ...] = ()
 
 
 def bind(
@@ -80,7 +82,7 @@ def bind(
         UnsupportedModelError: A conversion does more than move values.
     """
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    expressions, unused, problems = _converted(model, tensors, places, halved=halved)
+    expressions, unused, ignored, problems = _converted(model, tensors, places, halved=halved)
     _turn(model, expressions, linear)
     doubled = _tie(model.all_tied_weights_keys, expressions, untied)
     optional = {name for name, _ in model.named_buffers()}
@@ -94,7 +96,7 @@ def bind(
     shapes = {name: places[name] for name in expressions if name in wanted}
     if problems:
         raise CheckpointError(_report(problems, tensors))
-    return Binding({name: expressions[name] for name in shapes}, shapes, unused, doubled)
+    return Binding({name: expressions[name] for name in shapes}, shapes, unused, doubled, ignored)
 
 
 def problems_of(
@@ -152,8 +154,8 @@ def broken_ties(binding: Binding, source: TensorSource) -> list[str]:
 
 def _converted(
     model: Any, tensors: Tensors, places: Mapping[str, tuple[int, ...]], *, halved: bool
-) -> tuple[dict[str, Expression], tuple[str, ...], list[str]]:
-    """Rename and convert as transformers does; gives expressions, unused tensors and problems."""
+) -> tuple[dict[str, Expression], tuple[str, ...], tuple[str, ...], list[str]]:
+    """Rename and convert as transformers does; gives expressions, unused and ignored tensors, and problems."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key
 
@@ -167,10 +169,13 @@ def _converted(
     expressions: dict[str, Expression] = {}
     groups: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
     unused: dict[str, str] = {}
+    ignored: list[str] = []
     for name in sorted(tensors, key=dot_natural_key):
         place, pattern = names.find(name)
         if place not in places or (pattern is None and place in expressions):
-            if not _is_ignored(model, place):
+            if _is_ignored(model, place):
+                ignored.append(name)
+            else:
                 unused[place] = name
         elif pattern is None:
             expressions[place] = name
@@ -188,6 +193,7 @@ def _converted(
     return (
         expressions | joined,
         tuple(name for name in unused.values() if name not in used),
+        tuple(ignored),
         problems,
     )
 

@@ -21,6 +21,8 @@ class BoundGraph:
         encoded: Tensors among them that the checkpoint stores in fewer bits.
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
+        left_out: Checkpoint tensors that it does not read, without those that transformers ignores.
+        unused: Tensors among them that the model has no place for, such as another head.
     """
 
     model: Any
@@ -28,3 +30,5 @@ class BoundGraph:
     digest: str
     cached: bool
     encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+    unused: frozenset[str] = frozenset()

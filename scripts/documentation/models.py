@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/models.md and one page for each task: the architectures with a recipe, and the reason why others have none."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from documentation.tables import table
+from qeff_zoo import unsupported
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.registry import list_recipes
-from qeff_zoo.tasks import tasks_of
+from qeff_zoo.tasks import served_by, tasks_of
 from qeff_zoo.validation.known_models import speculation, verdict
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,12 +26,13 @@ TASKS = {
     "feature-extraction": ("embed texts", "embeddings.md"),
     "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
+    "text-ranking": ("rank texts by a language model", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),
     "image-feature-extraction": ("embed images", "images.md"),
     "image-classification": ("classify images", "images.md"),
     "zero-shot-image-classification": ("match images with labels", "images.md"),
 }
-#: Task -> the list of docs/unsupported.json, and the class of transformers that maps these types.
+#: Task -> the list of qeff_zoo/unsupported.json, and the class of transformers that maps these types.
 UNSUPPORTED = {
     "text-generation": ("model_types", "AutoModelForCausalLM"),
     "feature-extraction": ("encoders", "AutoModel"),
@@ -59,8 +60,21 @@ def index(recipes: list[Recipe]) -> str:
         "task, and the reason why other architectures of transformers have none. `qeff-zoo list` prints the recipes, "
         "`qeff-zoo show MODEL_TYPE` prints one, and `qeff-zoo list --models` lists checkpoints with their "
         "[level of validation](validation.md#levels).\n\n"
-        f"{counts(recipes, '')}\n"
+        f"{counts(recipes, '')}\n\n## Other kinds of models\n\n"
+        "Architectures of transformers that no task above computes (qeff_zoo/unsupported.json). Parts of other models "
+        "are left out.\n\n"
+        f"{table(['reason', 'model_type'], [[why, ', '.join(types)] for why, types in _others().items()])}\n"
     )
+
+
+def _others() -> dict[str, list[str]]:
+    """Return the types that no task computes, by their common reason."""
+    data, found = unsupported.reasons(), dict[str, list[str]]()
+    for kind in data["others"].values():
+        found.setdefault(kind["reason"], []).extend(f"`{name}`" for name in kind["types"])
+    for name, single in data["singles"].items():
+        found.setdefault(single["reason"], []).append(f"`{name}`")
+    return found
 
 
 def counts(recipes: list[Recipe], docs: str) -> str:
@@ -72,7 +86,7 @@ def counts(recipes: list[Recipe], docs: str) -> str:
     """
     rows = []
     for task, (does, guide) in TASKS.items():
-        number = sum(task in tasks_of(recipe) for recipe in recipes)
+        number = sum(task in served_by(recipe) for recipe in recipes)
         link = f"[{number}]({docs}models/{task}.md)"
         rows.append([f"`{task}`", f"[{does}]({docs}{guide})", link])
     return table(["task", "models that", "architectures"], rows)
@@ -83,7 +97,7 @@ def page(task: str, recipes: list[Recipe]) -> str:
     does, guide = TASKS[task]
     own = [recipe for recipe in recipes if recipe.task == task]
     also = [
-        recipe.model_type for recipe in recipes if recipe.task != task and task in tasks_of(recipe)
+        recipe.model_type for recipe in recipes if recipe.task != task and task in served_by(recipe)
     ]
     parts = [f"{_MARK}# {task}", f"Models that {does}. The guide is [{guide}](../{guide})."]
     if own:
@@ -103,7 +117,7 @@ def page(task: str, recipes: list[Recipe]) -> str:
         if rows:
             parts += [
                 "## Unsupported",
-                f"{len(rows)} other types in transformers' `{mapping}`, each with the reason (docs/unsupported.json).",
+                f"{len(rows)} other types in transformers' `{mapping}`, each with the reason (unsupported.json).",
                 table(["model_type", "reason"], rows),
             ]
     return "\n\n".join(parts) + "\n"
@@ -145,13 +159,13 @@ def _recipes(recipes: list[Recipe]) -> str:
 
 
 def reasons(covered: dict[str, str], kind: str) -> Iterator[tuple[str, str]]:
-    """Yield each type of a list in docs/unsupported.json and the reason why it has no recipe.
+    """Yield each type of a list in qeff_zoo/unsupported.json and the reason why it has no recipe.
 
     Args:
         covered: `model_type` of each recipe -> its task.
         kind: Key of the list.
     """
-    data = json.loads((DOCS / "unsupported.json").read_bytes())
+    data = unsupported.reasons()
     for name, why in data[kind].items():
         text = why["reason"] if "reason" in why else data["kinds"][why["kind"]]
         if kind in ("model_types", "encoders") and name in covered:

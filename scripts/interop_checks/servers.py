@@ -19,6 +19,7 @@ from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving import prompts
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
@@ -109,8 +110,10 @@ def end_outputs() -> None:
     budget, extend, plan = ChatFormat.budget, Answer.extend, vars(prompts)["output_plan"]
     script: dict[tuple[int, ...], Output] = {}
 
-    def limited(self: ChatFormat, prompt: str, tokens: int | None) -> ThinkingBudget | None:
-        return budget(self, prompt, REASONING if tokens is None else tokens)
+    def limited(
+        self: ChatFormat, prompt: str, tokens: int | None, tokenizer: Tokenizer
+    ) -> ThinkingBudget | None:
+        return budget(self, prompt, REASONING if tokens is None else tokens, tokenizer)
 
     def scripting(
         session: TextGenerationSession,

@@ -9,17 +9,28 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from qefficient_examples import inside
 from qefficient_examples.checkpoints import CHECKPOINTS, provide
 from qefficient_examples.rewriting import rewrite
-from qefficient_examples.scripts import ARGUMENTS, NEEDED, NOT_SCRIPTS, OWN_FAULTS, TOOLS
+from qefficient_examples.scripts import (
+    ARGUMENTS,
+    COMPILED,
+    NEEDED,
+    NOT_SCRIPTS,
+    OWN_FAULTS,
+    TOOLS,
+)
 from qefficient_examples.table import RECORD
 
 _TAIL = 40
+#: Errors of imports that no extra of qeff-zoo provides, and of transformers without them.
+_LACKING = re.compile(
+    r"named '(qwen_vl_utils|torchvision)|requires (`torchvision`|the Torchvision)"
+)
 _ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?:: (.*))?$")
 
 
@@ -58,7 +69,13 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
         seconds: Time limit.
     """
     if name in OWN_FAULTS:
-        return {"script": name, "result": "own code", "reason": OWN_FAULTS[name], "seconds": 0.0}
+        return {
+            "script": name,
+            "result": "own code",
+            "reason": OWN_FAULTS[name],
+            "seconds": 0.0,
+            "changes": [],
+        }
     script = work / "checkout" / name
     text = script.read_text(encoding="utf-8")
     beside = "".join(one.read_text(encoding="utf-8") for one in script.parent.glob("*.py"))
@@ -74,12 +91,18 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
     log.parent.mkdir(exist_ok=True)
     begun = time.monotonic()
     argv = [str(script), *shlex.split(ARGUMENTS.get(name, ""))]
-    code = _forked(argv, work, log, seconds)
+    code = _forked(argv, work, log, seconds, COMPILED.get(name))
     row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
-    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1)}
+    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1), "changes": []}
 
 
-def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
+def _forked(
+    argv: list[str],
+    work: Path,
+    log: Path,
+    seconds: int,
+    compiled: tuple[str, Mapping[str, int]] | None,
+) -> int | None:
     """Run a script in a copy of this process, which has imported what takes long; return its exit code.
 
     Args:
@@ -87,6 +110,7 @@ def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
         work: Current folder of the script.
         log: File of what it prints.
         seconds: Time limit; None is returned after it.
+        compiled: Model that is compiled before, and the arguments of `compile`.
     """
     child = os.fork()
     if not child:
@@ -96,9 +120,11 @@ def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
             os.dup2(stream.fileno(), 2)
         os.chdir(work)
         os.environ["QEFF_HOME"] = str(work / "store")
-        sys.argv = [inside.__file__, *argv]
         code = inside.CRASHED
         try:
+            if compiled:
+                argv = [one.replace("{qpc_path}", inside.compiled(*compiled)) for one in argv]
+            sys.argv = [inside.__file__, *argv]
             code = inside.main()
         finally:
             sys.stdout.flush()
@@ -130,6 +156,7 @@ def _row(code: int | None, printed: str, work: Path, seconds: int) -> dict[str, 
             break
     reason = reason or (printed.strip().splitlines() or ["no output"])[-1]
     result = "refused" if code == inside.REFUSED else "fails"
+    result = "lacks" if _LACKING.search(reason) else result
     return {"result": result, "reason": reason.replace(f"{work}/", "")}
 
 
@@ -149,7 +176,7 @@ def main() -> int:
     parser.add_argument(
         "--result",
         metavar="R",
-        help="again those with this result alone: refused, 'own code', fails or 'too slow'",
+        help="again those with this result alone: refused, 'own code', lacks, fails or 'too slow'",
     )
     parser.add_argument("--again", action="store_true", help="also those that are recorded")
     parser.add_argument(
@@ -193,7 +220,7 @@ def main() -> int:
         arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     counts = {
         result: sum(row["result"] == result for row in rows.values())
-        for result in ("runs", "refused", "own code", "fails", "too slow")
+        for result in ("runs", "refused", "own code", "lacks", "fails", "too slow")
     }
     print(", ".join(f"{count} {result}" for result, count in counts.items()), file=sys.stderr)
     return 0

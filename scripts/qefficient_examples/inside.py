@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,6 @@ from PIL import Image
 REFUSED, CRASHED = 3, 1
 UNVALIDATED = "QEFF_EXAMPLES_UNVALIDATED"
 _SIDES = (536, 354)
-_FEW = 12
 
 
 def _image() -> bytes:
@@ -76,16 +76,12 @@ def warm_up() -> None:
     assert loading
 
 
-def generate_little() -> None:
-    """Generate few tokens in calls that would fill the context."""
-    from qeff_zoo.qefficient import QEFFAutoModelForCausalLM as Model
+def compiled(name: str, arguments: Mapping[str, int]) -> str:
+    """Compile a model; return the path that `compile` returns."""
+    from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
 
-    generate = Model.generate
-
-    def few(self: Any, *args: Any, generation_len: int | None = None, **named: Any) -> Any:
-        return generate(self, *args, generation_len=generation_len or _FEW, **named)
-
-    Model.generate = few  # type: ignore[method-assign]
+    model: Any = QEFFAutoModelForCausalLM.from_pretrained(name)
+    return str(model.compile(**arguments))
 
 
 def leave_out_validation() -> None:
@@ -108,7 +104,6 @@ def main() -> int:
     sys.argv[0] = script
     sys.path.insert(0, str(Path(script).parent))
     stay_here()
-    generate_little()
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compressed import AUDIO_FORMATS, VIDEO, clip, recording_in
 from fuzzing import CASES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from PIL import Image
 from qeff_zoo.errors import MediaError, ZooError
 from qeff_zoo.media.audio import AudioLimits, read_audio
 from qeff_zoo.media.images import ImageLimits, read_image, size_of
-from qeff_zoo.media.videos import pixels_of, read_video
+from qeff_zoo.media.videos import decoded_bytes_of, read_video
 
 SECONDS = 2.0  # for one case; it takes milliseconds
 BYTES = 1 << 27  # beyond what the process has before a case
@@ -36,8 +37,12 @@ def written(image: Image.Image, form: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
+def frames() -> list[Any]:
+    return [np.roll(NUMBERS, step, 0) for step in range(3)]
+
+
 def animated(form: str, **options: Any) -> bytes:
-    first, *rest = (Image.fromarray(np.roll(NUMBERS, step, 0)) for step in range(3))
+    first, *rest = map(Image.fromarray, frames())
     return written(first, form, save_all=True, append_images=rest, **options)
 
 
@@ -50,7 +55,13 @@ def video_files() -> dict[str, bytes]:
         "TIFF": animated("TIFF"),
         "MPO": animated("MPO"),
         "AVIF": animated("AVIF"),
+        **{f"{form}, {codec}": clip([*frames()], form, codec) for form, codec in VIDEO},
     }
+
+
+@cache
+def still_files() -> dict[str, bytes]:
+    return {name: one for name, one in video_files().items() if "," not in name}
 
 
 @cache
@@ -81,7 +92,7 @@ def images() -> dict[str, bytes]:
     for packed in ("tiff_lzw", "jpeg", "tiff_deflate"):
         made[packed] = written(color, "TIFF", compression=packed)
     made["group4"] = written(color.convert("1"), "TIFF", compression="group4")
-    return {**made, **video_files()}
+    return {**made, **still_files()}
 
 
 @cache
@@ -103,7 +114,10 @@ def audio_files() -> dict[str, bytes]:
         NIST PCM_16 1
     """
     named = ((kind.strip(), *kind.split()) for kind in kinds.split(","))
-    return {name: recorded(form, coding, int(many)) for name, form, coding, many in named}
+    made = {name: recorded(form, coding, int(many)) for name, form, coding, many in named}
+    for form, codec in AUDIO_FORMATS:
+        made[f"{form}, {codec}"] = recording_in(tones[:, 0], 16000, form, codec)
+    return made
 
 
 Reader = Callable[[bytes], Any]
@@ -111,7 +125,7 @@ READERS: dict[str, tuple[Callable[[], dict[str, bytes]], tuple[Reader, ...]]] = 
     "images": (images, (lambda one: size_of(one, IMAGES), lambda one: read_image(one, IMAGES))),
     "videos": (
         video_files,
-        (lambda one: pixels_of(one, IMAGES), lambda one: read_video(one, IMAGES)),
+        (lambda one: decoded_bytes_of(one, IMAGES), lambda one: [*read_video(one, IMAGES).frames]),
     ),
     "sounds": (audio_files, (lambda one: read_audio(one, 16000, limits=AUDIO_LIMITS),)),
 }
@@ -208,8 +222,8 @@ def test_frames_are_counted_up_to_the_limit() -> None:
     first, *rest = [Image.new("L", (1, 1))] * 30
     content = written(first, "TIFF", save_all=True, append_images=rest)
     with pytest.raises(MediaError, match="it has 11 frames"):
-        pixels_of(content, ImageLimits(frames=10))
-    assert pixels_of(content) == 30
+        decoded_bytes_of(content, ImageLimits(frames=10))
+    assert decoded_bytes_of(content) == 30 * 12
 
 
 def test_a_recording_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +234,7 @@ def test_a_recording_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture
     soundfile.write(out, np.zeros(400), 8000, "PCM_16", format="SDS")
     blocks = bytearray(out.getvalue())
     blocks[40:] = bytes(len(blocks) - 40)
-    with pytest.raises(MediaError, match="Expected WAV, W64, AIFF"):
+    with pytest.raises(MediaError, match="Expected WAV, FLAC, MP3"):
         read_audio(bytes(blocks), 8000)
     content = io.BytesIO()
     soundfile.write(content, np.zeros(8), 8000, "PCM_16", format="AIFF")

@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
 
 # In one text: core names no recipe, and one is called as a method is.
-_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
+_METHODS = (
+    "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq modelopt mxfp4 torchao"
+)
 _OTHERS = (
     "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
-    "metal modelopt nvfp4 quark quip quanto sinq spqr vptq"
+    "metal mlx nvfp4 quark quip quanto sinq spqr vptq"
 )
 #: Module of this package for each `quant_method` of a checkpoint's `quantization_config`.
 METHODS: Mapping[str, str] = MappingProxyType(
     {
         **{method: method.replace("-", "_") for method in _METHODS.split()},
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
+        **dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), "modelopt"),
     }
 )
 #: Data types that store no unquantized weights; tables of int64 are no weights.

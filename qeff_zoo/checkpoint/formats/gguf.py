@@ -84,7 +84,7 @@ def encodings(stored: Stored) -> Encodings:
     for name in {source for value in found.values.values() for source in sources_of(value)}:
         if name not in encoded and stored.tensors[name].dtype not in _PLAIN:
             encoded[name] = _blocks(stored, name, None)
-    return Encodings(encoded=encoded, values=values)
+    return Encodings(encoded=encoded, values=values, beside=found.beside)
 
 
 def _changed(stored: Stored, name: str, change: str) -> Encoded:

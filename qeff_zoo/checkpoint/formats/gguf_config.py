@@ -8,6 +8,7 @@ Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model
 import json
 from array import array
 from collections.abc import Callable, Mapping, MutableMapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from . import gguf_names
 
 _Fields = MutableMapping[str, Any]
-#: Metadata with optional values per layer.
-_BY_LAYER = ("attention.sliding_window_pattern",)
+#: Metadata that may be lists.
+_LISTS = ("attention.sliding_window_pattern", "rope.dimension_sections")
 #: Metadata that other values are divided by, or counted with.
 _SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
 #: Values of `pooling_type`; 4 is that of rerankers, not of embedding models.
@@ -51,14 +52,22 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     """
     architecture = gguf_names.architecture_of(name, header.metadata)
     fields = _fields_of(architecture, header.metadata)
+    drafts = fields.pop(gguf_names.DRAFT_LAYERS, 0)
+    if type(drafts) is int and type(fields.get("block_count")) is int:
+        fields["block_count"] -= drafts
     kind, entry = _entry(name, architecture, fields, header.tensors)
     keys: dict[str, str] = {}
     for group in entry["keys"]:
         keys |= _known()["keys"][group]
     keys |= entry.get("also", {})
-    if missing := [key for key in keys if key not in fields and key not in _known()["optional"]]:
+    optional = {*_known()["optional"], *entry.get("optional", ())}
+    if missing := [key for key in keys if key not in fields and key not in optional]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
     _require_numbers(name, architecture, fields, entry)
+    for key, only in entry.get("only", {}).items():
+        if fields.get(key, only[0]) not in only:
+            named = f"{_named(architecture, [key])} is {fields[key]!r}, and {only} is computed"
+            raise _refused(name, architecture, named)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": _made(entry["architectures"], header.tensors),
@@ -68,12 +77,19 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         config["tie_word_embeddings"] = "output.weight" not in header.tensors
     if "token_embd.weight" in header.tensors:
         config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
-    for rule in entry.get("rules", ()):
-        _RULES[rule](fields, config, entry)
+    try:
+        for rule in entry.get("rules", ()):
+            _RULES[rule](fields, config, entry)
+    except KeyError as error:
+        missing = [str(error.args[0])]
+        raise _refused(
+            name, architecture, f"its metadata lack {_named(architecture, missing)}"
+        ) from error
     size = _head_size(name, architecture, fields, keys)
     _add_layers(fields, config, entry)
     if entry.get("rope", True):
-        config["rope_parameters"] = _rope(name, fields, entry, header.tensors, size)
+        rope = _rope(name, fields, entry, header.tensors, size)
+        config["rope_parameters"] = rope | config.pop("rope_parameters", {})
     if size and entry.get("head_dim", True):
         config[entry.get("head_dim", "head_dim")] = size
     ignored = set(entry.get("ignored", ()))
@@ -113,17 +129,19 @@ def _entry(
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the model of an architecture that a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
-    for kind, entry in models.items():
-        known = (layouts[kind].architecture, layouts[kind].also)
-        if architecture in known and _fits(entry.get("when", {}), fields, tensors):
+    likely = [
+        (entry.get("model_type", kind), entry)
+        for kind, entry in models.items()
+        if architecture == entry.get("architecture")
+        or ("architecture" not in entry and architecture in layouts[kind].architectures)
+    ]
+    for kind, entry in likely:
+        if _fits(entry.get("when", {}), fields, tensors):
             return kind, entry
-    architectures = {
-        one for kind in models for one in (layouts[kind].architecture, layouts[kind].also) if one
-    }
-    raise UnsupportedModelError(
-        f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
-        f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
-    )
+    if likely:
+        conditions = [_in_words(architecture, entry["when"], fields) for _, entry in likely]
+        raise _refused(name, architecture, f"it has {' and '.join(sorted(set(conditions)))}")
+    raise gguf_names.unknown(name, architecture)
 
 
 def _fits(
@@ -136,14 +154,24 @@ def _fits(
     return not when or (value == when["is"] if "is" in when else bool(value))
 
 
+def _in_words(architecture: str, when: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    """Return what a file has in place of what a model of its architecture has."""
+    if "tensor" in when:
+        return f"no tensor {when['tensor']!r}"
+    found, expected = fields.get(when["key"]), when.get("is", "a value")
+    return f"{architecture}.{when['key']} {found!r} in place of {expected!r}"
+
+
 def _require_numbers(
     name: str, architecture: str, fields: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> None:
     """Refuse metadata that are not numbers, sizes of 0, and values per layer for models with a single value."""
     for key, value in fields.items():
-        if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
+        ignored = key in entry.get("ignored", ())
+        lists = key in _LISTS or key in entry.get("by layer", ()) or key == "rope.scaling.type"
+        if lists or (ignored and isinstance(value, array)):
             continue
-        size = key in _SIZES and key not in entry.get("ignored", ())
+        size = key in _SIZES and not ignored
         if not isinstance(value, int | float) or (size and value <= 0):
             shown = "values by layer" if isinstance(value, array) else repr(value)
             raise CheckpointError(
@@ -170,7 +198,7 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
     if "rows" in value:
         return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
     if "has" in value:
-        found = value["has"] in tensors
+        found = any(fnmatchcase(one, value["has"]) for one in tensors)
         return value["then"] if found and "then" in value else value.get("else", found)
     return value["lacks"] not in tensors
 
@@ -230,12 +258,15 @@ def _rope(
 ) -> dict[str, Any]:
     """Return the parameters of RoPE, once or for each type of layer."""
     rotated = fields.pop("rope.dimension_count", size)
+    sections = fields.pop("rope.dimension_sections", ()) if "sections" in entry else ()
     partial = entry.get("partial", False)
     if rotated != size and not partial:
         raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
     rope = rope_of(name, fields, tensors, rotated)
     if partial:
         rope["partial_rotary_factor"] = rotated / size
+    if len(sections):
+        rope |= {"mrope_section": [one for one in sections if one], "mrope_interleaved": True}
     if rope["rope_type"] != "default":
         rope |= entry.get("rope values", {})
     if "local rope" not in entry:
@@ -262,6 +293,59 @@ def _layers_of_heads(fields: _Fields, config: dict[str, Any], _: Mapping[str, An
     counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
     config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
     fields["attention.head_count_kv"] = max(counts)
+
+
+def _delta_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers of linear attention, and the size of its value heads."""
+    interval = fields.pop("full_attention_interval", 4)
+    kinds = ["linear_attention"] * (interval - 1) + ["full_attention"]
+    config["layer_types"] = [kinds[at % interval] for at in range(fields["block_count"])]
+    inner = fields.pop("ssm.inner_size")
+    config["linear_value_head_dim"] = inner // fields["ssm.time_step_rank"]
+
+
+def _state_heads(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["head_dim"] = fields["ssm.inner_size"] // fields["ssm.time_step_rank"]
+
+
+def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Mark layers without key/value heads as state space layers, with the sizes of these."""
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
+    config["layer_types"] = ["full_attention" if count else "linear_attention" for count in counts]
+    fields["attention.head_count_kv"] = max(counts)
+    inner = fields["ssm.inner_size"]
+    config["mamba_d_head"] = inner // fields["ssm.time_step_rank"]
+    config["mamba_expand"] = inner // fields["embedding_length"]
+    rotates = fields.pop("rope.scaling.finetuned", True)
+    config["position_embedding_type"] = "rope" if rotates else "nope"
+    if not fields.get("expert_count"):
+        fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
+
+
+def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
+    config["use_qk_norm"] = fields.get("expert_count") != 128
+
+
+def _query_temperature(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the scale of queries by the logarithm of their position; 0 is none."""
+    beta = fields.pop("attention.temperature_scale", 0.0)
+    original = fields.get("rope.scaling.original_context_length", fields["context_length"])
+    config["rope_parameters"] = {
+        "llama_4_scaling_beta": beta,
+        "original_max_position_embeddings": original,
+    }
+
+
+def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers with a window: all but the first of each interval."""
+    interval = fields.pop("attention.sliding_window_pattern", 3)
+    if isinstance(interval, array):
+        slides = [bool(one) for one in interval]
+    else:
+        slides = [bool(at % interval) for at in range(fields["block_count"])]
+    config["layer_types"] = ["sliding_attention" if one else "full_attention" for one in slides]
 
 
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
@@ -305,7 +389,13 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "query temperature": _query_temperature,
+    "norms of queries": _norms_of_queries,
+    "first layer global": _first_layer_global,
     "latent attention": _latent_attention,
+    "delta attention": _delta_attention,
+    "state heads": _state_heads,
+    "hybrid layers": _hybrid_layers,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,
     "expert sizes": _expert_sizes,

@@ -7,6 +7,7 @@ Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
 """
 
 import json
+import math
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -24,57 +25,119 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
-#: Function from a stored tensor's name, shape, query heads and key heads to an expression of the float model's tensor.
-Move = Callable[[str, tuple[int, ...], int, int], Expression]
-#: The same for two joined tensors: from their names and shapes.
-Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Numbers of heads; 1 if layers differ, or have none.
+
+    Args:
+        queries: Heads of queries.
+        keys: Heads of keys and values.
+        values: Value heads of linear attention.
+        groups: Key heads of linear attention.
+        size: Size of the key heads of linear attention.
+    """
+
+    queries: int = 1
+    keys: int = 1
+    values: int = 1
+    groups: int = 1
+    size: int = 1
+
+
+#: Function from a stored tensor's name and shape, and numbers of heads, to an expression of the float model's tensor.
+Move = Callable[[str, tuple[int, ...], Heads], Expression]
+#: The same for two joined tensors: from their names and shapes, and numbers of heads.
+Join = Callable[[str, str, tuple[int, ...], tuple[int, ...], Heads], Expression]
 
 #: Factors of RoPE, which the configuration has too.
 _ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def _query_rows(name: str, shape: tuple[int, ...], heads: int, _: int) -> Expression:
+def _query_rows(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return _halves(name, shape, heads.queries)
+
+
+def _key_rows(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return _halves(name, shape, heads.keys)
+
+
+def _halves(name: str, shape: tuple[int, ...], heads: int) -> Expression:
     """Restore the two halves of each head's rows, which are stored interleaved."""
     rows, *columns = shape
     pairs = reshape((heads, rows // heads // 2, 2, *columns), name)
     return reshape(shape, transpose(1, 2, pairs))
 
 
-def _key_rows(name: str, shape: tuple[int, ...], _: int, key_heads: int) -> Expression:
-    return _query_rows(name, shape, key_heads, key_heads)
-
-
-def _fused_by_heads(name: str, shape: tuple[int, ...], heads: int, key_heads: int) -> Expression:
+def _fused_by_heads(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
     """Restore the groups of fused queries, keys and values, which are stored one after the other."""
     rows, *columns = shape
-    size = max(1, rows // (heads + 2 * key_heads))
-    ends = (0, heads * size, (heads + key_heads) * size, rows)
+    size = max(1, rows // (heads.queries + 2 * heads.keys))
+    ends = (0, heads.queries * size, (heads.queries + heads.keys) * size, rows)
     parts = [
-        reshape((key_heads, (stop - start) // (size * key_heads), size, *columns), part)
+        reshape((heads.keys, (stop - start) // (size * heads.keys), size, *columns), part)
         for start, stop in pairwise(ends)
         for part in [cut(0, start, stop, name)]
     ]
     return reshape(shape, concat(1, *parts))
 
 
-def _transposed(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _transposed(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return transpose(len(shape) - 2, len(shape) - 1, name)
 
 
-def _as_one_row(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _as_one_row(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((1, shape[-1]), name)
 
 
-def _as_kernel(name: str, shape: tuple[int, ...], *_: Any) -> Expression:
+def _flat(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
+    return reshape((math.prod(shape),), name)
+
+
+def _as_kernel(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((shape[0], 1, shape[-1]), name)
+
+
+def _value_rows(name: Expression, shape: tuple[int, ...], heads: Heads) -> Expression:
+    """Restore the order of value heads by their key head; they are stored in turns, one of each key head."""
+    rows, *columns = shape
+    each = heads.values // heads.groups
+    turns = reshape((each, heads.groups, rows // (each * heads.groups), *columns), name)
+    return reshape(shape, transpose(0, 1, turns))
+
+
+def _values_behind_keys(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    keys = 2 * heads.groups * heads.size
+    values = (shape[0] - keys, *shape[1:])
+    moved = _value_rows(cut(0, keys, shape[0], name), values, heads)
+    return concat(0, cut(0, 0, keys, name), moved)
+
+
+def _kernel_of_values(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    return reshape((shape[0], 1, shape[-1]), _values_behind_keys(name, shape, heads))
+
+
+def _value_columns(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    rows, columns = shape
+    each = heads.values // heads.groups
+    turns = reshape((rows, each, heads.groups, columns // (each * heads.groups)), name)
+    return reshape(shape, transpose(1, 2, turns))
 
 
 def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
     return concat(1, gate, up)
 
 
+def _rows_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return concat(0, gate, up)
+
+
+def _columns_one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
+    return transpose(1, 2, concat(1, gate, up))
+
+
 def _latent_heads(
-    keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
+    keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...], _: Heads
 ) -> Expression:
     """Join the rows of keys and values of each head; those of keys are stored transposed."""
     heads, rank, size = key_shape
@@ -82,7 +145,22 @@ def _latent_heads(
     return reshape((heads * (size + value_shape[1]), rank), both)
 
 
-def _in_turns(gate: str, up: str, shape: tuple[int, ...], _: tuple[int, ...]) -> Expression:
+def _by_key_heads(
+    heads_of: str, gate: str, shape: tuple[int, ...], gate_shape: tuple[int, ...], heads: Heads
+) -> Expression:
+    """Put queries, keys, values and gates of each key head beside each other."""
+    columns, keys = shape[1], heads.groups * heads.size
+    ends = (0, keys, 2 * keys, shape[0])
+    parts = [cut(0, start, stop, heads_of) for start, stop in pairwise(ends)]
+    sizes = (heads.size, heads.size, *[gate_shape[0] // heads.groups] * 2)
+    grouped = [
+        reshape((heads.groups, size, columns), part)
+        for size, part in zip(sizes, [*parts, gate], strict=True)
+    ]
+    return reshape((shape[0] + gate_shape[0], columns), concat(1, *grouped))
+
+
+def _in_turns(gate: str, up: str, shape: tuple[int, ...], *_: Any) -> Expression:
     experts, rows, *columns = shape
     both = reshape((experts, 2 * rows, *columns), stack(2, gate, up))
     return transpose(1, 2, both) if columns else both
@@ -99,20 +177,30 @@ class Layout:
         layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin the
             same.
         moves: Changes of values, by name as above.
-        joined: Pairs of GGUF names, by name in the float model, with the function that joins them.
+        joined: Name in the float model, both halves, and the function that joins them, by each half.
         plus_one: Norms that are stored plus one.
+        unchanged: Names of norms that are stored as they are, though others are not.
         gated: Names that differ if MLPs have gates.
-        also: Another `general.architecture`, for the model's encoder alone.
+        also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
+            one.
+        splits: Names of the queries, keys and values that one tensor has one after the other.
     """
 
     architecture: str
     names: Mapping[str, str]
     layers: str | Mapping[str, str] = "model.layers"
     moves: Mapping[str, Move] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
+    unchanged: tuple[str, ...] = ()
     gated: Mapping[str, str] = field(default_factory=dict)
-    also: str = ""
+    also: tuple[str, ...] = ()
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every value of `general.architecture`."""
+        return (self.architecture, *self.also)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +211,13 @@ class Places:
         values: Expressions by name.
         experts: Stack and index of an item in it, by name.
         changes: Change of a stored tensor's values: "minus one", "logarithm".
+        beside: Tensors of draft layers, which the model itself does not have.
     """
 
     values: Mapping[str, Expression]
     experts: Mapping[str, tuple[str, int]]
     changes: Mapping[str, str]
+    beside: frozenset[str] = frozenset()
 
 
 _MOVES: Mapping[str, Move] = {
@@ -137,18 +227,49 @@ _MOVES: Mapping[str, Move] = {
     "transposed": _transposed,
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
+    "flat": _flat,
+    "value rows": _value_rows,
+    "values behind keys": _values_behind_keys,
+    "kernel of values": _kernel_of_values,
+    "value columns": _value_columns,
 }
 _JOINS: Mapping[str, Join] = {
     "one after the other": _one_after_the_other,
+    "columns one after the other": _columns_one_after_the_other,
+    "rows one after the other": _rows_one_after_the_other,
     "in turns": _in_turns,
     "latent heads": _latent_heads,
+    "by key heads": _by_key_heads,
 }
+
+
+@cache
+def _document() -> Mapping[str, Any]:
+    """Return gguf_layouts.json."""
+    path = Path(__file__).with_name("gguf_layouts.json")
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def unknown(name: str, architecture: str) -> UnsupportedModelError:
+    """Return the error of a file whose layout is unknown, with the reason if there is one.
+
+    Args:
+        name: Name of the file.
+        architecture: Its `general.architecture`.
+    """
+    reason = _document()["refused"].get(architecture, "It is unknown.")
+    known = {one for layout in layouts().values() for one in layout.architectures}
+    return UnsupportedModelError(
+        f"{name!r} is GGUF of architecture {architecture!r}, which is not read. {reason} Expected one of "
+        f"{', '.join(sorted(known))}. Use the safetensors checkpoint."
+    )
 
 
 @cache
 def layouts() -> Mapping[str, Layout]:
     """Return the known layouts by `model_type`, from gguf_layouts.json."""
-    document = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
+    document = _document()
     return MappingProxyType(
         {kind: _layout(document["groups"], **one) for kind, one in document["models"].items()}
     )
@@ -160,17 +281,26 @@ def _layout(
     names: Mapping[str, str] = MappingProxyType({}),
     moves: Mapping[str, str] = MappingProxyType({}),
     joined: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    also: Sequence[str] = (),
     **rest: Any,
 ) -> Layout:
     """Return the layout of an entry: groups of names, its own names, and functions by their names."""
     return Layout(
         names={**{name: one for group in groups for name, one in known[group].items()}, **names},
         moves={name: _MOVES[move] for name, move in moves.items()},
-        joined={name: (one, two, _JOINS[join]) for name, (one, two, join) in joined.items()},
+        joined={
+            half: (name, *pair, _JOINS[join])
+            for name, pairs in joined.items()
+            for *pair, join in zip(*[iter(pairs)] * 3, strict=True)  # a name may have several
+            for half in pair
+        },
+        also=tuple(also),
         **rest,
     )
 
 
+#: Metadata of layers behind the model's own, which draft tokens.
+DRAFT_LAYERS = "nextn_predict_layers"
 #: Fields of configs with the number of layers.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_EXPERTS = 10_000
@@ -216,13 +346,15 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
     """
     architecture = architecture_of(name, metadata)
     layout = layouts().get(model_type)
+    if layout is None and architecture in _document()["refused"]:
+        raise unknown(name, architecture)
     if layout is None:
         raise UnsupportedModelError(
             f"{name!r} is GGUF of architecture {architecture!r}, model_type {model_type!r}. Expected one of "
             f"{', '.join(sorted(layouts()))}, of which the arrangement in GGUF is known. Use the safetensors "
             "checkpoint."
         )
-    if architecture not in (layout.architecture, layout.also):
+    if architecture not in layout.architectures:
         raise CheckpointError(
             f"{name!r} is GGUF of architecture {architecture!r}, but its configuration has model_type {model_type!r}, "
             f"which is {layout.architecture!r}. Expected the configuration of the model that it was made from. Name "
@@ -251,16 +383,18 @@ def places_of(
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
-    heads = _heads(name, layout.architecture, metadata)
+    architecture = architecture_of(name, metadata)
+    heads = _heads(name, architecture, metadata)
+    drafts = metadata.get(f"{architecture}.{DRAFT_LAYERS}", 0)
     names = layout.names
     if any(".ffn_gate." in one for one in tensors):
         names = {**names, **layout.gated}
     layers = next((config[key] for key in _LAYERS if key in config), 0)
     counts = {"dec.": config.get("num_decoder_layers") or layers}
-    halves = {half: (place, *both) for place, both in layout.joined.items() for half in both[:2]}
     values: dict[str, Expression] = {}
     experts: dict[str, tuple[str, int]] = {}
     changes: dict[str, str] = {}
+    beside: set[str] = set()
     lost: list[str] = []
     for info in tensors.values():
         if info.name in _ROPE:
@@ -269,17 +403,25 @@ def places_of(
         leaf, prefix, inside = info.name, "", True
         if block:
             stack_, number, leaf = block.groups()
-            leaf, inside = stack_ + leaf, int(number) < counts.get(stack_, layers)
+            count = counts.get(stack_, layers)
+            if count <= int(number) < count + drafts:
+                beside.add(info.name)
+                continue
+            leaf, inside = stack_ + leaf, int(number) < count
             prefix = f"{_stack_of(layout, stack_)}.{number}."
         place = _name(leaf, names)
-        if leaf in halves and inside:
-            place, *both, join = halves[leaf]
-            stem = info.name.removesuffix(leaf)
-            first, second = (tensors.get(stem + half) for half in both)
-            if first is None or second is None:
-                lost.append(info.name)
-            elif info is first:
-                values[prefix + place] = join(first.name, second.name, first.shape, second.shape)
+        pair = layout.joined.get(leaf) if inside else None
+        if pair and {info.name.removesuffix(leaf) + half for half in pair[1:3]} <= tensors.keys():
+            whole, *halves, join = pair
+            one, two = (tensors[info.name.removesuffix(leaf) + half] for half in halves)
+            values[prefix + whole] = join(one.name, two.name, one.shape, two.shape, heads)
+        elif inside and leaf.rpartition(".")[0] in layout.splits:
+            stem, _, end = leaf.rpartition(".")
+            parts = _split(info.name, info.shape[0], heads)
+            values |= {
+                f"{prefix}{one}.{end}": part
+                for one, part in zip(layout.splits[stem], parts, strict=True)
+            }
         elif place is None or not inside or prefix + place in values:
             lost.append(info.name)
         elif "{}" in place:
@@ -290,8 +432,8 @@ def places_of(
             experts |= {prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
         else:
             move = layout.moves.get(leaf) or layout.moves.get(leaf.rpartition(".")[0])
-            values[prefix + place] = move(info.name, info.shape, *heads) if move else info.name
-            if layout.plus_one and place.endswith("norm.weight"):
+            values[prefix + place] = move(info.name, info.shape, heads) if move else info.name
+            if layout.plus_one and place.endswith("norm.weight") and leaf not in layout.unchanged:
                 changes[info.name] = "minus one"
             elif leaf == "ssm_a":
                 changes[info.name] = "logarithm"
@@ -301,7 +443,14 @@ def places_of(
             f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
             "checkpoint."
         )
-    return Places(values=values, experts=experts, changes=changes)
+    return Places(values=values, experts=experts, changes=changes, beside=frozenset(beside))
+
+
+def _split(name: str, rows: int, heads: Heads) -> list[Expression]:
+    """Return the rows of queries, keys and values of a tensor."""
+    size = rows // (heads.queries + 2 * heads.keys)
+    ends = (0, heads.queries * size, (heads.queries + heads.keys) * size, rows)
+    return [cut(0, start, stop, name) for start, stop in pairwise(ends)]
 
 
 def _stack_of(layout: Layout, begins: str) -> str | None:
@@ -319,14 +468,28 @@ def _name(leaf: str, names: Mapping[str, str]) -> str | None:
     return names[stem] + dot + kind if stem in names and kind in ("weight", "bias") else None
 
 
-def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of query and key/value heads; 1 if layers differ, or have none."""
-    queries = metadata.get(f"{architecture}.attention.head_count", 1)
-    keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
-    heads = [1 if isinstance(one, array) else one or 1 for one in (queries, keys)]
-    if not all(type(one) is int and 0 < one < 1 << 16 for one in heads):
-        raise _misfit(name, f"{heads} heads of queries and keys", "numbers of heads")
-    return heads[0], heads[1]
+#: Metadata with numbers of heads, by field of `Heads`.
+_COUNTS = {
+    "queries": "attention.head_count",
+    "keys": "attention.head_count_kv",
+    "values": "ssm.time_step_rank",
+    "groups": "ssm.group_count",
+    "size": "ssm.state_size",
+}
+
+
+def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
+    """Return the numbers of heads; of values by layer, the largest."""
+    found = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
+    if found["keys"] is None:
+        found["keys"] = found["queries"]
+    counts = {
+        field: max(one, default=1) if isinstance(one, array) else one or 1
+        for field, one in found.items()
+    }
+    if not all(type(one) is int and 0 < one < 1 << 16 for one in counts.values()):
+        raise _misfit(name, f"{[*counts.values()]} heads", "numbers of heads")
+    return Heads(**counts)
 
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:

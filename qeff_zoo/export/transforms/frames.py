@@ -71,6 +71,8 @@ def apply(model: Any) -> int:
         elif isinstance(module, nn.Conv1d) and module.padding != (0,) and module not in squeezed:
             (_hide if module.stride == (1,) else _hide_inputs)(module, audio)
             changed += 1
+    if squeezed and hasattr(model, "layer_weights"):
+        squeezed_frames.average_squeezed(model, audio)
     if not has_frame_mask:
         for module in (model, reader):
             module.strided = [one for one in reader.children() if isinstance(one, nn.Conv1d)]

@@ -19,6 +19,22 @@ def squeezes(module: nn.Module) -> bool:
     return hasattr(module, "pool") and hasattr(module, "upsample")
 
 
+def average_squeezed(model: Any, audio: Any) -> None:
+    """Let a head average the states of layers, which are squeezed, over the frames that its layers have.
+
+    Args:
+        model: Model whose head sums the states of all layers (`use_weighted_layer_sum`), changed in place.
+        audio: Lengths of the call, `lengths` in samples.
+    """
+    factor: int = model.config.squeeze_factor
+
+    def squeezed(_: Any, feature_vector_length: int, attention_mask: Tensor) -> Tensor:
+        frames: Tensor = model._get_feat_extract_output_lengths(audio.lengths) // factor
+        return torch.arange(feature_vector_length) < frames[:, None]
+
+    give(model, squeezed, "_get_feature_vector_attention_mask")
+
+
 def apply(encoder: Any) -> None:
     """Let an encoder read any number of frames, with the true end of each audio.
 

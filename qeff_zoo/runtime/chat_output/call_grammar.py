@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from qeff_zoo.runtime.chat_output.formats import (
     Thoughts,
     holes,
 )
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
@@ -30,7 +32,7 @@ _DEEPEST = 8  # nested values with unquoted keys
 def output_grammar(
     calls: CallFormat | None,
     reasoning: ReasoningFormat | None,
-    special: Mapping[int, str],
+    marks: Marks,
     *,
     schemas: Mapping[str, Any] | None = None,
     thoughts: Thoughts = "possible",
@@ -43,7 +45,7 @@ def output_grammar(
     Args:
         calls: Format of the calls.
         reasoning: Format of the reasoning; None without one.
-        special: Texts of special tokens by id.
+        marks: Tokens of both formats.
         schemas: JSON Schemas of the arguments by function; the functions that may be called; None for no calls.
         thoughts: Whether the output begins with reasoning.
         several: Whether there may be more than one call.
@@ -52,7 +54,7 @@ def output_grammar(
     """
     begun = calls.begun(prompt) if calls else ""
     has_channels = calls is not None and calls.channels
-    rules = _Rules(calls or CallFormat(call=""), special)
+    rules = _Rules(calls or CallFormat(call=""), marks)
     alternatives = []
     if calls and schemas:
         several = several and not calls.channels
@@ -64,11 +66,11 @@ def output_grammar(
         alternatives.append(f"{rules.text(calls.begin)} {first} {more} {rules.text(calls.end)}")
     if otherwise:
         answer = calls.answer.removeprefix(begun) if calls else ""
-        mark = rules.text(_FINAL) if has_channels else json.dumps(answer) if answer else ""
+        mark = rules.exactly(_FINAL if has_channels else answer)
         alternatives.append(f"{mark} @other")
     begins = rules.thoughts(ANALYSIS if has_channels else reasoning, thoughts)
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
-    return _joined(rules.source, otherwise)
+    return replace(_joined(rules.source, otherwise), marks=marks.ids)
 
 
 def _joined(source: str, other: Grammar | None) -> Grammar:
@@ -89,14 +91,12 @@ class _Rules:
 
     Args:
         calls: Format of the calls.
-        special: Texts of special tokens by id, which no text of a grammar matches.
+        marks: Tokens of the format, which no text of a grammar matches.
     """
 
-    def __init__(self, calls: CallFormat, special: Mapping[int, str]) -> None:
+    def __init__(self, calls: CallFormat, marks: Marks) -> None:
         self._format, self._rules, self._size = calls, list[str](), 0
-        self._special = {text: token for token, text in special.items()}
-        longest = sorted(self._special, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+        self._marks = marks
 
     @property
     def source(self) -> str:
@@ -107,40 +107,45 @@ class _Rules:
         """Add a rule."""
         self._rules.append(f"{name}: {body}")
 
-    def new(self, body: str, attributes: str = "") -> str:
-        """Add a rule; return its name."""
+    def new(self, body: str, attributes: str = "", *, terminal: bool = False) -> str:
+        """Add a rule, or a terminal; return its name."""
         self._size += len(body)
         if len(self._rules) > _MOST_RULES or self._size > _MOST_CHARACTERS:
             raise GenerationError(
                 f"The schemas of the functions take more than {_MOST_RULES:,} rules, or {_MOST_CHARACTERS:,} "
                 "characters with the definitions that each rule repeats; expected fewer. Make them simpler."
             )
-        name = f"rule_{len(self._rules)}"
+        name = f"{'TEXT' if terminal else 'rule'}_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
 
     def text(self, text: str) -> str:
-        """Return the symbols of a text: special tokens, and texts whose line breaks are optional."""
-        found, at = [], 0
-        for match in [*self._pattern.finditer(text), None]:
-            plain = text[at : match.start() if match else len(text)]
-            for piece in re.split(r"(\n\s*)", plain):
-                if piece:
-                    found.append(
-                        f"{json.dumps(piece)}{'?' if piece.isspace() and chr(10) in piece else ''}"
-                    )
-            if match:
-                found.append(f"<[{self._special[match[0]]}]>")
-                at = match.end()
+        """Return the symbols of a text: tokens of marks, and texts whose line breaks are optional."""
+        found = []
+        for piece in self._marks.pieces(text):
+            if isinstance(piece, int):
+                found.append(f"<[{piece}]>")
+                continue
+            for part in filter(None, re.split(r"(\n\s*)", piece)):
+                optional = "?" if part.isspace() and "\n" in part else ""
+                found.append(f"{json.dumps(part)}{optional}")
         return " ".join(found)
+
+    def exactly(self, text: str) -> str:
+        """Return the symbols of a text: tokens of marks, and the text between them."""
+        pieces = self._marks.pieces(text)
+        return " ".join(f"<[{one}]>" if isinstance(one, int) else json.dumps(one) for one in pieces)
 
     def _until(self, end: str) -> str:
         """Return the symbols of any text up to an end, and of the end."""
-        match = self._pattern.search(end)
-        plain, rest = (end[: match.start()], end[match.start() :]) if match else (end, "")
-        if not plain.strip():
-            return f"{self.new(_ANYTHING)} {self.text(rest)}"
-        return f"{self.new(_ANYTHING, f'[suffix={json.dumps(plain.rstrip())}]')} {self.text(rest)}"
+        first, *rest = self._marks.pieces(end) or [""]
+        if not rest and isinstance(first, str):
+            return self.new(_ANYTHING, f"[suffix={json.dumps(first)}]")
+        # The end is a token, perhaps after some text, and none of other tokens of the same text.
+        before = f"{_ANYTHING} {json.dumps(first)}" if isinstance(first, str) else _ANYTHING
+        no_end = f"~({_ANYTHING} {json.dumps(end)} {_ANYTHING})"
+        after = end[len(first) :] if isinstance(first, str) else end
+        return f"{self.new(f'({before}) & {no_end}', terminal=True)} {self.text(after)}"
 
     def thoughts(self, reasoning: ReasoningFormat | None, thoughts: Thoughts) -> str:
         """Return the symbols of reasoning."""

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from qeff_zoo.errors import ServingError
@@ -15,6 +16,7 @@ from qeff_zoo.runtime.chat_output.formats import (
     ReasoningFormat,
     Thoughts,
 )
+from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.parsing import OutputParser
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
@@ -22,7 +24,7 @@ from qeff_zoo.runtime.tokenizer import Tokenizer
 
 #: Name of no format.
 NONE = "none"
-_END = 16  # tokens of a prompt's end, which may begin the reasoning
+_END = 64  # tokens of a prompt's end, which may begin the reasoning with as many bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class ChatFormat:
         *,
         schemas: Mapping[str, Any] | None = None,
         most: int | None = None,
+        structured: bool = False,
     ) -> OutputParser | None:
         """Return the parser of an output; None if it is plain text.
 
@@ -74,6 +77,7 @@ class ChatFormat:
             prompt: End of the prompt, which may begin the reasoning.
             schemas: JSON Schemas of the arguments by function; None for a request without tools.
             most: Maximum number of calls.
+            structured: Whether a grammar constrains the answer.
         """
         calls = self.calls if schemas is not None or self.marks_answers else None
         if calls is None and self.reasoning is None:
@@ -85,6 +89,7 @@ class ChatFormat:
             schemas=schemas,
             most=most,
             begun=calls.begun(prompt) if calls else "",
+            structured=structured,
         )
 
     @property
@@ -116,29 +121,41 @@ class ChatFormat:
         ended = self.reasoning and prompt.rstrip().endswith(self.reasoning.end.strip())
         return "ended" if ended else "possible"
 
-    def budget(self, prompt: str, tokens: int | None) -> ThinkingBudget | None:
+    def budget(
+        self, prompt: str, tokens: int | None, tokenizer: Tokenizer
+    ) -> ThinkingBudget | None:
         """Return a budget of the reasoning; None without a limit, or without reasoning.
 
         Args:
             prompt: End of the prompt.
             tokens: Maximum number of tokens.
+            tokenizer: Tokenizer of the model.
         """
         reasoning = ANALYSIS if self._has_channels else self.reasoning
         if tokens is None or reasoning is None:
             return None
         begin, end = reasoning.begin.strip(), reasoning.end.strip()
-        return ThinkingBudget(tokens=tokens, begin=begin, end=end, begun=self.is_open(prompt))
-
-    def shown(self, special: Mapping[int, str]) -> frozenset[int]:
-        """Return the special tokens that the format consists of.
-
-        Args:
-            special: Texts of special tokens by id.
-        """
-        texts = [text for one in (self.calls, self.reasoning) if one for text in one.texts]
-        return frozenset(
-            token for token, name in special.items() if any(name in text for text in texts)
+        return ThinkingBudget(
+            tokens=tokens,
+            begin=begin,
+            end=end,
+            begun=self.is_open(prompt),
+            end_ids=self.marks(tokenizer).encode(end, tokenizer),
         )
+
+    def marks(self, tokenizer: Tokenizer) -> Marks:
+        """Return the tokens that the format consists of, and that no text of an output has."""
+        return Marks.of(tokenizer, self._texts)
+
+    def shown(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the added tokens that the text of an output contains for a parser."""
+        return self.marks(tokenizer).ids
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """All texts of the format."""
+        known = [self.calls, self.reasoning, ANALYSIS if self._has_channels else None]
+        return [text for one in known if one for text in one.texts]
 
 
 def prompt_end(tokenizer: Tokenizer, prompt: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ _ID = string.ascii_letters + string.digits
 #: Names of the fields of a call as an object, in any format.
 _NAMES = ("name", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters")
+_JSON = {"{", "[", '"'}  # first characters of objects, arrays and strings
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -45,6 +46,7 @@ class OutputParser:
         schemas: JSON Schemas of the arguments by function, for formats whose values have no types.
         most: Maximum number of calls; further ones are dropped.
         begun: Beginning of a call or an answer with which the prompt ends.
+        structured: Whether a grammar constrains the answer: marks in the strings of its JSON are text.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class OutputParser:
         schemas: Mapping[str, Any] | None = None,
         most: int | None = None,
         begun: str = "",
+        structured: bool = False,
     ) -> None:
+        self._structured = structured
         self._format, self._reasoning, self._is_open = calls, reasoning, is_open
         self._schemas = schemas or {}
         self._most = most
@@ -105,7 +109,11 @@ class OutputParser:
         while True:
             if calls and calls.bare and text.empty and (yield from self._bare(calls)):
                 text.pause()
-            mark = yield from reader.until([*filter(None, [begin]), *drops, *openings], text)
+            marks = [*filter(None, [begin]), *drops, *openings]
+            if text.empty and (yield from self._is_json(marks)):
+                yield from reader.until([], text)
+                break
+            mark = yield from reader.until(marks, text)
             if mark is None:
                 break
             if mark == begin:
@@ -123,6 +131,18 @@ class OutputParser:
                     yield text(mark[len(begun) :])
             begun = ""
         yield text.rest()
+
+    def _is_json(self, marks: Sequence[str] = ()) -> Parsing[bool]:
+        """Return whether JSON comes next, and is all of a structured answer; none of some marks is JSON."""
+        if not self._structured:
+            return False
+        reader, start = self._reader, self._reader.at
+        reader.held = True
+        yield from reader.skip_blanks()
+        first = yield from reader.peek()
+        found = first in _JSON and not (yield from self._first_of(marks))
+        reader.at, reader.held = start, False
+        return found
 
     def _word(self, text: str) -> Parsing[bool]:
         """Advance over a text with whitespace at its end; return False where it differs."""
@@ -168,7 +188,8 @@ class OutputParser:
             elif "analysis" in header or "to=" in header:
                 yield from reader.until(ends, _Trimmed(Reasoning, leading=False))
             else:
-                yield from reader.until(ends, text)
+                is_json = yield from self._is_json()
+                yield from reader.until([] if is_json else ends, text)
         yield text.rest()
 
     # --- calls ----------------------------------------------------------------------------------
@@ -416,7 +437,7 @@ class OutputParser:
             reader.at += 1
         return reader.text[start : reader.at]
 
-    def _first_of(self, texts: tuple[str, ...]) -> Parsing[str]:
+    def _first_of(self, texts: Sequence[str]) -> Parsing[str]:
         """Advance over the first text that comes next; return it, or nothing."""
         for text in texts:
             if (yield from self._reader.literal(text)):

@@ -161,6 +161,8 @@ def open_graph(
         options.intra_op_num_threads = threads
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
+        # Planning it takes seconds for a few thousand nodes, more than it saves in a session of a few calls.
+        options.enable_mem_reuse = False
     try:
         with huge_pages() if prepack else nullcontext():
             return onnxruntime.InferenceSession(

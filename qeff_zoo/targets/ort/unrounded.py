@@ -57,6 +57,9 @@ class _Splitter:
         self._graph = graph
         self._floats: dict[tuple[ir.Value, int], list[ir.Value]] = {}
         self._integers: dict[ir.Value, list[ir.Value]] = {}
+        self._constants: dict[tuple[str, bytes], ir.Value] = {}
+        #: Parts one below the other, and the sizes to split what is made of them.
+        self._stacked: dict[tuple[ir.Value, ...], tuple[ir.Value, ir.Value]] = {}
 
     def split_blocks(self, node: ir.Node) -> None:
         """Compute a product by integers in blocks of parts of its left side."""
@@ -65,28 +68,37 @@ class _Splitter:
         block, columns = (node.attributes.get_int(name, 0) for name in ("block_size", "K"))
         if (x, block) not in self._floats:
             self._floats[x, block] = self._parts_of_blocks(x, block, columns)
-        products = []
-        for number, part in enumerate(self._floats[x, block]):
-            if number and len(others) >= _BIAS:
-                others[_BIAS - 1] = None  # added once
-            products.append(self._again(node, [part, *others])[0])
-        self._replace(node, products)
+        bias = others[_BIAS - 1] if len(others) >= _BIAS else None
+        if bias is not None:
+            others[_BIAS - 1] = None  # added once
+        products = self._products(node, self._floats[x, block], others)
+        self._replace(node, products if bias is None else [*products, bias])
 
     def split_rows(self, node: ir.Node) -> None:
-        """Compute a product by integers of whole rows of parts of its left side, one below the other.
-
-        One product of all: where ONNX Runtime rewrites a matrix (see `processor`) it may have one reader alone.
-        """
+        """Compute a product by integers of whole rows of parts of its left side."""
         x, *others = node.inputs
         assert x is not None
-        parts = self._parts_of_integers(x)
-        (product,) = self._again(node, [self.tape.op("Concat", parts, {"axis": 0}), *others])
-        rows = self.tape.op("Shape", [x], {"end": 1})
-        sizes = self.tape.op("Concat", [rows] * len(parts), {"axis": 0})
-        first, *rest = self.tape.op_multi_out("Split", [product, sizes], num_outputs=len(parts))
-        shares = [self._constant(np.float32((2 * _STEPS) ** -n)) for n in range(1, len(parts))]
+        first, *rest = self._products(node, self._parts_of_integers(x), others)
+        shares = [self._constant(np.float32((2 * _STEPS) ** -n)) for n in range(1, _PARTS)]
         scaled = [self.tape.op("Mul", pair) for pair in zip(rest, shares, strict=True)]
         self._replace(node, [first, *scaled])
+
+    def _products(
+        self, node: ir.Node, parts: list[ir.Value], others: list[ir.Value | None]
+    ) -> list[ir.Value]:
+        """Return the product of each part, by one node: it packs its matrix once, and reads it once for all.
+
+        And where ONNX Runtime rewrites a matrix (see `processor`), it may have one reader alone.
+        """
+        key = tuple(parts)
+        if key not in self._stacked:
+            stacked = self.tape.op("Concat", parts, {"axis": 0})
+            size = self.tape.op("Shape", [parts[0]], {"end": 1})
+            sizes = self.tape.op("Concat", [size] * len(parts), {"axis": 0})
+            self._stacked[key] = stacked, sizes
+        stacked, sizes = self._stacked[key]
+        (product,) = self._again(node, [stacked, *others])
+        return list(self.tape.op_multi_out("Split", [product, sizes], num_outputs=len(parts)))
 
     def _parts_of_blocks(self, x: ir.Value, block: int, columns: int) -> list[ir.Value]:
         parts, rest = [], x
@@ -150,7 +162,10 @@ class _Splitter:
 
     def _constant(self, value: object) -> ir.Value:
         array = np.asarray(value, None if isinstance(value, np.generic) else np.int64)
-        return self.tape.op("Constant", [], {"value": ir.tensor(array)})
+        key = str(array.dtype), array.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self.tape.op("Constant", [], {"value": ir.tensor(array)})
+        return self._constants[key]
 
     def _replace(self, node: ir.Node, products: list[ir.Value]) -> None:
         """Put the sum of products, the least first, in place of a node's result."""

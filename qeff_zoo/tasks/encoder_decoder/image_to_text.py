@@ -167,6 +167,7 @@ TASK = replace(
     name=IMAGE_TO_TEXT,
     reads="image",
     beside=(),
+    generation_warnings=lambda generation, recipe: (),
     auto_classes=("AutoModelForImageTextToText",),
     suffixes=("VisionEncoderDecoderModel",),
     before=tuple(

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.answers import Request, require_no_choices
-from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.tasks import IMAGE_TO_TEXT
 from qeff_zoo.tasks.encoder_decoder.image_prompts import ImagePrompts
@@ -57,13 +56,12 @@ class ImageToTextSession(WritingSession):
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
         if delimiters := chosen.get("answer_delimiters"):
-            self.rules = LogitsProcessorSettings(
-                start=delimiters[0], ends=frozenset(delimiters[1:])
-            )
+            self.start, *ends = delimiters
+            self._end_at(ends)
+            self.settings = GenerationSettings()
         #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
-        self._end_at(self.rules.ends)
         #: Whether outputs include special tokens, and a prompt is the beginning of the output.
         self.tagging = bool(chosen.get("tagging"))
         self._image_count, self._counting = 0, threading.Lock()
@@ -136,8 +134,6 @@ class ImageToTextSession(WritingSession):
         *,
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,
-        generation_len: int | None = None,
-        sampling: Sampling | None = None,
         **choices: Any,
     ) -> Request:
         """Create and validate a request. Thread-safe.
@@ -148,9 +144,8 @@ class ImageToTextSession(WritingSession):
                 token of the package's generation_config.json, which also precedes a prompt unless outputs are
                 `tagging`. For a package with `prompts`, the encoder prompt.
             limits: Limits of the image.
-            generation_len: Maximum number of tokens; None for the value of generation_config.json.
-            sampling: Sampling parameters; None for `default_sampling`.
-            **choices: Arguments `stop`, `ignore_eos` and `adapter` of `TextGenerationSession.request`.
+            **choices: Arguments `generation_len`, `sampling`, `settings`, `stop`, `ignore_eos` and `adapter` of
+                `TextGenerationSession.request`.
 
         Raises:
             MediaError: The image cannot be read.
@@ -163,12 +158,7 @@ class ImageToTextSession(WritingSession):
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check(source)
         begun = self._beginning(None if self.prompts else prompt)
-        options: dict[str, Any] = {
-            "generation_len": generation_len,
-            "sampling": sampling,
-            **choices,
-        }
-        made = self._begun(begun, self.rules, **options)
+        made = self._begun(begun, **choices)
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
@@ -203,13 +193,13 @@ class ImageToTextSession(WritingSession):
     def _beginning(self, prompt: Prompt | None) -> list[int]:
         """Return the first tokens of the decoder, in the order of transformers' `generate`."""
         if prompt is None:
-            return [self.rules.start]
+            return [self.start]
         text = prompt if isinstance(prompt, str) else None
         tokens = (
             [int(one) for one in prompt]
             if text is None
             else self._encode(text, special_tokens=False)
         )
-        if self.tagging or tokens[:1] == [self.rules.start]:
+        if self.tagging or tokens[:1] == [self.start]:
             return tokens
-        return [self.rules.start, *tokens]
+        return [self.start, *tokens]

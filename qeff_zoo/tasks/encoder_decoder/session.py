@@ -2,17 +2,15 @@
 """Base class of encoder-decoder sessions, whose encoder reads a text or an image."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.encoder_inputs import Sources
-from qeff_zoo.runtime.logits_processors import LogitsProcessorSettings
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
@@ -38,24 +36,30 @@ class WritingSession(TextGenerationSession):
             folder, program, prefixes=PrefixCacheOptions(bytes=0)
         )  # prompts of one token
         self.sources = Sources(encoder, program.memory)
-        self.rules = LogitsProcessorSettings.read(folder)
+        #: First token of the decoder.
+        self.start = self._first_token()
 
-    def _begun(
-        self,
-        begun: Sequence[int],
-        rules: LogitsProcessorSettings,
-        *,
-        generation_len: int | None,
-        sampling: Sampling | None,
-        **choices: Any,
-    ) -> Request:
-        """Return a request for the decoder under generation rules; the caller adds the encoder's input.
+    def _first_token(self) -> int:
+        """Return the first token of the decoder.
+
+        Raises:
+            GenerationError: The files have none.
+        """
+        found = GenerationSettings.of(self._published, {"decoder_start_token_id", "bos_token_id"})
+        start = found.decoder_start_token_id
+        start = found.bos_token_id if start is None else start
+        if start is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no decoder_start_token_id; expected the token that answers begin "
+                "with, in generation_config.json. Add it to the checkpoint, and build again."
+            )
+        return start
+
+    def _begun(self, begun: Sequence[int], **choices: Any) -> Request:
+        """Return a request for the decoder; the caller adds the encoder's input.
 
         Args:
             begun: First tokens of the decoder.
-            rules: Rules of the package, perhaps modified.
-            generation_len: Maximum number of tokens; None for the value of the rules.
-            sampling: Sampling parameters; None for `default_sampling`.
             **choices: Arguments of `TextGenerationSession.request`.
         """
         for name in ("grammar", "documents"):
@@ -64,14 +68,4 @@ class WritingSession(TextGenerationSession):
                     f"{name!r} does not apply to {self.task}: the {self.reads} is read whole, and its package says "
                     "how an answer begins and ends. Expected none. Leave it out."
                 )
-        sampling = self.default_sampling if sampling is None else sampling
-        if sampling.repetition_penalty == 1:
-            sampling = replace(sampling, repetition_penalty=rules.repetition_penalty)
-        if generation_len is None:
-            generation_len = rules.limit(len(begun))
-        if choices.get("ignore_eos"):
-            rules = replace(rules, last=None)
-        made = super().request(
-            [*begun], generation_len=generation_len, sampling=sampling, **choices
-        )
-        return replace(made, rules=rules)
+        return super().request([*begun], **choices)

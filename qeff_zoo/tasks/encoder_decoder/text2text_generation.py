@@ -19,6 +19,7 @@ TASK = replace(
     _OF_AUDIO,
     name=TEXT2TEXT,
     reads="text",
+    generation_warnings=lambda generation, recipe: (),
     auto_classes=("AutoModelForSeq2SeqLM",),
     # Other suffixes equal those of vision-language models; for these the recipe sets the task.
     suffixes=("T5ForConditionalGeneration", "MTModel"),

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.tasks import TEXT2TEXT
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
@@ -78,34 +78,32 @@ class Text2TextSession(WritingSession):
         self,
         prompt: Prompt,
         *,
-        generation_len: int | None = None,
         language: str | None = None,
         source_language: str | None = None,
-        sampling: Sampling | None = None,
+        settings: GenerationSettings | None = None,
         **choices: Any,
     ) -> Request:
         """Create and validate a request. Thread-safe.
 
         Args:
             prompt: The text, or its token ids.
-            generation_len: Maximum number of tokens; None for the value of the package's generation_config.json.
             language: Target language, see `generate`.
             source_language: Source language, see `generate`.
-            sampling: Sampling parameters; None for `default_sampling`.
+            settings: Generation settings; None for those of the session.
             **choices: Arguments of `TextGenerationSession.request`.
 
         Raises:
             GenerationError: The request cannot be served.
         """
-        source, rules = self.encode(prompt, chat=choices.pop("chat", False)), self.rules
+        source = self.encode(prompt, chat=choices.pop("chat", False))
+        settings = self.settings if settings is None else settings
         if source_language is not None:
             source = self.languages.read_from(source, source_language)
         if language is not None:
             source, first = self.languages.write_to(source, language)
-            rules = replace(rules, first=first)
+            settings = replace(settings, forced_bos_token_id=first)
         self._check_source(source)
-        options = {"generation_len": generation_len, "sampling": sampling, **choices}
-        made = self._begun([rules.start], rules, **options)
+        made = self._begun([self.start], settings=settings, **choices)
         return replace(made, source=tuple(source), text=prompt if isinstance(prompt, str) else None)
 
     def _check_source(self, source: Sequence[int]) -> None:

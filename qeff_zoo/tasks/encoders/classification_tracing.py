@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a model with a classification head, for tracing."""
+"""One call of a model that scores texts, by a classification head or by logits of tokens, for tracing."""
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -26,3 +27,34 @@ class Classify(nn.Module):
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
         return logits
+
+
+class ScoreTokens(nn.Module):
+    """One call of a language model whose logits of one or two tokens are the score of a text.
+
+    Args:
+        model: Hugging Face model.
+        true: Token id whose logit counts.
+        false: Token id whose logit is subtracted; None for none.
+    """
+
+    def __init__(self, model: Any, true: int, false: int | None) -> None:
+        super().__init__()
+        self.model, self.true, self.false = model, true, false
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the scores, (batch, 1); the output head reads the last token alone."""
+        places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
+        last = (attention_mask * places).argmax(1)  # (batch)
+
+        def only_last(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            index = last[:, None, None].expand(-1, 1, args[0].shape[-1])
+            return (args[0].gather(1, index),)
+
+        head = self.model.get_output_embeddings().register_forward_pre_hook(only_last)
+        try:
+            logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        finally:
+            head.remove()
+        score: Tensor = logits[:, 0, self.true : self.true + 1]
+        return score if self.false is None else score - logits[:, 0, self.false : self.false + 1]

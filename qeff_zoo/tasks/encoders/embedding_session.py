@@ -3,36 +3,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.late_interaction import LateInteraction, max_similarities
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.texts import Text
+from qeff_zoo.runtime.texts import Text, Texts
+from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.session import EncoderSession
-
-
-def cosines(embeddings: Array, others: Array | None = None) -> Array:
-    """Return the cosine of every embedding with every other.
-
-    Args:
-        embeddings: (n, hidden).
-        others: (m, hidden); None for `embeddings` themselves.
-
-    Returns:
-        float32, (n, m).
-    """
-    left = _normalized(embeddings)
-    right = left if others is None else _normalized(others)
-    found: Array = left @ right.T
-    return found
-
-
-def _normalized(embeddings: Array) -> Array:
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    scaled: Array = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return scaled
+from qeff_zoo.tasks.encoders.similarity import SIMILARITIES, normalized
 
 
 class EmbeddingSession(EncoderSession):
@@ -49,12 +33,34 @@ class EmbeddingSession(EncoderSession):
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder, program)
         self.has_states = len(program.outputs[self.output].shape) == 3
+        spec = read_json(folder / "manifest.json").get("spec") or {}
+        #: Whether the program scales embeddings to length 1.
+        self.normalizes = bool((spec.get("task") or {}).get("normalize"))
+        steps = (spec.get("task") or {}).get("modules") or ()
+        mask = next((step for step in steps if step["kind"] == "MultiVectorMask"), None)
+        self._late: LateInteraction | None = None
+        if mask is not None and self.tokenizer is not None:
+            self._late = LateInteraction.of(self.settings.expansion or {}, mask, self.tokenizer)
 
-    def states(self, texts: str | Sequence[Text], *, adapter: str | None = None) -> list[Array]:
-        """Return the last hidden states of each text, for a package without pooling.
+    def states(
+        self,
+        texts: str | Sequence[Text],
+        *,
+        kind: str | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        adapter: str | None = None,
+    ) -> list[Array]:
+        """Return an embedding for each token of each text, for a package without pooling.
+
+        They are the last hidden states, or for late interaction those of the tokens that are compared, as
+        `encode_query` and `encode_document` of a `MultiVectorEncoder` return them.
 
         Args:
             texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
+            kind: Kind of the texts, "query" or "document", whose prompt precedes them; None for neither.
+            prompt: Text that precedes every text; None for that of `prompt_name`.
+            prompt_name: Name of one of `settings.prompts`; None for that of the kind.
             adapter: Name of one of `adapters`; None for the base model.
 
         Returns:
@@ -68,34 +74,168 @@ class EmbeddingSession(EncoderSession):
                 f"Package {str(self.folder)!r} pools the states of tokens; expected one without pooling. Build it with "
                 "--pooling none, or call `embed`."
             )
-        encoded = self.read([texts] if isinstance(texts, str) else texts)
+        if kind and prompt is None and prompt_name is None:
+            prompt_name = self.settings.prompt_of(kind)
+        encoded = self.read(
+            [texts] if isinstance(texts, str) else texts,
+            self.settings.length_of(kind),
+            prompt=self.settings.prompt(prompt, prompt_name),
+            kind=kind,
+        )
         found = self._answer(encoded, adapter)
-        return [states[: len(one.ids)] for states, one in zip(found, encoded, strict=True)]
+        return [self.compared(*each, kind) for each in zip(encoded, found, strict=True)]
+
+    def read(
+        self,
+        texts: Sequence[Texts],
+        max_length: int | None = None,
+        *args: Any,
+        kind: str | None = None,
+        **options: Any,
+    ) -> list[Encoded]:
+        """Tokenize texts, with the expansion of queries for late interaction; see the base class.
+
+        Args:
+            texts: Texts, or token ids.
+            max_length: Number of tokens to which texts are truncated.
+            *args: See the base class.
+            kind: Kind of the texts, "query" or "document"; None for neither.
+            **options: See the base class.
+        """
+        late = self._late
+        if late is None:
+            return super().read(texts, max_length, *args, **options)
+        most = late.max_length(kind, max_length or self.max_length)
+        found = super().read(texts, most, *args, **options)
+        return [late.expanded(one, kind) for one in found]
+
+    def compared(self, text: Encoded, states: Array, kind: str | None = None) -> Array:
+        """Return the states of the tokens of a text that late interaction compares, (tokens, hidden).
+
+        Args:
+            text: The text.
+            states: States of its tokens and of padding.
+            kind: Kind of the text, "query" or "document"; None for neither.
+        """
+        if self._late is None:
+            return states[: len(text.ids)]
+        return self._late.compared(text, states, kind)
 
     def require_pooling(self) -> None:
         """Raise `GenerationError` if the package has no pooling."""
         if self.has_states:
+            build = "" if self._late else "Build it with --pooling mean or another, or call"
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no pooling, and returns a state for each token; expected one with a "
-                "pooling. Build it with --pooling mean or another, or call `states`."
+                f"pooling. {build or 'Call'} `states`."
             )
 
-    def embed(self, texts: str | Sequence[Text], *, adapter: str | None = None) -> Array:
-        """Compute one embedding per text.
+    def embed(
+        self,
+        texts: str | Sequence[Text],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = False,
+        adapter: str | None = None,
+    ) -> Array:
+        """Compute one embedding per text, as `encode` of sentence-transformers.
 
         Args:
             texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
+            prompt: Text that precedes every text, "" for none; None for that of `prompt_name`.
+            prompt_name: Name of one of `settings.prompts`; None for the model's default prompt, if it has one.
+            dimensions: Number of the first values that are returned; None for the model's number.
+            normalize: Whether each embedding is scaled to length 1, after that.
             adapter: Name of one of `adapters`; None for the base model.
 
         Returns:
             float32, (texts, hidden).
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or the package has no
-                pooling.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; the package has no
+                pooling; no prompt has the name; or embeddings have fewer dimensions.
         """
-        self.require_pooling()
-        encoded = self.read([texts] if isinstance(texts, str) else texts)
-        return np.stack(self._answer(encoded, adapter))
+        return self._embed(texts, None, prompt, prompt_name, dimensions, normalize, adapter)
 
-    similarity = staticmethod(cosines)
+    def embed_query(self, texts: str | Sequence[Text], **options: Any) -> Array:
+        """Embed queries, by the prompt "query" if no other is given, as `encode_query`; see `embed`."""
+        return self._embed_kind(QUERY, texts, **options)
+
+    def embed_document(self, texts: str | Sequence[Text], **options: Any) -> Array:
+        """Embed documents, by the prompt "document" if no other is given, as `encode_document`; see `embed`."""
+        return self._embed_kind(DOCUMENT, texts, **options)
+
+    def similarity(
+        self, embeddings: Array | Sequence[Array], others: Array | Sequence[Array] | None = None
+    ) -> Array:
+        """Return the similarity of every embedding with every other, by the function of the model.
+
+        Args:
+            embeddings: (n, hidden); for a package without pooling (tokens, hidden) of each query.
+            others: (m, hidden), or (tokens, hidden) of each document; None for `embeddings` themselves.
+
+        Returns:
+            float32, (n, m): cosines, dot products or negative distances, see `settings.similarity`; without pooling for
+            each token of a query the cosine of the nearest token, summed.
+        """
+        if self.has_states:
+            pairs = (embeddings, embeddings if others is None else others)
+            left, right = ([*map(self._comparable, each)] for each in pairs)
+            return max_similarities(left, right)
+        assert isinstance(embeddings, np.ndarray)
+        assert others is None or isinstance(others, np.ndarray)
+        function = SIMILARITIES[self.settings.similarity]
+        return function(embeddings, embeddings if others is None else others)
+
+    def _comparable(self, states: Array) -> Array:
+        """Return states as late interaction multiplies them: as the modules return them, else of length 1."""
+        return states if self._late else normalized(states)
+
+    def shortened(self, embeddings: Array, dimensions: int | None = None) -> Array:
+        """Return the first values of embeddings, of the model's number if none is given.
+
+        Raises:
+            GenerationError: Embeddings have fewer dimensions.
+        """
+        size = min(embeddings.shape[1], self.settings.truncate_dim or embeddings.shape[1])
+        if dimensions is not None and not 1 <= dimensions <= size:
+            raise GenerationError(
+                f"`dimensions` is {dimensions:,}; expected 1 to {size:,}, the dimensions of the model. Change it."
+            )
+        return embeddings[:, : dimensions or size]
+
+    def _embed_kind(
+        self,
+        kind: str,
+        texts: str | Sequence[Text],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = False,
+        adapter: str | None = None,
+    ) -> Array:
+        if prompt is None and prompt_name is None:
+            prompt_name = self.settings.prompt_of(kind)
+        return self._embed(texts, kind, prompt, prompt_name, dimensions, normalize, adapter)
+
+    def _embed(
+        self,
+        texts: str | Sequence[Text],
+        kind: str | None,
+        prompt: str | None,
+        prompt_name: str | None,
+        dimensions: int | None,
+        normalize: bool,
+        adapter: str | None,
+    ) -> Array:
+        self.require_pooling()
+        encoded = self.read(
+            [texts] if isinstance(texts, str) else texts,
+            self.settings.length_of(kind),
+            prompt=self.settings.prompt(prompt, prompt_name),
+        )
+        found = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
+        return normalized(found) if normalize else found

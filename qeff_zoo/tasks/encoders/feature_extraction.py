@@ -2,15 +2,15 @@
 """The `feature-extraction` contract: one embedding per text.
 
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
-OUT  output (batch_size, hidden)            pooled over the tokens, through the checkpoint's dense layers after the
-                                            encoder, normalized on request
+OUT  output (batch_size, hidden)            pooled over the tokens, through the checkpoint's modules of
+                                            sentence-transformers after the encoder, normalized on request
      output (batch_size, seq_len, hidden)   without pooling: last hidden states, normalized on request
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import FEATURE_EXTRACTION, Default, Task, Tracing, lazy
 from qeff_zoo.tasks.commands import PROMPTS, Commands
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: File of sentence-transformers that describes the pooling of token states.
 _MODULES = "modules.json"
+#: Source of a pooling that nothing sets.
+_ASSUMED = f"assumed: no {_MODULES}"
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
@@ -33,25 +35,47 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+    from qeff_zoo.checkpoint.sentence_transformers import modules
 
-    found = read_pooling(checkpoint.companions)
-    dense = [
-        {name: value for name, value in asdict(layer).items() if name != "folder"}
-        for layer in (found.dense if found else ())
-    ]
     settings = {name: chosen[name] for name in ("pooling", "normalize")}
-    return {**settings, "dense": dense} if dense and settings["pooling"] != "none" else settings
+    found = modules.described(modules.read_steps(checkpoint.companions, **settings))
+    return {**settings, "modules": found} if found else settings
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
-    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+    from qeff_zoo.checkpoint.sentence_transformers.modules import read_pooling
 
     found = read_pooling(checkpoint.companions)
     if found is None:
-        return {"pooling": ("mean", "default"), "normalize": (False, "default")}
+        return {"pooling": ("mean", _ASSUMED), "normalize": (False, "default")}
     by = f"checkpoint: {_MODULES}"
-    return {"pooling": (found.pooling, by), "normalize": (found.normalize, by)}
+    return {"pooling": (found[0], by), "normalize": (found[1], by)}
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    from qeff_zoo.checkpoint.sentence_transformers import files, modules, settings, steps
+
+    joined = (request.pooling or "").split(steps.AND)
+    if len(joined) > 1 and "none" in joined:
+        return [f"--pooling is {request.pooling!r}, and 'none' joins no other. Leave it out."]
+    found = modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
+    several = any(isinstance(step, steps.MultiVectorMask) for step in found)
+    if several and (request.pooling not in (None, "none") or request.normalize is not None):
+        return [
+            f"{checkpoint.name!r} has an embedding for each token, and no pooling that --pooling or --normalize could "
+            "replace. Leave them out."
+        ]
+    read = files.reader_of(checkpoint.companions)
+    return settings.problems_of(checkpoint.name, read, "last_hidden_state", several=several)
+
+
+def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[str]:
+    if chosen.get("pooling") != ("mean", _ASSUMED):
+        return []
+    return [
+        f"{checkpoint.name!r} has no {_MODULES}, so pooling `mean` without a normalization is assumed. If the model "
+        "was trained with another pooling, its embeddings are others: give --pooling and --normalize."
+    ]
 
 
 TASK = Task(
@@ -69,12 +93,14 @@ TASK = Task(
     variant=_variant,
     specializations=whole_texts.specializations("Embedding"),
     defaults=_defaults,
+    problems=_problems,
+    warnings=_warnings,
     session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
-        run_options=(*PROMPTS, "adapter"),
+        run_options=(*PROMPTS, "adapter", "prompt_name", "prompt_prefix", "dimensions"),
         serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,

@@ -1,92 +1,170 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedding of a text from its token states, for tracing: pooling, dense layers and optional normalization."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.sentence_transformers.steps import AND, MODULES, SENTENCE, TOKENS
 from qeff_zoo.tasks import Tracing
 
 from . import whole_texts
 
-#: A dense layer: `in_features`, `out_features`, `bias` and `activation`, the name of a class of torch.
-Layer: TypeAlias = Mapping[str, Any]
+#: A module after the encoder: its `kind` and its settings, see `qeff_zoo.checkpoint.sentence_transformers.modules`.
+Step: TypeAlias = Mapping[str, Any]
+#: Input that has 1 for the tokens that a pooling reads, for models whose prompts are not pooled.
+POOLED = "pooling_mask"
 
 
-def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+def pool(
+    hidden: Tensor, attention_mask: Tensor, pooling: str, pooled: Tensor | None = None
+) -> Tensor:
     """Reduce (batch, seq, hidden) to (batch, hidden) over the tokens.
 
     Args:
         hidden: Last hidden states.
         attention_mask: (batch, seq), 1 is a token.
-        pooling: "mean", "cls" (the first token), "lasttoken" or "max", as in sentence-transformers; or "none" for the
-            states as they are.
+        pooling: Methods of sentence-transformers, joined by "+"; or "none" for the states as they are.
+        pooled: (batch, seq), 1 is a token that is pooled; None for all tokens.
     """
     if pooling == "none":
         return hidden
-    token = attention_mask.unsqueeze(-1).to(hidden.dtype)
-    if pooling == "cls":
-        return hidden[:, 0]
-    if pooling == "lasttoken":
-        places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-        last = (attention_mask * places).argmax(1)  # (batch)
-        return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
-    if pooling == "max":
+    found = [_pool(hidden, attention_mask, mode, pooled) for mode in pooling.split(AND)]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+
+
+def _pool(hidden: Tensor, attention_mask: Tensor, mode: str, pooled: Tensor | None) -> Tensor:
+    mask = attention_mask if pooled is None else pooled
+    token = mask.unsqueeze(-1).to(hidden.dtype)
+    places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+    if mode == "cls":
+        return hidden[:, 0] if pooled is None else _state(hidden, mask.argmax(1))
+    if mode == "lasttoken":
+        return _state(hidden, (mask * places).argmax(1))
+    if mode == "max":
         return hidden.masked_fill(token == 0, torch.finfo(hidden.dtype).min).amax(1)
-    if pooling == "mean":
-        return (hidden * token).sum(1) / token.sum(1).clamp(min=1e-9)
-    raise ValueError(f"Unknown pooling {pooling!r}.")
+    if mode == "weightedmean":  # shares of the length, since sums of positions exceed float16
+        token = token * (places / hidden.shape[1]).to(hidden.dtype)[None, :, None]
+    total = token.sum(1).clamp(min=1e-9)
+    if mode == "mean_sqrt_len_tokens":
+        return (hidden * token).sum(1) / total.sqrt()
+    if mode in ("mean", "weightedmean"):
+        return (hidden * token).sum(1) / total
+    raise ValueError(f"Unknown pooling {mode!r}.")
+
+
+def _state(hidden: Tensor, place: Tensor) -> Tensor:
+    """Return the state at one place of each row, (batch, hidden)."""
+    return hidden.gather(1, place[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
 
 
 class Embed(nn.Module):
     """One call of an encoder.
 
     Args:
-        model: Hugging Face encoder whose attention is `qeff_zoo`.
-        pooling: Pooling method, see `pool`.
-        normalize: Whether to scale each embedding to length 1.
-        activations: Activation of each layer of `model.dense`, by the name of torch's class.
+        model: Hugging Face encoder whose attention is `qeff_zoo`; has the modules with weights.
+        steps: Modules after the encoder.
     """
 
-    def __init__(
-        self, model: Any, pooling: str, normalize: bool, activations: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, model: Any, steps: Sequence[Step]) -> None:
         super().__init__()
-        self.model, self.pooling, self.normalize = model, pooling, normalize
-        self.activations = [getattr(nn, name)() for name in activations]
+        self.model, self.steps = model, steps
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None = None
+    ) -> Tensor:
         """Return one embedding per row; without pooling one per token."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        pooled = pool(hidden, attention_mask, self.pooling)
-        for number, activation in enumerate(self.activations):
-            pooled = activation(self.model.dense[number](pooled))
-        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+        features: dict[str, Tensor] = {TOKENS: hidden}
+        for step in self.steps:
+            value = features[step["reads"]]
+            if step["kind"] == "Pooling":
+                pooled = None if step["include_prompt"] else pooling_mask
+                found = pool(value, attention_mask, AND.join(step["modes"]), pooled)
+            else:
+                found = self._compute(step, value)
+            features[step["writes"]] = found
+        return features[SENTENCE if SENTENCE in features else TOKENS]
+
+    def _compute(self, step: Step, value: Tensor) -> Tensor:
+        if step["kind"] == "MultiVectorMask":  # a session's part
+            return value
+        if step["kind"] == "Normalize":
+            return nn.functional.normalize(value, dim=-1)
+        module = getattr(self.model, MODULES)[str(step["place"])]
+        found: Tensor
+        if step["kind"] == "LayerNorm":
+            found = module.norm(value)
+            return found
+        found = getattr(nn, step["activation"])()(module.linear(value))
+        if step["residual"]:
+            found = found + (module.residual(value) if hasattr(module, "residual") else value)
+        return found
 
 
 def tracing(
-    model: Any, *, pooling: str = "mean", normalize: bool = False, dense: Sequence[Layer] = ()
+    model: Any,
+    *,
+    pooling: str = "mean",
+    normalize: bool = False,
+    modules: Sequence[Step] = (),
 ) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: Model from `loader.load_meta`; gets the dense layers as its `dense`, which names their weights.
+        model: Model from `loader.load_meta`; gets the modules with weights as its `sentence_modules`.
         pooling: Pooling method, see `pool`.
         normalize: Whether to scale each embedding to length 1.
-        dense: Dense layers after the pooling.
+        modules: All modules after the encoder, for a model with others than these two.
     """
-    if dense:
-        model.dense = nn.ModuleList(map(_linear, dense))
-    module = Embed(model, pooling, normalize, [layer["activation"] for layer in dense])
-    return whole_texts.describe(model, module, "output")
+    steps = modules or _plain(pooling, normalize)
+    weighted = {str(step["place"]): _hollow(step) for step in steps if step["kind"] in _WEIGHTED}
+    if weighted:
+        setattr(model, MODULES, nn.ModuleDict(weighted))
+    excludes = any(not step.get("include_prompt", True) for step in steps)
+    further = (POOLED,) if excludes else ()
+    return whole_texts.describe(model, Embed(model, steps), "output", further=further)
 
 
-def _linear(layer: Layer) -> nn.Linear:
-    """Return a layer whose parameters take no memory, as in `loader.hollow`."""
-    made = nn.Linear(layer["in_features"], layer["out_features"], layer["bias"], device="meta")
-    for name, parameter in list(made.named_parameters()):
-        hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)
-        setattr(made, name, hollow)
+def _plain(pooling: str, normalize: bool) -> list[Step]:
+    """Return a pooling, and a normalization on request."""
+    pool = {
+        "kind": "Pooling",
+        "modes": pooling.split(AND),
+        "include_prompt": True,
+        "reads": TOKENS,
+        "writes": SENTENCE,
+    }
+    reads = TOKENS if pooling == "none" else SENTENCE
+    scale = {"kind": "Normalize", "reads": reads, "writes": reads}
+    return [*([pool] if pooling != "none" else []), *([scale] if normalize else [])]
+
+
+def _linear(size: int, out: int, bias: bool) -> nn.Module:
+    return nn.Linear(size, out, bias, device="meta")
+
+
+#: Modules with weights by kind: a function from the step to the layers by name.
+_WEIGHTED: Mapping[str, Callable[[Step], dict[str, nn.Module]]] = {
+    "Dense": lambda step: {
+        "linear": _linear(step["in_features"], step["out_features"], step["bias"]),
+        **(
+            {"residual": _linear(step["in_features"], step["out_features"], False)}
+            if step["residual"] and step["in_features"] != step["out_features"]
+            else {}
+        ),
+    },
+    "LayerNorm": lambda step: {"norm": nn.LayerNorm(step["size"], device="meta")},
+}
+
+
+def _hollow(step: Step) -> nn.Module:
+    """Return a module whose parameters take no memory, as in `loader.hollow`."""
+    made = nn.ModuleDict(_WEIGHTED[step["kind"]](step))
+    for layer in made.values():
+        for name, parameter in list(layer.named_parameters()):
+            hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)
+            setattr(layer, name, hollow)
     return made

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reference for text encoders: embeddings and logits of labels from transformers' models.
+"""Reference for text encoders: embeddings and logits of labels from transformers' models and sentence-transformers.
 
 Only the reference process imports this.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from qeff_zoo import tasks
 from qeff_zoo.validation.reference.runs import Answers, padded, tick
+from qeff_zoo.validation.reference.sentence_modules import load_modules, run, witness
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,8 +25,9 @@ class TextReference(Answers):
 
     Args:
         model: Hugging Face model.
-        request: Request with `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
-            `settings` the options that differ from the checkpoint's.
+        request: Request with `checkpoint`, `task`, `sequences`, their `types` if the package takes token types,
+            `prompts`, the number of their tokens that are a prompt, if the package excludes them, and in `settings` the
+            options that differ from the checkpoint's.
         arrays: Unused.
     """
 
@@ -36,13 +37,26 @@ class TextReference(Answers):
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
         self._types: list[list[int]] | None = request.get("types")
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        self._scored = (
+            _scored_tokens(Path(request["checkpoint"]))
+            if request["task"] == tasks.TEXT_RANKING
+            else None
+        )
         if self._embeds:
-            settings = {**read_pooling(Path(request["checkpoint"])), **request["settings"]}
-            self._pooling, self._normalize = str(settings["pooling"]), bool(settings["normalize"])
-            behind = [] if self._pooling == "none" else _read_dense(Path(request["checkpoint"]))
-            self._activations = [activation for _, activation in behind]
-            if behind:  # part of the model, so that all variants are of them too
-                model.dense = nn.ModuleList(layer for layer, _ in behind)
+            found = load_modules(Path(request["checkpoint"]), request["settings"])
+            # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
+            model.sentence_modules = self._modules = found
+            self._skipped: list[int] | None = request.get("prompts")
+
+    @property
+    def witness(self) -> str | None:
+        """Library that computes the modules after the encoder."""
+        return witness(self._modules) if self._embeds else None
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether sentence-transformers reads texts for an embedding, or for scores."""
+        return not self._embeds or super().reads_texts
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         sequences = [self._sequences[number][:length] for number in numbers]
@@ -52,62 +66,46 @@ class TextReference(Answers):
             inputs["token_type_ids"] = padded(kinds, 0)["input_ids"]
         output = self._model(**inputs)
         tick()
-        found = output.last_hidden_state if self._embeds else output.logits
-        return [
-            self._answer(one, len(sequence)).float().numpy()
-            for one, sequence in zip(found, sequences, strict=True)
-        ]
+        if not self._embeds:
+            logits = output.logits
+            if self._scored is not None:
+                logits = _last_scores(logits, sequences, *self._scored)
+            answers = [self._scores(*one) for one in zip(logits, sequences, strict=True)]
+        else:
+            states = output.last_hidden_state
+            answers = [
+                self._embedding(*one) for one in zip(numbers, states, sequences, strict=True)
+            ]
+        return [answer.float().numpy() for answer in answers]
 
-    def _answer(self, found: Tensor, length: int) -> Tensor:
-        """Return the relevant part of a row: the pooled states, or the logits of the text or of each of its tokens."""
-        if self._embeds and self._pooling == "none":
-            states = found[:length]
-            norms = torch.linalg.vector_norm(states, dim=1, keepdim=True)
-            return states / norms if self._normalize else states
-        if self._embeds:
-            return self._pool(found[:length])[None]
-        return found[None] if found.dim() == 1 else found[:length]
+    def _scores(self, logits: Tensor, sequence: list[int]) -> Tensor:
+        """Return the logits of a text, or those of each of its tokens."""
+        return logits[None] if logits.dim() == 1 else logits[: len(sequence)]
 
-    def _pool(self, states: Tensor) -> Tensor:
-        """Pool the states of the tokens alone, (tokens, hidden)."""
-        by_mode: dict[str, Callable[[], Tensor]] = {
-            "cls": lambda: states[0],
-            "lasttoken": lambda: states[-1],
-            "max": lambda: states.amax(0),
-            "mean": lambda: states.sum(0) / len(states),
+    def _embedding(self, number: int, states: Tensor, sequence: list[int]) -> Tensor:
+        """Return what the modules make of the states of a text's own tokens."""
+        features: dict[str, Any] = {
+            "token_embeddings": states[None, : len(sequence)],
+            "attention_mask": torch.ones(1, len(sequence), dtype=torch.long),
         }
-        pooled = by_mode[self._pooling]()
-        for number, activation in enumerate(self._activations):
-            pooled = activation(self._model.dense[number](pooled[None])[0])
-        return pooled / torch.linalg.vector_norm(pooled) if self._normalize else pooled
+        if self._skipped is not None:
+            features["prompt_length"] = min(self._skipped[number], len(sequence) - 1)
+        found = run(self._modules, features)
+        return found[0] if found.dim() == 3 else found
 
 
-def read_pooling(folder: Path) -> dict[str, Any]:
-    """Return the pooling of sentence-transformers, whose default is the mean."""
-    listed = folder / "modules.json"
-    if not listed.is_file():
-        return {"pooling": "mean", "normalize": False}
-    modules = json.loads(listed.read_bytes())
-    paths = {module["type"].rpartition(".")[2]: module["path"] for module in modules}
-    settings = json.loads((folder / PurePosixPath(paths["Pooling"]) / "config.json").read_bytes())
-    chosen = [name for name, value in settings.items() if "pooling_mode_" in name and value]
-    mode = settings.get("pooling_mode") or chosen[0].split("_")[2]
-    return {"pooling": mode, "normalize": "Normalize" in paths}
+def _last_scores(
+    logits: Tensor, sequences: Sequence[Sequence[int]], true: int, false: int | None
+) -> Tensor:
+    """Return the scores of texts by the logits of their last tokens, (rows, 1)."""
+    lasts = [len(sequence) - 1 for sequence in sequences]
+    last = logits[range(len(lasts)), lasts]  # (rows, vocabulary)
+    return (last[:, true] if false is None else last[:, true] - last[:, false])[:, None]
 
 
-def _read_dense(folder: Path) -> list[tuple[nn.Linear, Callable[[Tensor], Tensor]]]:
-    """Return the dense layers of sentence-transformers after the pooling, each with its activation."""
-    listed = folder / "modules.json"
-    modules = json.loads(listed.read_bytes()) if listed.is_file() else []
-    found = []
-    for module in modules:
-        if not module["type"].endswith(".Dense"):
-            continue
-        place = folder / PurePosixPath(module["path"])
-        settings = json.loads((place / "config.json").read_bytes())
-        stored = load_file(place / "model.safetensors")
-        layer = nn.Linear(settings["in_features"], settings["out_features"], settings["bias"])
-        layer.load_state_dict({name.removeprefix("linear."): stored[name] for name in stored})
-        name = settings["activation_function"].rpartition(".")[2]
-        found.append((layer.float(), getattr(nn, name)()))
-    return found
+def _scored_tokens(folder: Path) -> tuple[int, int | None]:
+    """Return the token ids of sentence-transformers' LogitScore."""
+    modules = json.loads((folder / "modules.json").read_bytes())
+    (place,) = (one["path"] for one in modules if one["type"].endswith(".LogitScore"))
+    settings = json.loads((folder / PurePosixPath(place) / "config.json").read_bytes())
+    return settings["true_token_id"], settings.get("false_token_id")

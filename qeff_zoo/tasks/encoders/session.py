@@ -4,17 +4,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+from qeff_zoo.runtime.tokenizer import Encoded
+
+#: Input of a program that pools no tokens of a prompt.
+_POOLED = "pooling_mask"
+_T = TypeVar("_T")
 
 
 class _Calls:
@@ -49,22 +54,24 @@ class EncoderSession:
         #: Whether the program separates the texts of a pair by their token types.
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
-        self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
-        settings = read_json(folder / "sentence_bert_config.json")
+        longest = self.sizes.seq_lens[-1]
+        #: Settings of sentence-transformers: prompts, lengths and similarity.
+        self.settings = read_settings(lambda name: read_json(folder / name))
+        #: Whether the program pools no tokens of a prompt.
+        self.excludes_prompts = _POOLED in program.inputs
         #: Maximum number of tokens; longer texts are truncated.
-        self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
+        self.max_length = min(self.settings.max_length, longest)
         self.config = read_json(folder / "config.json")
-        self.vocab_size = int(self.config.get("vocab_size", 0))
-        self._reader = TextReader(
-            folder=folder,
+        self._reader = TextReader.of_package(
+            folder,
+            self.settings,
             task=self.task,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            longest=self.sizes.seq_lens[-1],
-            vocab_size=self.vocab_size,
+            longest=longest,
             takes_pairs=self.takes_pairs,
-            lowercase=bool(settings.get("do_lower_case")),
+            counts_prompt=self.excludes_prompts,
         )
+        self.tokenizer, self.chat_template = self._reader.tokenizer, ChatTemplate.find(folder)
+        self.vocab_size = self._reader.vocab_size
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
         """Tokenize texts as every request does; see `read`."""
@@ -76,6 +83,8 @@ class EncoderSession:
         seq_len: int | None = None,
         types: Sequence[Sequence[int]] | None = None,
         slot: int = 0,
+        prompt_tokens: Sequence[int] | None = None,
+        attended: Sequence[int | None] = (),
     ) -> Array:
         """Run one call.
 
@@ -84,6 +93,9 @@ class EncoderSession:
             seq_len: Sequence length of the package; None for the shortest that fits all rows.
             types: Token types of the same texts, for graphs that take them; None for all 0.
             slot: Slot of an adapter; 0 for the base model.
+            prompt_tokens: Number of the first tokens of each text that are not pooled, for graphs that exclude
+                prompts; None for no such tokens.
+            attended: Number of the first tokens of each text that tokens attend to; None for all.
 
         Returns:
             float32, (rows, …): the graph's output for each row.
@@ -96,15 +108,30 @@ class EncoderSession:
         # Unused rows repeat the first, since a row without tokens has no output.
         for row, tokens in enumerate(_filled(rows, self.sizes.batch_size)):
             input_ids[row, : len(tokens)] = tokens
-            feeds["attention_mask"][row, : len(tokens)] = 1
+            count = attended[row] if row < len(attended) else None
+            feeds["attention_mask"][row, : len(tokens) if count is None else count] = 1
         if self.has_token_types:
             feeds["token_type_ids"] = np.zeros(shape, np.int64)
             for row, kinds in enumerate(_filled(types, self.sizes.batch_size) if types else ()):
                 feeds["token_type_ids"][row, : len(kinds)] = kinds
+        if self.excludes_prompts:
+            feeds[_POOLED] = feeds["attention_mask"].copy()
+            for row, count in enumerate(_filled(prompt_tokens or [0], self.sizes.batch_size)):
+                feeds[_POOLED][row, :count] = 0
         feeds |= self.adapters.given([slot] * self.sizes.batch_size)
         output = self._program.run(feeds)[self.output]
         answers: Array = output[: len(rows)].astype(np.float32, copy=False)
         return answers
+
+    def run_encoded(self, texts: Sequence[Encoded], slot: int = 0) -> Array:
+        """Run one call for at most `batch_size` texts; see `run`."""
+        return self.run(
+            [one.ids for one in texts],
+            types=[one.type_ids for one in texts],
+            slot=slot,
+            prompt_tokens=[one.prompt_tokens for one in texts],
+            attended=[one.attended for one in texts],
+        )
 
     def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:
         """Run as many calls as needed; return the graph's result for each text, in order."""
@@ -122,8 +149,7 @@ class EncoderSession:
         for start in range(0, len(order), self.sizes.batch_size):
             numbers = order[start : start + self.sizes.batch_size]
             batch = [encoded[number] for number in numbers]
-            types = [one.type_ids for one in batch]
-            found = self.run([one.ids for one in batch], types=types, slot=slot)
+            found = self.run_encoded(batch, slot)
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
@@ -134,37 +160,34 @@ class EncoderSession:
         side: Literal["left", "right"] | None = None,
         *,
         special_tokens: bool = True,
+        prompt: str | None = None,
+        rendered: bool = False,
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
         Args:
             texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
-            max_length: Smaller number of tokens than the session's; None for that.
+            max_length: Number of tokens to which texts are truncated; None for `max_length` of the session.
             side: Side on which texts are truncated; None for the tokenizer's.
             special_tokens: Whether the tokenizer's special tokens are added.
+            prompt: Text that precedes every text, and the first of a pair, but not a list of token ids; None for the
+                session's default.
+            rendered: Whether the texts are whole prompts, which take no other prompt and no template.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
-        most = min(max_length or self.max_length, self.max_length)
+        most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
         reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        if rendered:
+            reader = replace(reader, prompt="", template=None)
+        elif prompt is not None:
+            reader = replace(reader, prompt=prompt)
         return reader.read(texts)
 
 
-def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:
+def _filled(rows: Sequence[_T], count: int) -> Iterator[_T]:
     yield from rows
     for _ in range(count - len(rows)):
         yield rows[0]
-
-
-def _max_seq_length(folder: Path) -> int:
-    """Return the maximum length of a text in sentence-transformers: the configured one, or the model's maximum."""
-    limit = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    if limit:
-        return int(limit)
-    bounds = [
-        read_json(folder / "tokenizer_config.json").get("model_max_length"),
-        read_json(folder / "config.json").get("max_position_embeddings"),
-    ]
-    return min((int(bound) for bound in bounds if bound), default=1 << 30)

@@ -8,6 +8,7 @@ OUT  logits (batch_size, labels)
 Decoders pool the last token whose id is not `pad_token_id`; so padding must be that token.
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
@@ -19,6 +20,7 @@ from . import whole_texts
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import CrossEncoder
 
 
 def _tracing(model: Any) -> Tracing:
@@ -28,13 +30,49 @@ def _tracing(model: Any) -> Tracing:
     return whole_texts.describe(model, Classify(model), "logits", token_types=token_types)
 
 
+def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder", output: str) -> list[str]:
+    """Return why a CrossEncoder cannot be built as it is, one sentence each.
+
+    Args:
+        checkpoint: Checkpoint of the model.
+        encoder: Settings of the CrossEncoder.
+        output: Its `transformer_task` whose scores the task computes.
+    """
+    from qeff_zoo.checkpoint.sentence_transformers.files import reader_of
+    from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
+    from qeff_zoo.runtime import activations, labels
+
+    vocab_size = int(checkpoint.text_config.get("vocab_size") or 0)
+    found = [f"{checkpoint.name!r}: {one}." for one in encoder.problems(vocab_size, output)]
+    settings = read_settings(reader_of(checkpoint.companions))
+    if encoder.modules and settings.default_prompt not in (None, *settings.prompts):
+        found.append(
+            f"{checkpoint.name!r}: `default_prompt_name` of its CrossEncoder is {settings.default_prompt!r}; expected "
+            f"one of its `prompts`, {', '.join(map(repr, settings.prompts))}."
+        )
+    if encoder.activation and activations.find(encoder.activation) is None:
+        found.append(labels.unsupported(encoder.activation))
+    if encoder.foreign:
+        warnings.warn(
+            f"{checkpoint.name!r} saves the activation {encoder.foreign!r}, which is no class of torch, so that "
+            "sentence-transformers computes scores with the default one. So does the package.",
+            stacklevel=2,
+        )
+    return found
+
+
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+
+    encoder = read_cross_encoder(checkpoint.companions)
+    found = problems(checkpoint, encoder, "sequence-classification") if encoder else []
     decodes = find(recipe.task).role == "decoder"
     if not decodes or checkpoint.config.get("pad_token_id") is not None:
-        return []
+        return found
     return [
+        *found,
         f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
-        f"is not padding. Expected one; set it to the id that its tokenizer pads with."
+        f"is not padding. Expected one; set it to the id that its tokenizer pads with.",
     ]
 
 
@@ -54,7 +92,7 @@ TASK = Task(
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
-        run_options=(*PROMPTS, "adapter", "pair"),
+        run_options=(*PROMPTS, "adapter", "pair", "prompt_name"),
         serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
+    files_of,
+    read_cross_encoder,
+)
 from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.cross_encoders import reading_as
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Texts
@@ -56,12 +61,31 @@ class TextClassificationSession(EncoderSession):
 
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder, program)
-        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
+        #: Settings of a CrossEncoder of sentence-transformers; None for a model that is only transformers'.
+        self.encoder = read_cross_encoder(files_of(folder))
+        self.labels = self._labels(int(program.outputs[self.output].shape[-1]))
         #: Function from logits to scores, along the last axis.
-        self.activate = labels.activation_of(self.config, len(self.labels))
+        self.activate = labels.activation_of(self.config, len(self.labels), self.encoder)
+        if self.encoder is not None and self.encoder.modules:
+            self._reader = reading_as(self.encoder, self._reader, self.settings)
+            self.max_length = self._reader.max_length
+
+    def _labels(self, count: int) -> tuple[str, ...]:
+        return labels.names_of(self.config, count)
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str | None:
+        """Return the prompt of a request; None for the session's default."""
+        if prompt is None and name is None:
+            return None
+        return self.settings.prompt(prompt, name)
 
     def classify(
-        self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
+        self,
+        texts: str | tuple[str, str] | Sequence[Texts],
+        *,
+        adapter: str | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> list[Classification]:
         """Return the score of every label for each text.
 
@@ -69,12 +93,16 @@ class TextClassificationSession(EncoderSession):
             texts: Texts and pairs of texts, truncated to `max_length` tokens as in transformers, the longer text of a
                 pair first; or token ids, unchanged. One pair is a tuple, several are a list of tuples.
             adapter: Name of one of `adapters`; None for the base model.
+            prompt_name: Name of one of the checkpoint's prompts; None for its default prompt.
+            prompt: Prompt in place of those.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or outside the vocabulary.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is no such
+                prompt.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        answers = self._answer(self.read(given), adapter)
+        found = self._prompt(prompt, prompt_name)
+        answers = self._answer(self.read(given, prompt=found), adapter)
         return [
             self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.activations import softmax
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.tasks import TOKEN_CLASSIFICATION
@@ -66,7 +67,7 @@ class TokenClassificationSession(EncoderSession):
         found = []
         answers = self._answer(encoded, adapter)
         for text, one, logits in zip(given, encoded, answers, strict=True):
-            probabilities = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
+            probabilities = softmax(logits[: len(one.ids)])  # (tokens, labels)
             found.append(
                 [
                     TokenLabel(

@@ -31,6 +31,8 @@ class EncoderTrial:
         # Token types of a pair of texts of equal length.
         types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
         given = types if session.has_token_types else None
+        # Prompts of a third of each text, which some models do not pool.
+        prompts = [len(one) // 3 for one in sequences] if session.excludes_prompts else None
         by_token = task.by_token or session.has_states
         positions = [list(range(len(one))) if by_token else [0] for one in sequences]
         answers: dict[str, Array] = {}
@@ -47,7 +49,8 @@ class EncoderTrial:
                     ]
                 rows = [sequences[number] for number in call.sequences]
                 kinds = [types[number] for number in call.sequences] if given else None
-                got = session.run(rows, call.seq_len, kinds)
+                begun = [prompts[number] for number in call.sequences] if prompts else None
+                got = session.run(rows, call.seq_len, kinds, prompt_tokens=begun)
                 found += [
                     one[: len(row)] if by_token else one[None]
                     for one, row in zip(got, rows, strict=True)
@@ -61,4 +64,5 @@ class EncoderTrial:
             answers=answers,
             runs=runs.runs,
             types=given,
+            prompts=prompts,
         )

@@ -25,8 +25,18 @@ class EmbedTexts:
 
     def __call__(self, session: Any) -> None:
         """Embed and print."""
-        embeddings = session.embed(self.prompts, adapter=self.arguments.adapter)
-        print_embeddings(session, "text", self.prompts, embeddings, as_json=self.arguments.json)
+        given = self.arguments
+        embeddings = session.embed(
+            self.prompts,
+            prompt=given.prompt_prefix,
+            prompt_name=given.prompt_name,
+            dimensions=given.dimensions,
+            adapter=given.adapter,
+        )
+        name = session.settings.similarity
+        print_embeddings(
+            session, "text", self.prompts, embeddings, as_json=given.json, similarity=name
+        )
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,9 @@ class ClassifyTexts:
         """Classify and print."""
         pairs = self.arguments.pair
         given = _pairs(self.prompts, pairs) if pairs else self.prompts
-        found = session.classify(given, adapter=self.arguments.adapter)
+        found = session.classify(
+            given, adapter=self.arguments.adapter, prompt_name=self.arguments.prompt_name
+        )
         if self.arguments.json:
             outputs = [
                 {"text": one.text, "pair": one.pair, "scores": [asdict(it) for it in one.scores]}
@@ -95,9 +107,15 @@ class ClassifyTokens:
 
 
 def print_embeddings(
-    session: Any, kind: str, inputs: list[str], embeddings: Any, *, as_json: bool
+    session: Any,
+    kind: str,
+    inputs: list[str],
+    embeddings: Any,
+    *,
+    as_json: bool,
+    similarity: str = "cosine",
 ) -> None:
-    """Print embeddings: one by its values, several by their cosines.
+    """Print embeddings: one by its values, several by their similarities.
 
     Args:
         session: Session of the package.
@@ -105,6 +123,7 @@ def print_embeddings(
         inputs: Embedded inputs.
         embeddings: Embeddings of the inputs, (inputs, hidden).
         as_json: Whether to print JSON.
+        similarity: Name of the similarity.
     """
     if as_json:
         outputs = [
@@ -119,7 +138,7 @@ def print_embeddings(
             [given, *(f"{value:.3f}" for value in row)]
             for given, row in zip(inputs, session.similarity(embeddings), strict=True)
         ]
-        print(table(rows, ["cosine", *(str(number) for number in range(1, len(inputs) + 1))]))
+        print(table(rows, [similarity, *(str(number) for number in range(1, len(inputs) + 1))]))
 
 
 def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:

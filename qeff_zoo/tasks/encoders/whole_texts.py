@@ -4,10 +4,11 @@
 IN   input_ids (batch_size, seq_len) i64         `pad_token_id` for padding
      attention_mask (batch_size, seq_len) i64    1 for a token
      [token_type_ids (batch_size, seq_len) i64]  1 for the second text of a pair
+     [pooling_mask (batch_size, seq_len) i64]    1 for a token that is pooled, for models that do not pool their prompts
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qeff_zoo.recipe import Shape
@@ -30,7 +31,9 @@ def run_once(model: Any) -> None:
         model(input_ids=tokens, attention_mask=tokens.clone())
 
 
-def describe(model: Any, module: Any, output: str, *, token_types: bool = False) -> Tracing:
+def describe(
+    model: Any, module: Any, output: str, *, token_types: bool = False, further: Sequence[str] = ()
+) -> Tracing:
     """Describe how to trace a wrapped model: example inputs, names and symbols.
 
     Args:
@@ -38,12 +41,14 @@ def describe(model: Any, module: Any, output: str, *, token_types: bool = False)
         module: Module around the model; takes the inputs by name.
         output: Name of its output.
         token_types: Whether the module takes `token_type_ids`.
+        further: Names of further inputs, (batch_size, seq_len) each.
     """
     import torch
     from torch.export import Dim
 
     model.config.use_cache = False
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
+    names += further
     # Learned positions limit the sequence length, which torch.export requires.
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     batch, seq = Dim("batch_size", min=2), Dim("seq_len", min=2, max=longest)

@@ -16,7 +16,7 @@ from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import batch_sizes
 from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
-from qeff_zoo.tasks.encoders.embedding_session import cosines
+from qeff_zoo.tasks.encoders.similarity import cosines
 
 _TOGETHER = 64  # images whose arrays are in memory at a time
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
-from qeff_zoo.runtime.labels import Score, best_first, sigmoid, softmax
+from qeff_zoo.runtime.activations import sigmoid, softmax
+from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Text, TextReader
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from qeff_zoo.tasks.encoders.reference import read_pooling
 from qeff_zoo.tasks.text_generation.reference import DecoderReference
 from qeff_zoo.validation.reference.runs import Array, padded, tick
+from qeff_zoo.validation.reference.sentence_modules import normalizes
 
 
 class EmbeddingReference(DecoderReference):
@@ -32,8 +32,7 @@ class EmbeddingReference(DecoderReference):
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         super().__init__(model, request, arrays)
         folder = Path(request["checkpoint"])
-        published = read_pooling(folder) if (folder / "modules.json").is_file() else {}
-        self._normalize = {"normalize": True, **published, **request["settings"]}["normalize"]
+        self._normalize = request["settings"].get("normalize", normalizes(folder))
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         if len(numbers) > 1 and not self._media.together:

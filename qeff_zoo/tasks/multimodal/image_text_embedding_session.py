@@ -15,7 +15,7 @@ from qeff_zoo.runtime.decoder import EMBEDDING, Decoder
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING
-from qeff_zoo.tasks.encoders.embedding_session import cosines
+from qeff_zoo.tasks.encoders.similarity import cosines
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.session import listed
 

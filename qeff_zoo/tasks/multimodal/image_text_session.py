@@ -11,9 +11,10 @@ from typing import Any
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
+from qeff_zoo.media.image_options import media_options, source_of, with_options, with_sampling
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
-from qeff_zoo.media.steps import Steps
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.package.files import read_json
@@ -34,6 +35,7 @@ from qeff_zoo.tasks.multimodal.session import (
 )
 from qeff_zoo.tasks.multimodal.video_steps import (
     TIMES,
+    PreparedVideo,
     Stamps,
     check_times,
     of_processor,
@@ -118,7 +120,8 @@ class ImageTextToTextSession(MediaTextSession):
         """Return the encoder inputs of an image.
 
         Args:
-            given: A path, the bytes of a file, a Pillow image, an array, or the output of a processor.
+            given: A path, the bytes of a file, a Pillow image, an array, or an `ImageInput` of one of these and of
+                options; or the output of a processor.
             uncut: Whether the image is processed without tiles.
 
         Raises:
@@ -127,7 +130,8 @@ class ImageTextToTextSession(MediaTextSession):
         """
         if isinstance(given, Mapping | Encoded):
             return given
-        made: Prepared = self._process(uncut=uncut)([given])
+        process = self._process(uncut=uncut, options=media_options(given))
+        made: Prepared = process([source_of(given)])
         return made
 
     def prepare_all(self, given: Sequence[Any]) -> list[Any]:
@@ -143,44 +147,59 @@ class ImageTextToTextSession(MediaTextSession):
         yield
         return self.reader.look(prepared)
 
-    def tokens_of(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+    def tokens_of(
+        self, sizes: Sequence[tuple[int, int]], options: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Return the minimum number of tokens that each image of a prompt takes, before any is decoded.
 
         Args:
             sizes: Width and height of each image.
+            options: Options of each image, see `ImageInput`; empty for none.
 
         Raises:
-            MediaError: If the model does not support such a size.
+            MediaError: If the model does not support such a size, or such an option.
         """
-        process = self._process(uncut=self._is_uncut(len(sizes)))
-        known = dict[tuple[int, int], int]()
-        for width, height in dict.fromkeys(sizes):
-            encoded = self.reader.measure(process.arrays([blank(height, width)]))
-            known[width, height] = len(self.run_of(encoded)) if encoded else 1
-        return [known[one] for one in sizes]
+        uncut, known = self._is_uncut(len(sizes)), dict[Any, int]()
+        keys = [*zip(sizes, map(repr, options or ({},) * len(sizes)), strict=True)]
+        for place, key in enumerate(keys):
+            if key not in known:
+                (width, height), _ = key
+                process = self._process(uncut=uncut, options=options[place] if options else {})
+                encoded = self.reader.measure(process.arrays([blank(height, width)]))
+                known[key] = len(self.run_of(encoded)) if encoded else 1
+        return [known[key] for key in keys]
 
     def _is_uncut(self, count: int) -> bool:
         return self.media.is_uncut(count)
 
-    def _process(self, *, uncut: bool) -> ImageProcessor:
+    def _process(self, *, uncut: bool, options: Mapping[str, Any]) -> ImageProcessor:
         from qeff_zoo.media.image_bounds import bounded
         from qeff_zoo.media.image_processor import load_image_processor
 
         if self._processor is None:
-            processor = load_image_processor(self.folder)
-            most = self._most_patches()
-            self._processor = bounded(processor, most) if most else processor
+            self._processor = load_image_processor(self.folder)
         found: ImageProcessor = self._processor
+        if options:
+            found = with_options(found, options)
+        if most := self._most_patches():
+            found = bounded(found, most)
         if uncut:
             return replace(found, settings={**found.settings, "image_grid_pinpoints": ()})
         return found
 
     def prepare_video(self, given: Any) -> Prepared:
-        """Return the encoder inputs of a video.
+        """Return the encoder inputs of a video at once, see `preparing_video`."""
+        return finished(self.preparing_video(given))
+
+    def preparing_video(self, given: Any) -> Steps[Prepared]:
+        """Prepare a video, and pause after each of its frames.
 
         Args:
-            given: A video in any form that `media.videos.read_video` accepts, or the output of a processor: see
-                `video_steps.of_processor`.
+            given: A video in any form that `media.videos.read_video` accepts, or a `VideoInput` of one and of options;
+                or the output of a processor: see `video_steps.of_processor`; or of this function.
+
+        Returns:
+            The encoder inputs of the video.
 
         Raises:
             MediaError: If the video cannot be read.
@@ -190,13 +209,16 @@ class ImageTextToTextSession(MediaTextSession):
         from qeff_zoo.media.video_processor import load_video_processor
 
         self.check_reads_videos()
+        if isinstance(given, PreparedVideo):
+            return given
         if isinstance(given, Mapping):
             made: Prepared = of_processor(given, self.media)
         else:
             if self._video_processor is None:
                 usual = self.media.video_processor
                 self._video_processor = load_video_processor(self.folder, usual)
-            made = self._video_processor(given)
+            processor = with_sampling(self._video_processor, media_options(given))
+            made = yield from processor.processing(source_of(given))
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
         if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
@@ -204,7 +226,7 @@ class ImageTextToTextSession(MediaTextSession):
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
             )
-        return made
+        return PreparedVideo(made)
 
     def request(
         self,

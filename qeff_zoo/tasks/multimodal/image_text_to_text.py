@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import token_of
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
@@ -194,6 +194,21 @@ def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
             )
 
 
+def _of_image_processor(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
+    """Refuse an image processor that a package could not compute; without one, a package takes prepared arrays."""
+    from qeff_zoo.media.image_processor import read_image_processor
+
+    try:
+        read_image_processor(checkpoint.companions, recipe.image_processor or None)
+    except UnsupportedModelError as error:
+        yield (
+            f"{error} Or remove its settings from the folder of {checkpoint.name!r}, to build a package that takes "
+            "such arrays alone."
+        )
+    except CheckpointError:  # the package takes arrays, or its session reports what is wrong
+        return
+
+
 def _config_of(place: str) -> str:
     return str(PurePosixPath(place, "adapter_config.json"))
 
@@ -211,6 +226,8 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     media = recipe.images if nouns == "images" else recipe.audio
     assert media is not None
     found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
+    if nouns == "images":
+        found += _of_image_processor(checkpoint, recipe)
     if not (place := adapter_beside(checkpoint, media)):
         return found
     own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))

@@ -28,6 +28,10 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 _AUDIO = {"input_features", "feature_attention_mask"}
 
 
+class PreparedVideo(dict[str, Any]):
+    """Encoder inputs of a video that a session has prepared, by name."""
+
+
 def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
     """Return a processor's arrays of a video under the names of image arrays.
 

@@ -15,6 +15,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import WINDOW_SHAPES, AudioShape, Recipe, Shape, Speech
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
 from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
+from qeff_zoo.tasks.speech.speech_settings import speech_problems, speech_warnings
 from qeff_zoo.tasks.text_generation import task
 
 if TYPE_CHECKING:
@@ -92,9 +93,15 @@ def specializations(shape: Shape) -> list[dict[str, Any]]:
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     found = task.not_alone("a transcript is short")(checkpoint, recipe, request)
-    if any(isinstance(shape, AudioShape) for shape in recipe.shapes.values()):
+    windows = _has_windows(recipe)
+    found += speech_problems(checkpoint.config, checkpoint.generation, windows)
+    if not windows:
         return found
     return [*found, *task.of_one_length(checkpoint, request, "recordings in windows")]
+
+
+def _has_windows(recipe: Recipe) -> bool:
+    return not any(isinstance(shape, AudioShape) for shape in recipe.shapes.values())
 
 
 TASK = Task(
@@ -131,6 +138,9 @@ TASK = Task(
     variant=_variant,
     specializations=specializations,
     problems=_problems,
+    generation_warnings=lambda generation, recipe: speech_warnings(
+        generation, _has_windows(recipe)
+    ),
     session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
     reference=lazy("qeff_zoo.tasks.speech.reference:SpeechReference"),

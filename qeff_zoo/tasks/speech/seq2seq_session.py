@@ -85,7 +85,13 @@ class SpeechSeq2SeqSession:
         self.sources = Sources(encoder, program.memory)
         self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
-        self.tokens = SpeechTokens.read(folder, chosen.get("speech"), self.tokenizer)
+        self.tokens = SpeechTokens.read(
+            folder,
+            chosen.get("speech"),
+            self.tokenizer,
+            windows=not self.sources.any_length,
+            vocab_size=self.decoder.vocab_size,
+        )
         self._open_alignment = alignment
         #: Timings of the last call.
         self.timings = Timings()
@@ -183,7 +189,7 @@ class SpeechSeq2SeqSession:
             MediaError: A recording cannot be read.
             GenerationError: The model does not support an option, or another thread uses the session.
         """
-        chosen = replace(choices, **more)
+        chosen = self._completed(replace(choices, **more))
         prompt = self._prepared(chosen)
         alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
         given: Any = [audio] if alone else audio
@@ -202,7 +208,7 @@ class SpeechSeq2SeqSession:
             MediaError: The recording is damaged.
             GenerationError: The model does not support an option.
         """
-        chosen = TranscriptionOptions(**choices)
+        chosen = self._completed(TranscriptionOptions(**choices))
         return (yield from recording_of(self, audio, chosen, self._prepared(chosen)))
 
     def transcribe_features(
@@ -224,7 +230,7 @@ class SpeechSeq2SeqSession:
         Raises:
             GenerationError: The features have another shape, or an error of `transcribe`.
         """
-        chosen = replace(choices, **more)
+        chosen = self._completed(replace(choices, **more))
         prompt = self._prepared(chosen)
         if wrong := [one.shape for one in features if one.shape[1:] != self.input_shape]:
             expected = f"(frames, {', '.join(map(str, self.input_shape))})"
@@ -260,7 +266,7 @@ class SpeechSeq2SeqSession:
             **more: Fields that replace those of `choices`; `rate` and `limits`.
         """
         known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
-        chosen = replace(choices, **more)
+        chosen = self._completed(replace(choices, **more))
         prompt = self._prepared(chosen)
         opened = open_audio(
             audio, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
@@ -280,6 +286,14 @@ class SpeechSeq2SeqSession:
         return int(read_json(self.folder / "config.json").get("median_filter_width", _MEDIAN))
 
     # --- options ---------------------------------------------------------------------------------
+
+    def _completed(self, choices: TranscriptionOptions) -> TranscriptionOptions:
+        """Return options with those that the package sets in place of missing ones."""
+        usual = dict(self.tokens.usual)
+        if choices.translates:
+            usual.pop("task", None)
+        left = {name: one for name, one in usual.items() if getattr(choices, name) is None}
+        return replace(choices, **left)
 
     def _prepared(self, choices: TranscriptionOptions) -> list[int]:
         """Refuse unsupported options before any encoding; return the tokens of the prompt."""
@@ -368,7 +382,7 @@ class SpeechSeq2SeqSession:
         if unknown:
             logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
             for row, recording in unknown.items():
-                recording.language = self.tokens.detected(logits[row])
+                recording.detect(logits[row])
         rows = {
             row: _Row(recording=recording, window=recording.begin(self.decoder.sizes.ctx_len))
             for row, recording in fresh.items()
@@ -447,11 +461,7 @@ class SpeechSeq2SeqSession:
 
     def transcription(self, recording: Recording) -> Transcription:
         """Return the transcription of a finished recording."""
-        assert self.tokenizer is not None
-        language, text = (
-            self.tokens.code_of(recording.language),
-            self.tokenizer.decode(recording.transcript).strip(),
-        )
+        language, text = self.tokens.code_of(recording.language), recording.text
         if recording.in_pieces:
             spoken = [one.text for one in recording.segments if one.text]
             text = ("" if language in UNSPACED else " ").join(spoken)

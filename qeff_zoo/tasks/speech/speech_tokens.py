@@ -1,30 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Special tokens of a speech model: decoder prompts, and constraints on the next token.
 
-Input: generation_config.json and config.json of a package. The rules are those of transformers' `generate`: suppressed
-    tokens, tokens suppressed at the beginning, and timestamps, which come in pairs and never decrease.
+Input: generation_config.json and config.json of a package. The rules are those of transformers' `generate`: its
+    settings, and for models of windows those of Whisper, whose timestamps come in pairs and never decrease.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings, effective_of, problems
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.logits_processors import LogitsProcessors
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks.speech.speech_prompts import Begins
+from qeff_zoo.tasks.speech.speech_settings import (
+    LENGTH,
+    forced_tokens,
+    speech_problems,
+    usual_options,
+)
 
 from . import speech_prompts
 
 #: Transcription in the spoken language, or translation to another.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
 TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
+#: Tokens of the published Whispers for English alone; the multilingual ones have more.
+_ENGLISH_TOKENS = 51_864
 _ENGLISH = "en"
 #: Seconds between consecutive timestamp tokens.
 TICK = 0.02
@@ -44,12 +55,13 @@ class SpeechTokens:
         no_times: Token that selects text without timestamps; None for models without timestamps, whose tokens follow
             it.
         before: Token before the previous text; None if the prompt takes none.
-        suppressed: Tokens that are never generated.
-        suppressed_first: Tokens that are not generated first.
         latest_start: Maximum of the first timestamp in ticks; None for no limit.
         forced: First tokens of an older package's outputs, by position; None for a detected language.
-        longest: Maximum number of tokens of an output without its prompt; None for the rest of the context.
+        settings: Generation settings.
+        windows: Whether a model of windows generates, as Whisper does.
+        only: Code of the language of a model of one language, if its files name it.
         positions: Number of decoder positions.
+        usual: Options of a transcription that the checkpoint sets, by name.
         begins: Function that makes the decoder prompt from languages, for models whose prompt takes them; else None.
     """
 
@@ -59,12 +71,13 @@ class SpeechTokens:
     tasks: Mapping[str, int] = field(default_factory=dict)
     no_times: int | None = None
     before: int | None = None
-    suppressed: Sequence[int] = ()
-    suppressed_first: Sequence[int] = ()
     latest_start: int | None = None
     forced: Sequence[int | None] = ()
-    longest: int | None = None
+    settings: GenerationSettings = field(default_factory=GenerationSettings)
+    windows: bool = True
+    only: str | None = None
     positions: int = 0
+    usual: Mapping[str, Any] = field(default_factory=dict)
     begins: Begins | None = field(default=None, compare=False)
 
     @classmethod
@@ -73,34 +86,38 @@ class SpeechTokens:
         folder: Path,
         settings: Mapping[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
+        *,
+        windows: bool = True,
+        vocab_size: int | None = None,
     ) -> "SpeechTokens":
-        """Read a package's settings; older checkpoints have some in config.json instead of generation_config.json.
+        """Read a package's settings; older checkpoints have them in config.json instead of generation_config.json.
 
         Args:
             folder: The package.
             settings: Declaration of speech in the recipe; None for the settings of the files.
             tokenizer: Tokenizer of the package.
+            windows: Whether the model takes windows, as Whisper does.
+            vocab_size: Size of the vocabulary; None if unknown.
 
         Raises:
-            GenerationError: The files lack the first and last tokens of an output.
+            GenerationError: `generate` would refuse a setting, or the files lack the first and last tokens of an
+                output.
         """
-        config = read_json(folder / "config.json")
-        generation = {**config, **read_json(folder / "generation_config.json")}
-        start, end = generation.get("decoder_start_token_id"), generation.get("eos_token_id")
-        if start is None:
-            start = generation.get("bos_token_id")
-        if not isinstance(start, int) or not isinstance(end, int):
-            raise GenerationError(
-                f"Package {str(folder)!r} has decoder_start_token_id {start!r} and eos_token_id {end!r}; expected a "
-                "token each, in generation_config.json. Add them to the checkpoint, and build again."
-            )
-        suppressed: list[int] = generation.get("suppress_tokens") or []
+        config, generation = read_json(folder / "config.json"), effective_of(folder)
+        if found := [
+            *problems(generation, vocab_size),
+            *speech_problems(config, generation, windows),
+        ]:
+            raise GenerationError("\n".join(f"Package {str(folder)!r}: {one}" for one in found))
+        values = GenerationSettings.of(generation)
+        start = values.decoder_start_token_id
+        start = values.bos_token_id if start is None else start
+        assert start is not None
+        suppressed = values.suppress_tokens
         before = generation.get("prev_sot_token_id")
         if before is None and len(suppressed) >= 2:  # where older checkpoints have it
             before = suppressed[-2]
-        first = generation.get("forced_bos_token_id")
-        begun = [] if first is None else [(1, first)]
-        forced: dict[int, int | None] = dict(generation.get("forced_decoder_ids") or begun)
+        forced = forced_tokens(config, generation) if windows else [values.forced_bos_token_id]
         known = {
             name.strip("<|>"): token for name, token in (generation.get("lang_to_id") or {}).items()
         }
@@ -112,7 +129,7 @@ class SpeechTokens:
             }
         return cls(
             start=start,
-            end=end,
+            end=values.eos_token_id[0],
             languages=known,
             begins=speech_prompts.find(folder, settings, tokenizer)
             if settings and tokenizer
@@ -120,12 +137,13 @@ class SpeechTokens:
             tasks=tasks,
             no_times=generation.get("no_timestamps_token_id"),
             before=before,
-            suppressed=suppressed,
-            suppressed_first=generation.get("begin_suppress_tokens") or (),
             latest_start=generation.get("max_initial_timestamp_index"),
-            forced=[forced[place] for place in range(1, len(forced) + 1) if place in forced],
-            longest=read_json(folder / "generation_config.json").get("max_length"),
+            forced=forced if windows or forced != [None] else (),
+            settings=_without_times(values, windows),
+            windows=windows,
+            only=None if known else _only_language({**config, **generation}),
             positions=positions_of(config) or 0,
+            usual=usual_options(generation) if windows else {},
         )
 
     @property
@@ -153,8 +171,8 @@ class SpeechTokens:
         raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
 
     def code_of(self, token: int | None) -> str | None:
-        """Return the code of a language token."""
-        return next((code for code, one in self.languages.items() if one == token), None)
+        """Return the code of a language token, or of the only language of a model."""
+        return next((code for code, one in self.languages.items() if one == token), self.only)
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Return whether the language must be detected before the prompt."""
@@ -163,6 +181,25 @@ class SpeechTokens:
         )
         return bool(self.languages) and not is_set
 
+    def limit(self, begun: Sequence[int], ctx_len: int) -> int:
+        """Return the maximum number of tokens of a window after its prompt.
+
+        Args:
+            begun: Number of tokens of the prompts of this window and of those before.
+            ctx_len: Maximum number of tokens of prompt and output.
+        """
+        settings = self.settings
+        if settings.max_new_tokens is not None:
+            return min(settings.max_new_tokens, ctx_len - begun[-1])
+        longest = settings.max_length
+        if self.windows:
+            # Whisper's `generate` does not count prompts, and adds those of all windows.
+            most = self.positions // 2 - 1
+            longest = (LENGTH if longest is None else longest) + sum(
+                min(most, one) for one in begun
+            )
+        return max(1, min(longest or ctx_len, ctx_len) - begun[-1])
+
     def beginning(
         self,
         language: int | None,
@@ -170,6 +207,7 @@ class SpeechTokens:
         *,
         times: bool,
         target: str | None = None,
+        detected: bool = False,
     ) -> tuple[int, ...]:
         """Return the decoder prompt.
 
@@ -178,6 +216,7 @@ class SpeechTokens:
             task: Task of the model; None for the package's default.
             times: Whether to generate timestamps.
             target: Target language of a translation; None for English if the task is translation.
+            detected: Whether the language was detected, and not requested.
 
         Raises:
             GenerationError: The model does not support the task or the language.
@@ -205,15 +244,18 @@ class SpeechTokens:
             )
         if self.begins is not None:
             return self._prefix(language, (target or _ENGLISH) if task == "translate" else None)
-        tokens = [self.start, *([] if task else self.forced)]
+        requested = language is not None and not detected
+        tokens = [self.start, *([] if task or requested else self.forced)]
         if language is not None:
             tokens[1:2] = [language]
-        wanted = task or ("transcribe" if language is not None else "")
+        wanted = task or ("transcribe" if requested else "")
         if wanted in self.tasks and not set(self.tasks.values()) & set(tokens):
             tokens.append(self.tasks[wanted])
-        tokens = [token for token in tokens if token not in (None, self.no_times)]
-        if not times and self.no_times is not None:
+        last = None if self.no_times is None else tokens[-1]
+        if not times and last != self.no_times:
             tokens.append(self.no_times)
+        elif times and last is not None and last == self.no_times:
+            tokens.pop()
         return tuple(token for token in tokens if token is not None)
 
     def _prefix(self, language: int | None, target: str | None) -> tuple[int, ...]:
@@ -255,20 +297,30 @@ class SpeechTokens:
         shares = np.exp(logits - logits.max())
         return float(shares[self.no_times - 1] / shares.sum())  # the no-speech token precedes it
 
-    def allowed(self, logits: Array, answer: Sequence[int], *, times: bool) -> Array:
-        """Return logits with the lowest value for tokens that must not follow.
+    def processors(self, begun: Sequence[int], limit: int) -> LogitsProcessors:
+        """Return the logits processors of a window.
+
+        Args:
+            begun: Tokens of its prompt.
+            limit: Maximum number of tokens after it.
+        """
+        return LogitsProcessors(
+            self.settings,
+            Sampling(repetition_penalty=self.settings.repetition_penalty),
+            begun,
+            source=(),
+            limit=limit,
+        )
+
+    def timed(self, logits: Array, answer: Sequence[int]) -> Array:
+        """Return logits with the lowest value for timestamps that must not follow, and text in their place.
 
         Args:
             logits: Logits (vocab,), float32, after the newest token; not modified.
             answer: Tokens so far, without the prompt.
-            times: Whether to generate timestamps.
         """
         scores = logits.copy()
-        if not answer:
-            scores[list(self.suppressed_first)] = -np.inf
-        scores[list(self.suppressed)] = -np.inf
-        if times:
-            self._keep_times(scores, answer)
+        self._keep_times(scores, answer)
         return scores
 
     def _keep_times(self, scores: Array, answer: Sequence[int]) -> None:
@@ -296,3 +348,24 @@ class SpeechTokens:
         top = max(text, scores[first:].max())
         if np.exp(scores[first:] - top).sum() > np.exp(text - top):
             scores[:first] = -np.inf
+
+
+def _without_times(settings: GenerationSettings, windows: bool) -> GenerationSettings:
+    """Return settings that count tokens after the prompt, which has the forced first token."""
+    if windows or settings.forced_bos_token_id is None:
+        return settings
+    begun = {
+        name: max(1, value - 1)
+        for name in ("max_new_tokens", "min_new_tokens")
+        if (value := getattr(settings, name))
+    }
+    return replace(settings, **begun)
+
+
+def _only_language(settings: Mapping[str, Any]) -> str | None:
+    """Return the language of a model whose settings have a flag of several languages, which is false: English."""
+    multilingual = settings.get("is_multilingual")
+    alone = (
+        settings.get("vocab_size") == _ENGLISH_TOKENS if multilingual is None else not multilingual
+    )
+    return _ENGLISH if alone else None

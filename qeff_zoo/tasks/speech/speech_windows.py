@@ -6,11 +6,13 @@ unfinished segment of a window is transcribed again in the next.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from qeff_zoo.runtime.logits_processors import LogitsProcessors
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.tasks.speech.speech_results import Segment, TimedText
@@ -22,6 +24,7 @@ from qeff_zoo.tasks.speech.word_timestamps import words_of
 Decode = Callable[[Sequence[int]], str]
 _DIGITS = 2  # of seconds
 _HOT = 0.5  # temperature from which text is not in the next prompt
+_TIMES = re.compile(r"<\|\d+\.\d+\|>")
 
 
 @dataclass(kw_only=True)
@@ -37,6 +40,7 @@ class Window:
         answer: Generated tokens.
         logprob: Sum of their natural log-probabilities.
         vocab: Size of the vocabulary; 0 before the first token.
+        processors: Logits processors of this attempt.
     """
 
     begun: tuple[int, ...]
@@ -46,6 +50,7 @@ class Window:
     answer: list[int] = field(default_factory=list)
     logprob: float = 0.0
     vocab: int = 0
+    processors: LogitsProcessors
 
     @property
     def length(self) -> int:
@@ -88,7 +93,9 @@ class Recording:
     ) -> None:
         self._features, self.seconds, self._longest = features, seconds, frames
         self._ends = ends
-        self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
+        self.choices, self._tokens, self._step = choices, tokens, step
+        # Without a known first timestamp, they are found in the text.
+        self._decode: Decode = lambda some: _TIMES.sub("", decode(some))
         is_long = len(features) > frames or choices.word_timestamps
         self.has_timestamps = is_long if choices.timestamps is None else choices.timestamps
         #: Token of the language, after its detection.
@@ -101,11 +108,18 @@ class Recording:
         self._prompt = tuple(prompt)
         self._earlier = [*prompt]  # tokens that a window may begin with
         self._at = 0  # frames
-        self._conditions = choices.condition_on_previous
+        self._conditions = bool(choices.condition_on_previous)
+        self._begun = list[int]()  # tokens of the prompt of each window
+        self._is_detected = False
         self._samplers = [Sampler(one, ()) for one in choices.samplings]
 
     def __len__(self) -> int:
         return len(self._features)
+
+    @property
+    def text(self) -> str:
+        """Text of the transcript so far."""
+        return self._decode(self.transcript).strip()
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +135,14 @@ class Recording:
     def _frames(self) -> int:
         """Number of frames of the next window."""
         return next((end - self._at for end in self._ends if end > self._at), self._longest)
+
+    def detect(self, logits: Array) -> None:
+        """Set the language.
+
+        Args:
+            logits: Logits (vocab,), after the first token of every output.
+        """
+        self.language, self._is_detected = self._tokens.detected(logits), True
 
     @property
     def needs_language(self) -> bool:
@@ -147,21 +169,22 @@ class Recording:
         """
         tokens, choices = self._tokens, self.choices
         begun = tokens.beginning(
-            self.language, choices.task, times=self.has_timestamps, target=choices.target_language
+            self.language,
+            choices.task,
+            times=self.has_timestamps,
+            target=choices.target_language,
+            detected=self._is_detected,
         )
         most = min(tokens.positions, ctx_len) // 2 - 1
         earlier = self._earlier if self._conditions else self._prompt
         if earlier and tokens.before is not None:
             begun = (tokens.before, *earlier[-most:], *begun)
-        longest = ctx_len
-        if tokens.longest is not None:
-            # Whisper's own `generate` does not count the prompt.
-            more = 0 if tokens.no_times is None else min(most, len(begun))
-            longest = min(ctx_len, tokens.longest + more)
-        limit = longest - len(begun)
-        if choices.generation_len is not None:
+        self._begun.append(len(begun))
+        if choices.generation_len is None:
+            limit = tokens.limit(self._begun, ctx_len)
+        else:
             limit = min(choices.generation_len, ctx_len - len(begun))
-        return Window(begun=begun, limit=limit)
+        return Window(begun=begun, limit=limit, processors=tokens.processors(begun, limit))
 
     def extend(self, window: Window, logits: Array) -> bool:
         """Choose the next token of a window; return whether the window continues.
@@ -172,9 +195,12 @@ class Recording:
         """
         if not window.answer and window.no_speech_prob is None:
             window.no_speech_prob = self._tokens.silence(logits)
-        scores = self._tokens.allowed(logits, window.answer, times=self.has_timestamps)
+        scores = window.processors(logits)
+        if self.has_timestamps:
+            scores = self._tokens.timed(scores, window.answer)
         token = self._samplers[window.attempt].next(scores)
-        scores -= scores.max()
+        window.processors.take(token)
+        scores = scores - scores.max()
         chosen = scores[token]
         window.logprob += float(chosen - np.log(np.exp(scores, out=scores).sum()))
         window.answer.append(token)
@@ -198,6 +224,7 @@ class Recording:
         if doubted:
             window.attempt += 1
             window.answer, window.logprob = [], 0.0
+            window.processors = self._tokens.processors(window.begun, window.limit)
         return doubted
 
     def _is_silence(self, window: Window) -> bool:
@@ -220,7 +247,7 @@ class Recording:
         """
         answer = window.answer
         temperature = self.choices.samplings[window.attempt].temperature
-        self._conditions = self.choices.condition_on_previous and temperature < _HOT
+        self._conditions = bool(self.choices.condition_on_previous) and temperature < _HOT
         if answer[-1] == self._tokens.end:
             answer = answer[:-1]
         frames = min(len(self._features) - self._at, self._frames)

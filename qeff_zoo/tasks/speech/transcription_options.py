@@ -32,7 +32,7 @@ class TranscriptionOptions:
     """Options of a transcription.
 
     Args:
-        language: Spoken language, such as "en" or "English"; None to detect it.
+        language: Spoken language, such as "en" or "English"; None for the package's, or to detect it.
         task: Task, "transcribe" or "translate"; None for the package's default.
         target_language: Target language; None for English if the task is translation.
         timestamps: Whether to generate timestamps; None to do so for recordings longer than a window.
@@ -45,7 +45,8 @@ class TranscriptionOptions:
         logprob_threshold: Minimum `Segment.avg_logprob` of a window that is not doubtful.
         no_speech_threshold: Minimum `Segment.no_speech_prob` of a dropped window, if it is also below
             `logprob_threshold`.
-        condition_on_previous: Whether each window's prompt has the previous transcript, unless sampled at 0.5 or more.
+        condition_on_previous: Whether each window's prompt has the previous transcript, unless sampled at 0.5 or more;
+            None for no, unless the package sets it.
         generation_len: Maximum number of tokens of a window; None for the rest of the context.
         seed: Seed of sampling, see `Sampling`.
     """
@@ -60,7 +61,7 @@ class TranscriptionOptions:
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
     no_speech_threshold: float | None = None
-    condition_on_previous: bool = False
+    condition_on_previous: bool | None = None
     generation_len: int | None = None
     seed: int | None = None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
@@ -68,7 +69,11 @@ class DecoderTrial:
     def request(self, prompt: list[int], length: int) -> Request:
         """Return the request of that continuation."""
         return TextGenerationSession.request(
-            self.session, prompt, generation_len=length, sampling=Sampling()
+            self.session,
+            prompt,
+            generation_len=length,
+            sampling=Sampling(temperature=0),
+            settings=GenerationSettings(),
         )
 
     def first_prompt(self) -> list[int]:

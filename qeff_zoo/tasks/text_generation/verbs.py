@@ -4,7 +4,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.disk.text_files import read_text
@@ -58,7 +58,8 @@ class Generate:
 
 
 def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a session's `generate`."""
+    """Return the arguments of a session's `generate`, which ignores generation_config.json if the command does."""
+    configure(session, arguments)
     return {
         "generation_len": arguments.generation_len,
         "sampling": sampling_of(session, arguments),
@@ -68,6 +69,12 @@ def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]
         "grammar": _grammar(arguments),
         **({"documents": arguments.document} if arguments.document else {}),
     }
+
+
+def configure(session: Any, arguments: argparse.Namespace) -> None:
+    """Ignore the checkpoint's generation settings if the command does."""
+    if arguments.generation_config == "none":
+        session.ignore_generation_config()
 
 
 def _chat(arguments: argparse.Namespace) -> bool | ChatOptions:
@@ -114,17 +121,16 @@ def require_one_prompt(prompts: Sequence[str], what: str) -> None:
 
 
 def sampling_of(session: Any, arguments: argparse.Namespace) -> Sampling:
-    """Return the sampling parameters of the command, and for others those of the session."""
-    usual = Sampling() if arguments.generation_config == "none" else session.default_sampling
+    """Return the sampling parameters of the command; the session has the others."""
     given = {name: getattr(arguments, name) for name in SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
     random = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
-    if random and not given.get("temperature", usual.temperature):
+    if random and not given.get("temperature", session.default_sampling.temperature):
         raise GenerationError(
             f"--{random[0].replace('_', '-')} is for tokens drawn at random, and without --temperature none are. "
             "Expected both or neither. Add --temperature 1, or leave it out."
         )
-    return replace(usual, **given)
+    return Sampling(**given)
 
 
 def _grammar(arguments: argparse.Namespace) -> Grammar | None:

@@ -35,6 +35,14 @@ class Answers:
     about: Mapping[str, Any]
     arrays: Mapping[str, Array]
 
+    def answered(self, variant: str, keys: Sequence[Key]) -> list[int]:
+        """Return the places of the questions that a variant answered, which may have read beginnings alone."""
+        counts = {
+            number: len(self.arrays[f"{variant}.{number}"])
+            for number in {one for one, _, _ in keys}
+        }
+        return [place for place, (number, index, _) in enumerate(keys) if index < counts[number]]
+
     def at(self, variant: str, keys: Sequence[Key]) -> Array:
         """Return a variant's answers to some questions."""
         found = []

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 from qeff_zoo import tasks
 from qeff_zoo.graph.numerics import Numerics
@@ -30,7 +29,7 @@ from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, HeadDamage, dam
 from qeff_zoo.validation.reference.formats.orders import by_parameter
 from qeff_zoo.validation.reference.loading import count_parameters, decoded_weights, load_unloaded
 from qeff_zoo.validation.reference.losses import Losses
-from qeff_zoo.validation.reference.noticing import Noticing
+from qeff_zoo.validation.reference.noticing import Early, Noticing
 from qeff_zoo.validation.reference.numerics import Arithmetic, in_float16
 from qeff_zoo.validation.reference.routing import ChoiceRecorder, Choices
 from qeff_zoo.validation.reference.runs import Answers
@@ -156,20 +155,27 @@ class Layerwise:
         passes = {"reference": self._alone(None if rounds else choices.note, rounded=False)}
         if rounds:
             passes["rounded"] = self._alone(choices.note)
+        early = Early(self._request)
         together = [*self._answers.groups(self._everyone)]
         passes["noise"] = [
             _batch(group, choices.repeat, partial(Arithmetic, halved=True)) for group in together
         ]
         if numerics.int8_activations:
-            passes["simulated"] = self._alone(within=simulating)
-            passes["swapped"] = self._alone(around=_damaging(SWAPPED))
+            passes["simulated"] = self._begun(self._everyone, early.enough, within=simulating)
+            whole = (
+                self._alone
+                if self._request.get("swapped")
+                else partial(self._begun, self._everyone, early.enough)
+            )
+            passes["swapped"] = whole(around=_damaging(SWAPPED))
         if numerics.activations == "float16":
             passes["half"] = self._alone(choices.repeat, around=_halving)
         numbers = {number for keys in self._request["stages"].values() for number, _ in keys}
         for number in _CANARIES:
             around = _damaging(HEADS[number])
-            groups = self._answers.groups(sorted(numbers))
-            passes[f"canary.{number}"] = [_batch(group, around=around) for group in groups]
+            passes[f"canary.{number}"] = self._begun(
+                sorted(numbers), early.each_stage, around=around
+            )
         for number, fault in enumerate(self._faults):
             passes[f"fault.{number}"] = _of_fault(fault)
         if losses := self._losses:
@@ -192,6 +198,24 @@ class Layerwise:
         **how: Any,
     ) -> list[Pass]:
         return [_batch([number], watching, within, **how) for number in self._everyone]
+
+    def _begun(
+        self,
+        numbers: Sequence[int],
+        length: int,
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        **how: Any,
+    ) -> list[Pass]:
+        """Return passes of the beginnings of sequences, see `Answers.beginnings`."""
+        groups = (
+            [[one] for one in numbers] if self._answers.plain else self._answers.groups(numbers)
+        )
+
+        def run(answers: Answers, group: list[int]) -> Mapping[int, Array]:
+            with within():
+                return answers.beginnings(group, length)
+
+        return [Pass(run=partial(run, group=group), **how) for group in groups]
 
     def _notice(self, found: dict[str, dict[int, Array]]) -> dict[str, Any]:
         """Find the slightest damage that each stage notices, and the faults."""
@@ -275,9 +299,7 @@ def _measure(
 
 def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:
     """Return the likeliest token behind a prompt, and behind each of the tokens that a package generated."""
-    logits = answers.predict(torch.tensor([[*prompt, *tokens[:-1]]]))
-    likeliest: list[int] = logits[0, len(prompt) - 1 :].argmax(-1).tolist()
-    return {0: likeliest}
+    return {0: answers.likeliest(prompt, tokens)}
 
 
 def _again(choices: Choices, run: int) -> Pass:

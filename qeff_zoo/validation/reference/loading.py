@@ -160,7 +160,12 @@ def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
 
 
 def _quantization(folder: Path) -> dict[str, Any]:
-    return _config(folder).get("quantization_config") or {}
+    """Return what a checkpoint's config.json sets about its quantization, or ModelOpt's file beside it."""
+    found = dict(_config(folder).get("quantization_config") or {})
+    beside = folder / "hf_quant_config.json"
+    if not found and beside.is_file():
+        found = dict(json.loads(beside.read_bytes())["quantization"])
+    return {"quant_method": "modelopt", **found} if "quant_algo" in found else found
 
 
 def _config(folder: Path) -> dict[str, Any]:

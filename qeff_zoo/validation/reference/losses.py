@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_MOST = 256  # targets: 268 MB of a vocabulary of 262,144
+#: Targets: 268 MB of a vocabulary of 262,144.
+MOST = 256
 _ROWS = 32
 
 
@@ -23,7 +24,7 @@ class Losses:
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = torch.tensor(tokens[: _MOST + 1])
+        self._tokens = torch.tensor(tokens[: MOST + 1])
         self._expected: Tensor | None = None
 
     def measure(
@@ -41,15 +42,11 @@ class Losses:
         logits = predict(self._tokens[None])[0, :-1].float()
         loss = nn.functional.cross_entropy(logits, self._tokens[1:], reduction="none")
         if self._expected is None:
-            self._expected = logits
-        divergences = [
-            _divergences(*rows)
-            for rows in zip(self._expected.split(_ROWS), logits.split(_ROWS), strict=True)
-        ]
-        return {
-            f"loss.{variant}": loss.numpy(),
-            f"divergence.{variant}": torch.cat(divergences).numpy(),
-        }
+            self._expected, divergence = logits, torch.zeros(len(loss), dtype=torch.float64)
+        else:
+            pairs = zip(self._expected.split(_ROWS), logits.split(_ROWS), strict=True)
+            divergence = torch.cat([_divergences(*rows) for rows in pairs])
+        return {f"loss.{variant}": loss.numpy(), f"divergence.{variant}": divergence.numpy()}
 
 
 def _divergences(expected: Tensor, got: Tensor) -> Tensor:

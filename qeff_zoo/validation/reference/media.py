@@ -13,12 +13,30 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
+from transformers.models.auto import processing_auto, video_processing_auto
 
 from qeff_zoo.multimodal.manifest import audio_of, images_of
 
+_PROCESSORS: Mapping[str, Any] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+_VIDEO_PROCESSORS: Mapping[str, Any] = vars(video_processing_auto)["VIDEO_PROCESSOR_MAPPING_NAMES"]
 _TILE_MASK = "cross_attention_mask"
 #: Of models with experts of images: which tokens are an image's, or begin or end one.
 _ROUTES = "moe_mm_token_type_ids"
+
+
+def require_videos(model_type: str) -> None:
+    """Raise ValueError if transformers' processor of a model takes no videos, which no sample here shows.
+
+    Args:
+        model_type: `model_type` of the model, whose recipe declares videos.
+    """
+    processor = getattr(transformers, _PROCESSORS.get(model_type) or "", None)
+    takes = processor and "video_processor" in inspect.signature(processor.__init__).parameters
+    if not takes and model_type not in _VIDEO_PROCESSORS:
+        kind = processor.__name__ if processor else "AutoProcessor"
+        raise ValueError(
+            f"The recipe of {model_type!r} declares videos, which transformers' {kind} does not take."
+        )
 
 
 class Media:
@@ -43,6 +61,8 @@ class Media:
         self._placeholder = settings.get("placeholder")
         self._images = images_of(settings["images"]) if "images" in settings else None
         self._audio = audio_of(settings["audio"]) if "audio" in settings else None
+        if self._images and self._images.video:
+            require_videos(model.config.model_type)
         self._media = [one for one in (self._images, self._audio) if one]
         self._around = [
             value

@@ -10,14 +10,36 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
+from qeff_zoo.validation.costs import ENOUGH
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import Tolerance, allowed, measure_floor, relative_errors
 from qeff_zoo.validation.reference.damage import HEADS
+from qeff_zoo.validation.reference.losses import MOST
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 #: Damage counts as noticed from so many times the allowed error on.
 _PLAINLY = 3
+
+
+class Early:
+    """Lengths of beginnings that suffice for variants that are wrong, or rounded, on purpose.
+
+    Args:
+        request: With `stages` and `positions`.
+    """
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        positions = request["positions"]
+        asked = [
+            [(positions[at][index], at) for at, index in keys]
+            for keys in request["stages"].values()
+        ]
+        #: One answer of each stage.
+        self.each_stage = 1 + max(min(keys)[0] for keys in asked)
+        different = sorted({key for keys in asked for key in keys})
+        #: As many answers as a mean over them needs, and the text of `Losses`.
+        self.enough = 1 + max(MOST, different[:ENOUGH][-1][0])
 
 
 class Noticing:
@@ -84,5 +106,6 @@ class Noticing:
         errors = [
             relative_errors(self._expected[number][[index]], found[number][[index]], self._spread)
             for number, index in self._stages[stage]
+            if index < len(found[number])
         ]
         return float(np.nan_to_num(np.max(errors), nan=np.inf))

@@ -13,12 +13,13 @@ does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.lay
     noise       as right, but not the same: every sum in another order, sequences in padded batches
     half        of packages that compute in float16: as right, computed by transformers in float16
     double      as right, in float64; of small models that are not quantized
-    simulated   of packages that round activations: the left sides of products rounded likewise
+    simulated   of packages that round activations: the left sides of products rounded likewise; beginnings alone
     device      of emulated packages: in all of the device's numerics, see `qeff_zoo.validation.reference.device`
     device_noise    the same with every sum in another order
     canary.N    wrong on purpose, from the slightest on, as far as it takes until each stage notices one: see
-                `qeff_zoo.validation.reference.damage`
-    swapped     of packages that round activations, are emulated, or draw tokens: two heads swapped
+                `qeff_zoo.validation.reference.damage`; beginnings that answer a question of each stage
+    swapped     of packages that round activations, are emulated, or draw tokens: two heads swapped; of the first
+                beginnings alone
 
 and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
 rounding costs, see `qeff_zoo.validation.reference.losses`.
@@ -47,7 +48,7 @@ from qeff_zoo.validation.reference.device import computing_as
 from qeff_zoo.validation.reference.formats.orders import by_parameter
 from qeff_zoo.validation.reference.layerwise import Found, Layerwise, unloaded_if_large
 from qeff_zoo.validation.reference.loading import about_quantization, decoded_weights, load_model
-from qeff_zoo.validation.reference.noticing import Noticing
+from qeff_zoo.validation.reference.noticing import Early, Noticing
 from qeff_zoo.validation.reference.numerics import (
     Arithmetic,
     Widest,
@@ -61,7 +62,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import settings, stored_weights, text
+from . import sentences, settings, stored_weights, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,12 +103,14 @@ def main(arguments: Sequence[str]) -> None:
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
         "layer_by_layer": unloaded is not None,
+        "modules": answers.witness,
         "noticed": ran.noticed,
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
         "stored": stored,
         "settings": settings.answer(request, model),
+        "sentences": sentences.answer(request, model) if answers.reads_texts else None,
         **about_quantization(request),
     }
     assert_unpatched()
@@ -118,10 +121,11 @@ def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
 ) -> Found:
     """Run every variant."""
-    greedy = request.get("greedy")
-    continued = answers.greedy(greedy["prompt"], len(greedy["tokens"])) if greedy else []
+    continued = _continued(answers, request.get("greedy"))
     numerics = Numerics.from_dict(request["numerics"])
     runs = {"reference": answers.alone(choices.note)}
+    early, every = Early(request), range(len(runs["reference"]))
+    begun: dict[str, Mapping[int, Array]] = {}
     losses = answers.losses() if numerics.rounds else None
     found = losses.measure("reference", answers.predict) if losses else {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
@@ -138,11 +142,14 @@ def _run_variants(
         runs["noise"] = answers.together(choices.repeat)
     if numerics.int8_activations:
         with Arithmetic(left_sides, halved=False):
-            runs["simulated"] = answers.alone()
+            begun["simulated"] = answers.beginnings(every, early.enough)
             found |= losses.measure("simulated", answers.predict) if losses else {}
     if numerics.int8_activations or request.get("swapped"):
         with damaged(answers.halves):
-            runs["swapped"] = answers.alone()
+            if request.get("swapped"):
+                runs["swapped"] = answers.alone()
+            else:
+                begun["swapped"] = answers.beginnings(every, early.enough)
     if numerics.activations == "float16" and not request.get("float16_weights"):
         runs["half"] = _in_float16(model, answers, choices)
     followed = _follow_package(answers, choices)
@@ -151,7 +158,7 @@ def _run_variants(
 
     def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
         with damaged(answers.halves, HEADS[number]) as words:
-            return words, answers.some(sequences)
+            return words, answers.beginnings(sequences, early.each_stage)
 
     faults = [Fault.from_dict(entry) for entry in request["faults"]]
     damages, noticed = Noticing(request, kind, runs[judged], others).run(
@@ -161,14 +168,23 @@ def _run_variants(
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
     elif not numerics.rounds and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
-    whole = {name: dict(enumerate(every)) for name, every in runs.items()}
+    whole = {name: dict(enumerate(answered)) for name, answered in runs.items()}
     arrays = {
         f"{variant}.{number}": array
-        for variant, every in (*whole.items(), *damages.items())
-        for number, array in every.items()
+        for variant, answered in (*whole.items(), *begun.items(), *damages.items())
+        for number, array in answered.items()
     }
     arrays |= {f"{judged}.{name}": array for name, array in followed.items()}
     return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
+
+
+def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:
+    """Return the reference's tokens beside those that the package generated, right up to the first that differs."""
+    if not greedy:
+        return []
+    if answers.plain:
+        return answers.likeliest(greedy["prompt"], greedy["tokens"])
+    return answers.greedy(greedy["prompt"], len(greedy["tokens"]))
 
 
 def _is_small(model: Any) -> bool:

@@ -66,6 +66,16 @@ class Answers:
         return {}
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether sentence-transformers, if it saved the checkpoint, reads the texts of the task."""
+        return self.witness is not None
+
+    @property
+    def witness(self) -> str | None:
+        """Library that computes what follows the model's states; None for nothing."""
+        return None
+
+    @property
     def plain(self) -> bool:
         """Whether answers are logits of the tokens that the model reads, and of nothing else."""
         return False
@@ -77,6 +87,21 @@ class Answers:
     def predict(self, input_ids: Tensor) -> Tensor:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
         raise NotImplementedError
+
+    def beginnings(self, numbers: Sequence[int], length: int) -> dict[int, Array]:
+        """Run the beginnings of some sequences; return (positions, values) each, of the positions within them.
+
+        Whole sequences, unless an answer depends on the tokens before it alone.
+        """
+        if not self.plain:
+            return self.some(numbers)
+        return {number: self.run_prefix(number, length) for number in numbers}
+
+    def likeliest(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Return the likeliest token behind a prompt, and behind each of the tokens that follow it, where `plain`."""
+        logits = self.predict(torch.tensor([[*prompt, *tokens[:-1]]]))
+        found: list[int] = logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+        return found
 
     def run_prefix(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""

@@ -21,12 +21,15 @@ from . import integers, small_floats
 _FINDERS = (
     *(integers.auto_round, integers.awq, integers.bitnet, integers.bitsandbytes, integers.gptq),
     *(integers.hqq, integers.torchao, small_floats.compressed_tensors, small_floats.fbgemm_fp8),
-    *(small_floats.fp8, small_floats.mxfp4, small_floats.mxfp8),
+    *(small_floats.fp8, small_floats.modelopt, small_floats.mxfp4, small_floats.mxfp8),
 )
 #: `quant_method`, with "-" for "_" -> what finds its tensors.
 METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
     {one.__name__.replace("_", "-"): one for one in _FINDERS}
+    | dict.fromkeys(("modelopt-fp4", "modelopt-mxfp8"), small_floats.modelopt)
 )
+#: Algorithms of ModelOpt that round no activations.
+_OF_WEIGHTS = ("FP8_PB_WO", "MXFP4", "W4A16", "W4A16_AWQ", "W4A16_NVFP4", "W8A16")
 #: Tensors beside quantized weights: of activations, which the reference does not round, and of loaders.
 _BESIDE = (
     *(
@@ -36,7 +39,16 @@ _BESIDE = (
         "input_zero_point",
         "input_global_scale",
     ),
-    *("k_scale", "v_scale", "q_scale", "output_scale", "output_zero_point", "weight_format"),
+    *(
+        "k_scale",
+        "v_scale",
+        "q_scale",
+        "k_bias",
+        "v_bias",
+        "output_scale",
+        "output_zero_point",
+        "weight_format",
+    ),
     *("weight_shape", "compute_dtype", "encoded_state_dict", "offload_meta"),
     *("stores_quant_config", "unpack_view_dtype", "view_as_float", "quant_scale", "quant_zero"),
     *("channel_wise", "optimize", "round_zero"),
@@ -113,7 +125,9 @@ def left_out(config: Mapping[str, Any]) -> list[str]:
     groups = (config.get("config_groups") or {}).values()
     always = (small_floats.fp8, small_floats.mxfp8, small_floats.fbgemm_fp8, integers.bitnet)
     rounded = _finder(config) in always or any(group.get("input_activations") for group in groups)
-    roundings = {"activations": rounded, "keys and values": bool(config.get("kv_cache_scheme"))}
+    rounded |= str(config.get("quant_algo") or "W4A16").upper() not in _OF_WEIGHTS
+    caches = config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")
+    roundings = {"activations": rounded, "keys and values": bool(caches)}
     return [name for name, is_set in roundings.items() if is_set]
 
 

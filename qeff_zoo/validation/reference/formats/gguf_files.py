@@ -24,18 +24,25 @@ from qeff_zoo.validation.reference.formats.files import Decoded
 #: keys are turned, norms are stored plus 1, matrices are transposed, the projection of each head is taken apart.
 _DONE: Mapping[str, str] = MappingProxyType(
     {
-        "turns": "llama arcee granite granitemoe olmo smollm3",
-        "adds": "gemma gemma2 gemma3 nemotron",
+        "turns": "llama arcee baichuan granite granitehybrid granitemoe internlm2 mistral3 olmo smollm3",
+        "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
+        "adds, and parts heads": "qwen3next",
         "takes apart": "bloom falcon gptneox",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
-        "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
-        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "transposes halves": " llama4",
+        "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe "
+        "hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert "
+        "nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
+        "stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
 _ROPE = ("rope_freqs.", "rope_factors_")
 _ENDS = (".weight", ".bias")
+#: Ends of names that converters change before they look up a name.
+_CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
+_HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
 _ARRAY, _LENGTH = struct.Struct("<IQ"), struct.Struct("<Q")
@@ -120,22 +127,55 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if "experts.gate_up_proj" in name:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("shared_mlp.input_linear.weight"):
+            shared = "mlp.shared_expert" if getattr(config, "num_local_experts", 0) else "mlp"
+            halves = (
+                name.replace("shared_mlp.input_linear", f"{shared}.{half}_proj")
+                for half in ("gate", "up")
+            )
+            parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("shared_mlp.output_linear.weight") and not parts["value"]:
+            parts["value"] = place_of(name.replace("shared_mlp.output_linear", "mlp.down_proj"))
+        if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
+            halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
+            parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
+        gate = place_of(name.replace("gated_layers", "gated_layers_w"))
+        if "gated_layers" in name and gate:
+            parts = {"gate": gate, "up": parts["value"]}
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
+        whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
+        if whole != name and not parts["value"] and (place := place_of(whole)):
+            rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
+            found[name] = Decoded(tensors, {"value": place}, rows)
+            continue
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
             undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            undo = _joined if "gated_layers" in name and "gate" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
-    if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
+    drafts = _draft_layers(tensors.readers[0], architecture, layers)
+    if left := [
+        name for name in tensors if name not in used and not name.startswith(_ROPE + drafts)
+    ]:
         raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
     return found
 
 
+def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...]:
+    """Return how the names of tensors of layers begin that draft tokens, behind the model's own."""
+    field = reader.get_field(f"{architecture}.nextn_predict_layers")
+    return tuple(f"blk.{layers + at}." for at in range(field.contents() if field else 0))
+
+
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
-    name = name.replace("block_sparse_moe", "mlp")
+    name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
+    name = name.replace("gate.moe_statics", "moe_statics")
+    for end, other in _CALLED.items():
+        name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
     nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
     nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
@@ -153,26 +193,36 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
 def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
     """Return what makes a parameter of its tensor."""
     module = name.split(".")[-2] if "." in name else ""
+    if name.endswith("in_proj_qkvz.weight"):
+        return partial(_by_key_heads, config)
+    if ".linear_attn." in name and done == "adds":
+        return partial(_delta_attention, name.rpartition("linear_attn.")[2], config)
+    if name.endswith("linear_attn.norm.weight"):
+        return _as_it_is
+    if "input_linear" in name:
+        return _joined
     if "experts.gate_up_proj" in name:
-        return _in_turns if done == "transposes experts" else _joined
+        return {"transposes experts": _in_turns, "transposes halves": _turned}.get(done, _joined)
     if done == "turns" and module in ("q_proj", "k_proj"):
         heads = config.num_attention_heads if module == "q_proj" else config.num_key_value_heads
         return partial(_turned_back, heads)
-    if done == "adds" and name.endswith("norm.weight"):
+    if done.startswith("adds") and name.endswith("norm.weight"):
         return _less_one
     if done == "takes apart" and module == "query_key_value":
         return partial(_together, config.num_attention_heads, _key_heads(config))
     if (done == "transposes" and module.startswith("c_") and name.endswith("weight")) or (
-        done == "transposes experts" and name.endswith("experts.down_proj")
+        done in ("transposes experts", "transposes halves") and name.endswith("experts.down_proj")
     ):
         return _transposed
     if done == "" and name.startswith("layers.") and module in ("q_proj", "k_proj", "v_proj"):
         return partial(_third, "qkv".index(module[0]))
     if name.endswith("A_log"):
         return _logarithm
+    if name.endswith((".D", "mixer.norm.weight", "mamba.norm.weight")):
+        return _flat
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
         return _kernel
-    return _one_row if module == "shared_expert_gate" else _as_it_is
+    return _one_row if module in ("shared_expert_gate", "moe_statics") else _as_it_is
 
 
 def _key_heads(config: Any) -> int:
@@ -195,6 +245,14 @@ def _latent_heads(keys: Tensor, values: Tensor) -> Tensor:
     return torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
 
 
+def _rows(number: int, config: Any, value: Tensor) -> Tensor:
+    """Return the rows of queries, keys or values of a projection that has one after the other."""
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    size = value.shape[0] // (heads + 2 * key_heads)
+    parts: list[Tensor] = value.split([heads * size, key_heads * size, key_heads * size])
+    return parts[number]
+
+
 def _third(number: int, value: Tensor) -> Tensor:
     """Return the rows of queries, keys or values of a projection that has one after the other."""
     return value.chunk(3)[number]
@@ -205,7 +263,41 @@ def _transposed(value: Tensor) -> Tensor:
 
 
 def _logarithm(value: Tensor) -> Tensor:
-    return torch.log(-value)
+    found = torch.log(-value)
+    return found.flatten() if found.shape[-1] == 1 else found  # of a head, or of states
+
+
+def _by_key_heads(config: Any, heads: Tensor, gates: Tensor) -> Tensor:
+    """Put queries, keys, values and gates of each key head beside each other."""
+    groups, keys = (
+        config.linear_num_key_heads,
+        config.linear_num_key_heads * config.linear_key_head_dim,
+    )
+    parts = [*heads.split([keys, keys, heads.shape[0] - 2 * keys]), gates]
+    return torch.cat([part.unflatten(0, (groups, -1)) for part in parts], 1).flatten(0, 1)
+
+
+def _delta_attention(name: str, config: Any, value: Tensor) -> Tensor:
+    """Put the value heads of each key head beside each other, which are stored in turns."""
+    groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def beside(rows: Tensor) -> Tensor:
+        turns: Tensor = rows.unflatten(0, (heads // groups, groups, -1))
+        return turns.transpose(0, 1).flatten(0, 2)
+
+    if name == "norm.weight":
+        return value
+    if name == "out_proj.weight":
+        return beside(value.T).T
+    if name in ("in_proj_qkv.weight", "conv1d.weight"):
+        keys = 2 * groups * config.linear_key_head_dim
+        value = torch.cat([value[:keys], beside(value[keys:])])
+        return value.unsqueeze(1) if name == "conv1d.weight" else value
+    return beside(torch.log(-value) if name == "A_log" else value)
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.flatten()
 
 
 def _kernel(value: Tensor) -> Tensor:
@@ -216,6 +308,11 @@ def _in_turns(gate: Tensor, up: Tensor) -> Tensor:
     """Return the halves of experts column by column in turns, (experts, columns, 2 * rows), or their biases."""
     both = torch.stack([gate, up], -1)  # (experts, rows, columns, 2) or (experts, rows, 2)
     return (both.transpose(1, 2) if both.dim() > 3 else both).flatten(-2)
+
+
+def _turned(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the halves of experts, one after the other, (experts, columns, 2 * rows)."""
+    return _joined(gate, up).transpose(1, 2)
 
 
 def _turned_back(heads: int, value: Tensor) -> Tensor:
@@ -237,5 +334,5 @@ def _as_it_is(value: Tensor) -> Tensor:
 
 
 def _joined(gate: Tensor, up: Tensor) -> Tensor:
-    """Return the two halves of experts in one, (experts, 2 * rows, columns)."""
-    return torch.cat([gate, up], 1)
+    """Return the two halves of experts, (experts, 2 * rows, columns), or of a matrix, in one."""
+    return torch.cat([gate, up], -2)

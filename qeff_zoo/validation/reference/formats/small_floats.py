@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole matrices of FP8 and MXFP4, and all formats of compressed-tensors.
+"""Whole matrices of FP8 and MXFP4, and all formats of compressed-tensors and ModelOpt.
 
 Formulas: transformers' `integrations/{finegrained_fp8,fbgemm_fp8,mxfp4}.py`, the OCP Microscaling specification, and
-https://github.com/vllm-project/compressed-tensors `quantization/lifecycle/forward.py`.
+https://github.com/vllm-project/compressed-tensors `quantization/lifecycle/forward.py`,
+https://github.com/NVIDIA/Model-Optimizer `torch/export/quant_utils.py` and `torch/quantization/qtensor`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -195,3 +196,66 @@ def _packed_floats(
         scale = scale / weight_global_scale.float()
     values = _e2m1(weight_packed)
     return values * scale.repeat_interleave(values.shape[-1] // scale.shape[-1], -1)
+
+
+def modelopt(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
+    """Find what ModelOpt scaled: NAME beside NAME_scale, or a stack of experts beside NAME_weight_scale."""
+    decoded = {}
+    for scale in files:
+        ends = [end for end in ("_weight_scale", "_scale") if scale.endswith(end)]
+        name = next((n for end in ends if (n := scale.removesuffix(end)) in files), None)
+        if name is None or not scale.endswith("weight_scale"):
+            continue
+        sources = {"weight": name, "weight_scale": scale}
+        beside = {
+            "weight_scale_2": f"{scale}_2",
+            "pre_quant_scale": f"{name.removesuffix('.weight')}.pre_quant_scale",
+        }
+        sources |= {part: one for part, one in beside.items() if one in files}
+        decoded[name] = Decoded(files, sources, _modelopt)
+    return decoded
+
+
+def _modelopt(
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_scale_2: Tensor | None = None,
+    pre_quant_scale: Tensor | None = None,
+) -> Tensor:
+    if weight.dtype == torch.uint8 and weight_scale.dtype == torch.float32:
+        values = _two_rows(weight)
+        scale = spread(weight_scale, weight.shape[1], weight.shape[1] // weight_scale.shape[1])
+    elif weight.dtype == torch.uint8:
+        values = _e2m1(weight)
+        scale = _scale(weight_scale)
+        if weight_scale_2 is not None:
+            second = weight_scale_2.float()
+            scale = scale * (second.reshape(-1, 1, 1) if scale.dim() == 3 else second)
+        scale = scale.repeat_interleave(values.shape[-1] // scale.shape[-1], -1)
+    elif weight_scale.dtype == torch.uint8:
+        values, scale = weight.float(), _scale(weight_scale).repeat_interleave(32, -1)
+        scale = scale[..., : weight.shape[-1]]
+    else:
+        values, scale = weight.float(), _of_blocks(weight, weight_scale.float())
+    found: Tensor = values * scale
+    return found if pre_quant_scale is None else found * pre_quant_scale.float()
+
+
+def _two_rows(packed: Tensor) -> Tensor:
+    """Return int4 in two's complement, of which an octet has two rows, (2 * octets, columns)."""
+    both = torch.stack([packed & 15, packed >> 4], 1).flatten(0, 1).float()
+    return torch.where(both > 7, both - 16, both)
+
+
+def _of_blocks(weight: Tensor, scale: Tensor) -> Tensor:
+    """Return scales in a shape that multiplies: one, of matrices, of rows, or of blocks of 128 by 128."""
+    if scale.numel() == 1:
+        return scale.reshape(())
+    if weight.dim() == 3 or scale.dim() == 1:
+        return scale.reshape(-1, *[1] * (weight.dim() - 1))
+    if scale.dim() == 4:
+        scale = scale[:, 0, :, 0]
+    if scale.shape[1] == 1 and scale.shape[0] == weight.shape[0]:
+        return scale
+    rows, columns = (torch.arange(length) // 128 for length in weight.shape)
+    return scale[rows][:, columns]

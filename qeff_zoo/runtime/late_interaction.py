@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Late interaction (ColBERT): which tokens of queries and documents are compared, and their scores.
+
+Input: settings of a `MultiVectorEncoder` of sentence-transformers, and tokens of texts. Output: tokens with the
+expansion of queries, and the tokens whose states are compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.checkpoint.sentence_transformers.settings import QUERY
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+
+_NOTHING = -1e9  # score of a document without a compared token, as in sentence-transformers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteraction:
+    """Tokens of queries and documents that are compared.
+
+    Args:
+        length: Number of tokens to which queries are expanded; 0 for no expansion.
+        fixed: Whether longer queries are truncated to it.
+        attends: Whether tokens attend to the expansion.
+        token: Token of the expansion.
+        skipped: Tokens that are not compared.
+        kinds: Kinds of texts whose tokens are skipped.
+    """
+
+    length: int
+    fixed: bool
+    attends: bool
+    token: int
+    skipped: frozenset[int]
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, expansion: Mapping[str, Any], mask: Mapping[str, Any], tokenizer: Tokenizer
+    ) -> "LateInteraction":
+        """Return the late interaction of a model.
+
+        Args:
+            expansion: Expansion of queries; empty for none.
+            mask: Skipped words and kinds, as a step of the program.
+            tokenizer: Tokenizer of the package.
+
+        Raises:
+            GenerationError: The expansion has no token.
+        """
+        token = tokenizer.token_named(expansion.get("token"), ("mask_token", "eos_token"))
+        if expansion and token is None:
+            raise GenerationError(
+                f"The expansion of queries by {expansion.get('token')!r} has no token in the vocabulary; expected one, "
+                "or a mask token in tokenizer_config.json. Add it."
+            )
+        unknown = tokenizer.token_named(None, ("unk_token",))
+        ids = (tokenizer.token_id(word) for word in mask.get("skipped") or ())
+        return cls(
+            length=int(expansion.get("length", 0)),
+            fixed=expansion.get("strategy") == "fixed",
+            attends=bool(expansion.get("attend")),
+            token=token or 0,
+            skipped=frozenset(one for one in ids if one not in (None, unknown)),
+            kinds=tuple(mask.get("kinds") or ()),
+        )
+
+    def max_length(self, kind: str | None, length: int) -> int:
+        """Return the number of tokens to which texts of a kind are truncated.
+
+        Args:
+            kind: Kind of the texts, "query" or "document"; None for neither.
+            length: Number without an expansion.
+        """
+        if kind != QUERY or not self.length:
+            return length
+        return self.length if self.fixed else max(length, self.length)
+
+    def expanded(self, text: Encoded, kind: str | None) -> Encoded:
+        """Return the tokens of a text, expanded if it is a query."""
+        further = max(0, self.length - len(text.ids)) if kind == QUERY else 0
+        if not further:
+            return text
+        end = text.offsets[-1][1] if text.offsets else 0
+        return replace(
+            text,
+            ids=[*text.ids, *[self.token] * further],
+            type_ids=[*text.type_ids, *[0] * further],
+            offsets=[*text.offsets, *[(end, end)] * further],
+            special=[*text.special, *[True] * further],
+            attended=None if self.attends else len(text.ids),
+        )
+
+    def compared(self, text: Encoded, states: Array, kind: str | None) -> Array:
+        """Return the states of the tokens that are compared, (tokens, hidden).
+
+        Args:
+            text: The text, expanded.
+            states: States of its tokens and of padding.
+            kind: Kind of the text; None counts as a document.
+        """
+        states = states[: len(text.ids)]
+        if (kind or "document") not in self.kinds or not self.skipped:
+            return states
+        kept: Array = states[[token not in self.skipped for token in text.ids]]
+        return kept
+
+
+def max_similarities(queries: Sequence[Array], documents: Sequence[Array]) -> Array:
+    """Return the sum over the states of each query of the largest product with a state of each document.
+
+    Args:
+        queries: States of each query, (tokens, hidden).
+        documents: States of each document.
+
+    Returns:
+        float32, (queries, documents).
+    """
+    rows = [
+        [
+            float((query @ document.T).max(1).sum()) if len(document) else _NOTHING
+            for document in documents
+        ]
+        for query in queries
+    ]
+    return np.array(rows, np.float32)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `text-ranking` contract: the score of a pair of texts, from a language model's logits at the last token.
+
+IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
+OUT  logits (batch_size, 1)     logit of a token, minus that of another one
+
+Files of sentence-transformers name the two tokens (module LogitScore), and the chat template that writes a pair.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import TEXT_GENERATION, TEXT_RANKING, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
+
+from . import text_classification, whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+def _tracing(model: Any, *, true: int, false: int | None) -> Tracing:
+    from qeff_zoo.tasks.encoders.classification_tracing import ScoreTokens
+
+    return whole_texts.describe(model, ScoreTokens(model, true, false), "logits")
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+
+    found = read_cross_encoder(checkpoint.companions)
+    assert found, "refused by `_problems`"
+    return {"true": found.tokens.true, "false": found.tokens.false}
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+
+    found = read_cross_encoder(checkpoint.companions)
+    if found is None or not found.ranks_by_tokens:
+        return [
+            f"{checkpoint.name!r} is to be built for {TEXT_RANKING!r}, and has no LogitScore of sentence-transformers "
+            "that names the tokens of its score. Expected one in modules.json. Save the model with "
+            "sentence-transformers, whose CrossEncoder adds it."
+        ]
+    return text_classification.problems(checkpoint, found, TEXT_GENERATION)
+
+
+TASK = Task(
+    name=TEXT_RANKING,
+    role="encoder",
+    answers="scores",
+    auto_classes=("AutoModelForCausalLM",),
+    suffixes=(),
+    head_of=TEXT_GENERATION,
+    shapes=ENCODER_SHAPES,
+    probe=whole_texts.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=whole_texts.specializations("Ranking"),
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.encoders.text_ranking_session:TextRankingSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
+        run_options=(*PROMPTS, "adapter", "pair", "prompt_name"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
+    ),
+    stages=whole_texts.stages,
+)

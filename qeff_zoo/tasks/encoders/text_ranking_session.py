@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session of a language model that ranks texts: pairs in, the logit of a token as the score of each out."""
+
+from qeff_zoo.runtime.labels import names_of
+from qeff_zoo.tasks import TEXT_RANKING
+from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
+
+
+class TextRankingSession(TextClassificationSession):
+    """An opened package of the task `text-ranking`; see `EncoderSession` for how to open it.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/Qwen3-Reranker-0.6B")  # doctest: +SKIP
+        >>> session.classify([("what is a panda?", "A bear of China.")])[0].score  # doctest: +SKIP
+    """
+
+    task = TEXT_RANKING
+
+    def _labels(self, count: int) -> tuple[str, ...]:
+        return names_of({}, count)  # those of the configuration are of other heads

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reasons why architectures have no recipe, by `model_type`; unsupported.json has them.
+
+A reason stands for one architecture, or for all of a kind. `tests/test_unsupported.py` compares both with transformers.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+#: Lists of tasks: a reason for each type, or the name of its kind.
+TASKS = ("model_types", "encoders", "text2text", "speech", "ctc", "classifiers", "images", "audio")
+
+
+@cache
+def reasons() -> Mapping[str, Any]:
+    """Return the content of unsupported.json."""
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+    return content
+
+
+@cache
+def _entries() -> Mapping[str, Mapping[str, Any]]:
+    """Return one entry for each type: its reason, or the models that it is a part of.
+
+    A reason of its own has precedence over that of a kind, and an earlier list over a later one.
+    """
+    content = reasons()
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in reversed(TASKS):
+        for one, entry in content[name].items():
+            if entry.get("kind") == "encoder":
+                continue  # of another task than its own
+            kind = content["kinds"].get(entry.get("kind"))
+            if "reason" in entry or one not in found:
+                found[one] = {"reason": entry.get("reason", kind)}
+    for kind in content["others"].values():
+        found |= {name: {"reason": kind["reason"]} for name in kind["types"]}
+    newer = "It is new in transformers {}, which this release does not use yet."
+    found |= {name: {"reason": newer.format(one)} for name, one in content["newer"].items()}
+    found |= content["singles"] | content["elsewhere"]
+    return found | {n: {"wholes": w} for n, w in content["parts"].items()}
+
+
+def unsupported_types() -> set[str]:
+    """Return every type with a reason; some have a recipe for another task."""
+    return {*_entries()}
+
+
+def reason_of(model_type: str, has_recipe: Callable[[str], bool]) -> str:
+    """Return the reason why an architecture has no recipe, in sentences; empty without one.
+
+    Args:
+        model_type: Type of the architecture.
+        has_recipe: Function that tests whether a type has a recipe.
+    """
+    entry = _entries().get(model_type, {"reason": ""})
+    if "wholes" not in entry:
+        return str(entry["reason"])
+    whole = next(filter(has_recipe, entry["wholes"]), None)
+    if whole:
+        return f"It is a part of {whole!r} models, which have a recipe: give a checkpoint of the whole model."
+    whole = entry["wholes"][0]
+    return f"It is a part of {whole!r} models, which have none. {reason_of(whole, has_recipe)}".rstrip()

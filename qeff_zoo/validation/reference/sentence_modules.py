@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules after an encoder for the reference: those of sentence-transformers itself where it is installed.
+
+In: a checkpoint's folder. Out: modules that turn features of texts into features, one after another, and the name of
+who computes them. Without the library, a second reading of the same files in plain torch.
+
+Only the reference process imports this.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+Features: TypeAlias = dict[str, Any]
+
+_LIBRARY = "sentence_transformers"
+_OWN = "a reading of their files by qeff-zoo, since sentence-transformers is not installed"
+_TOKENS, _SENTENCE = "token_embeddings", "sentence_embedding"
+#: Older fields of a pooling, in the order of its results.
+_FIELDS = (
+    "cls_token",
+    "max_tokens",
+    "mean_tokens",
+    "mean_sqrt_len_tokens",
+    "weightedmean_tokens",
+    "lasttoken",
+)
+
+
+def witness(modules: nn.ModuleDict) -> str | None:
+    """Return who computes modules after an encoder, for a record; None if there are none of a checkpoint's."""
+    classes = [type(module) for module in modules.values()]
+    if any(one.__module__.partition(".")[0] == _LIBRARY for one in classes):
+        return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
+    return _OWN if classes else None
+
+
+def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
+    """Return the modules after the encoder by their numbers; a mean without modules.json.
+
+    Args:
+        folder: Folder of the checkpoint.
+        settings: `pooling` and `normalize`, where a user chose others than the checkpoint's.
+    """
+    listed = folder / "modules.json"
+    entries = json.loads(listed.read_bytes())[1:] if listed.is_file() else []
+    if settings.get("pooling") == "none":
+        entries = []
+    own = importlib.util.find_spec(_LIBRARY) is None
+    read = _read_own if own else _load_of_library
+    chosen = settings.get("pooling")
+    modes = chosen.split("+") if chosen else None
+    made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
+    if not entries and chosen != "none":
+        made["1"] = Pool({"pooling_mode": modes or "mean"})
+    return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
+
+
+def normalizes(folder: Path) -> bool:
+    """Return whether a checkpoint's embeddings are normalized; those without modules.json are."""
+    listed = folder / "modules.json"
+    entries = json.loads(listed.read_bytes()) if listed.is_file() else [{"type": ".Normalize"}]
+    return any(str(entry["type"]).endswith(".Normalize") for entry in entries)
+
+
+def run(modules: nn.ModuleDict, features: Features) -> Tensor:
+    """Return the embeddings of texts; the states of their tokens if there is no pooling.
+
+    Args:
+        modules: Modules after the encoder.
+        features: `token_embeddings`, `attention_mask`, and `prompt_length` if the texts have a prompt.
+    """
+    for module in modules.values():
+        features = module(features)
+    found: Tensor = features[_SENTENCE if _SENTENCE in features else _TOKENS]
+    return found
+
+
+def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
+    """Return a module of sentence-transformers, loaded by its own code.
+
+    Args:
+        folder: Folder of the checkpoint.
+        entry: Entry of modules.json.
+        modes: Poolings instead of the checkpoint's, if any.
+    """
+    path, _, name = str(entry["type"]).rpartition(".")
+    assert path.partition(".")[0] == _LIBRARY, f"{path}.{name} is not of {_LIBRARY}."
+    kind, place = getattr(importlib.import_module(path), name), {"subfolder": entry["path"]}
+    if name == "Pooling":  # its file may lack the size, which it does not compute with
+        config = kind.load_config(str(folder), **place)
+        kept = {name: config[name] for name in ("pooling_mode", "include_prompt") if name in config}
+        made = kind(embedding_dimension=1, **{**kept, **({"pooling_mode": modes} if modes else {})})
+    else:
+        made = kind.load(str(folder), **place, local_files_only=True)
+    loaded: nn.Module = made.float()
+    return loaded
+
+
+def _ending(made: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.Module]:
+    """Let the modules end with a normalization, or not."""
+    computing = [
+        name
+        for name, module in made.items()
+        if type(module).__name__ not in ("Dropout", "Unchanged")
+    ]
+    last = made[computing[-1]] if computing else None
+    ends = type(last).__name__ == "Normalize"
+    if ends and normalize is False:
+        return {name: module for name, module in made.items() if module is not last}
+    if normalize and not ends:
+        made = {**made, "last": Normalize({"module_input_name": _SENTENCE if made else _TOKENS})}
+    return made
+
+
+# --- the same by ourselves, without the library ------------------------------------------------------------------
+
+
+def _read_own(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
+    place = folder / PurePosixPath(entry["path"])
+    described, weights = place / "config.json", place / "model.safetensors"
+    config = json.loads(described.read_bytes()) if described.is_file() else {}
+    config |= {"pooling_mode": modes} if modes else {}
+    made: nn.Module = _OWN_MODULES[str(entry["type"]).rpartition(".")[2]](config)
+    if weights.is_file():
+        made.load_state_dict(load_file(weights))
+    return made.float()
+
+
+class Pool(nn.Module):
+    """Pooling of each text by itself.
+
+    Args:
+        config: Content of its config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        chosen = [name for name in _FIELDS if config.get(f"pooling_mode_{name}")]
+        named = [name.removesuffix("_tokens") if "sqrt" not in name else name for name in chosen]
+        named = ["cls" if name == "cls_token" else name for name in named]
+        self.pooling_mode = config.get("pooling_mode") or named or "mean"
+        self.include_prompt = config.get("include_prompt", True)
+
+    def forward(self, features: Features) -> Features:
+        """Add the embedding."""
+        modes = [self.pooling_mode] if isinstance(self.pooling_mode, str) else self.pooling_mode
+        skipped = 0 if self.include_prompt else int(features.get("prompt_length", 0))
+        rows = []
+        for states, mask in zip(features[_TOKENS], features["attention_mask"], strict=True):
+            text = states[: int(mask.sum())]
+            rows.append(torch.cat([self._pooled(text, skipped, mode) for mode in modes]))
+        return {**features, _SENTENCE: torch.stack(rows)}
+
+    @staticmethod
+    def _pooled(text: Tensor, skipped: int, mode: str) -> Tensor:
+        rest = text[skipped:]
+        if mode == "weightedmean":
+            places = torch.arange(skipped + 1, len(text) + 1).to(text.dtype)
+            return (rest * places[:, None]).sum(0) / places.sum()
+        by_mode: Mapping[str, Callable[[], Tensor]] = {
+            "cls": lambda: rest[0],
+            "lasttoken": lambda: rest[-1],
+            "max": lambda: rest.amax(0),
+            "mean": lambda: rest.sum(0) / len(rest),
+            "mean_sqrt_len_tokens": lambda: rest.sum(0) / len(rest) ** 0.5,
+        }
+        pooled: Tensor = by_mode[mode]()
+        return pooled
+
+
+class Dense(nn.Module):
+    """A dense layer.
+
+    Args:
+        config: Content of its config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        sizes = config["in_features"], config["out_features"]
+        self.linear = nn.Linear(*sizes, bias=config.get("bias", True))
+        name = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+        self.activation = getattr(nn, name)()
+        self.adds = config.get("use_residual", False)
+        if self.adds and sizes[0] != sizes[1]:
+            self.residual = nn.Linear(*sizes, bias=False)
+        self.reads = config.get("module_input_name") or _SENTENCE
+        self.writes = config.get("module_output_name") or self.reads
+
+    def forward(self, features: Features) -> Features:
+        """Add the layer's output."""
+        value = features[self.reads]
+        found = self.activation(self.linear(value))
+        if self.adds:
+            found = found + (self.residual(value) if hasattr(self, "residual") else value)
+        return {**features, self.writes: found}
+
+
+class LayerNorm(nn.Module):
+    """A layer norm of the embedding.
+
+    Args:
+        config: Content of its config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config["dimension"])
+
+    def forward(self, features: Features) -> Features:
+        """Norm the embedding."""
+        return {**features, _SENTENCE: self.norm(features[_SENTENCE])}
+
+
+class Normalize(nn.Module):
+    """Normalization to length 1.
+
+    Args:
+        config: Content of its config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.reads = config.get("module_input_name") or _SENTENCE
+        self.writes = config.get("module_output_name") or self.reads
+
+    def forward(self, features: Features) -> Features:
+        """Scale the feature."""
+        value = features[self.reads]
+        norms = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        return {**features, self.writes: value / norms}
+
+
+class Unchanged(nn.Module):
+    """Module that changes no embedding: dropout outside training, and the choice of tokens that are compared.
+
+    Args:
+        config: Unused.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+
+    def forward(self, features: Features) -> Features:
+        """Return the features."""
+        return features
+
+
+_OWN_MODULES = {
+    "Pooling": Pool,
+    "Dense": Dense,
+    "LayerNorm": LayerNorm,
+    "Normalize": Normalize,
+    "Dropout": Unchanged,
+    "MultiVectorMask": Unchanged,
+}
