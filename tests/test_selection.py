@@ -122,7 +122,7 @@ CROSSED = {
 
 def test_a_sample_has_each_value_of_each_parameter() -> None:
     drawn = selection.sample(CROSSED, 5)
-    assert len(drawn) == 6
+    assert 6 <= len(drawn) <= 8  # one that adds several values, then one for each other value
     for axis in range(3):
         assert {CROSSED[name][axis] for name in drawn} == {one[axis] for one in CROSSED.values()}
 
