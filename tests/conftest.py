@@ -58,6 +58,17 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_report_header() -> str:
+    """Name the draw, so that it can be repeated."""
+    return selection.draw_in_words()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the draw again, below failures and without a header (`-q`)."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(selection.draw_in_words())
+
+
 def pytest_sessionfinish() -> None:
     gc.freeze()  # pytest looks for dead objects twice before it ends, among millions that live
 

@@ -28,7 +28,6 @@ _CHANGES = (
     "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "os.chmod",
 )  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_SEED = 20_26_11
 _TIMEOUT = 300  # seconds
 
 
@@ -171,7 +170,7 @@ def _drawn(changes: list[str], most: int, share: int) -> list[int]:
     count = -(-min(len(changes), most) // share)
     if len(changes) <= count:
         return [*everyone]
-    dice = random.Random(_SEED)
+    dice = random.Random(selection.seed("kills"))
     if not most:
         return []
     chosen = {changes.index(kind) + 1 for kind in set(changes)} | {len(changes)}

@@ -4,15 +4,18 @@
 A change of recipes selects their cases and those of the recipes that derive from them; other tests stay, and all do
 when anything else has changed that a graph depends on.
 
-A test marked `sampled(n)` runs one case in n, and one marked `full` does not run, unless QEFF_ZOO_TEST_EVERY=1.
+A test marked `sampled(n)` runs one case in n, and one marked `full` does not run, unless QEFF_ZOO_TEST_EVERY=1. Which
+cases run depends on the commit, so that each runs some day; QEFF_ZOO_TEST_DRAW=NAME draws as a commit of that name.
 """
 
 import ast
+import functools
+import hashlib
 import json
 import os
 import subprocess
-import zlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ PER_RECIPE = {
 EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
 #: Share of kills and of damaged files that are tried by default: one in so many.
 TENTH = 10
+_DRAW = "QEFF_ZOO_TEST_DRAW"
+_NO_COMMIT = "none"  # name of the draw outside a repository
 #: What no recipe's test depends on.
 _APART = (
     *("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/", "mkdocs.yml"),
@@ -110,6 +115,32 @@ def is_needed(module: str, parameters: Iterable[Any], touched: set[str], root: P
     return not named or bool(named & touched)
 
 
+@functools.cache
+def draw_name() -> str:
+    """Return the name of the draw: the one that is set, else the commit of this folder, for later processes too."""
+    if not os.environ.get(_DRAW):
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        found = _NO_COMMIT
+        with suppress(OSError):  # no git
+            done = subprocess.run(command, capture_output=True, text=True)
+            found = found if done.returncode else done.stdout.strip()[:12]
+        os.environ[_DRAW] = found
+    return os.environ[_DRAW]
+
+
+def draw_in_words() -> str:
+    """Return the line that a test run prints."""
+    if EVERY:
+        return "samples: every case"
+    return f"samples: {_DRAW}={draw_name()}"
+
+
+def seed(*names: object) -> int:
+    """Return a number that depends on names and on the draw."""
+    named = json.dumps([draw_name(), *map(str, names)]).encode()
+    return int.from_bytes(hashlib.blake2b(named, digest_size=6).digest())
+
+
 def few(count: int) -> int:
     """Return a tenth of a number of trials, rounded up; the number itself with QEFF_ZOO_TEST_EVERY=1."""
     return count if EVERY else -(-count // TENTH)
@@ -123,7 +154,7 @@ def first_tinies() -> set[str]:
 def sample(
     cases: Mapping[str, Sequence[Hashable]], share: int, kept: Collection[str] = ()
 ) -> set[str]:
-    """Draw one case of a test in so many, by a hash of its name: a new case moves no other.
+    """Draw one case of a test in so many, by a hash of its name and of the draw: a new case moves no other.
 
     Args:
         cases: Name -> value of each parameter. Where parameters are crossed, each value of each is drawn at least once,
@@ -134,10 +165,10 @@ def sample(
     Returns:
         Names of the drawn cases, at least one.
     """
-    order = sorted(cases, key=lambda name: (zlib.crc32(name.encode()), name))
+    order = sorted(cases, key=lambda name: (seed(name), name))
     crossed = any(len(values) > 1 for values in cases.values())
     if not crossed:
-        drawn = {name for name in order if zlib.crc32(name.encode()) % share == 0}
+        drawn = {name for name in order if seed(name) % share == 0}
         return {*kept, *drawn} or {*order[:1]}
     count = -(-len(cases) // share)
     axes = [*zip(*cases.values(), strict=True)]

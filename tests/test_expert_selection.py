@@ -219,8 +219,12 @@ def test_a_tie_refuses_no_right_package(
     held: Callable[[str], tuple[Record, Answers, Package]],
 ) -> None:
     record, answers, made = held("tie")
-    assert record.failures == []
-    followed = {check["stage"]: check["followed"]["near"] for check in record.checks}
+    # The router was moved a little, which the comparison of stored weights alone notices.
+    assert {check["stage"] for check in record.checks if not check["passed"]} == {"weights"}
+    checks = [check for check in record.checks if check["stage"] != "weights"]
+    followed = {
+        check["stage"]: check["followed"]["near"] for check in checks if "followed" in check
+    }
     assert all(followed[stage] > 0 for stage in ("prefill", "chunked_prefill", "ctx_len"))
     assert followed["padded_batch"] == 0  # it reads another text
     choices = record.reported["choices"]
@@ -232,7 +236,7 @@ def test_a_tie_refuses_no_right_package(
     )
     errors = relative_errors(alone[: len(settings)], settings)
     assert errors.max() > 100 * record.checks[0]["threshold"]
-    assert problems({**made.manifest, "validation": record.checks, "validated": "tiny"}) == []
+    assert problems({**made.manifest, "validation": checks, "validated": "tiny"}) == []
 
 
 @pytest.mark.parametrize("name", ["swapped", "another number"])

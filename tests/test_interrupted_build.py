@@ -26,7 +26,7 @@ from qeff_zoo.disk import staging
 from qeff_zoo.errors import StoreError
 from qeff_zoo.store import Store
 
-SEED = 20_25_07
+SEED = selection.seed(__name__)
 
 
 # --- helpers --------------------------------------------------------------------------------------

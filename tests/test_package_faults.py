@@ -1,50 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation notices plausible faults of a quantized package, however slight, and refuses no right one."""
 
-import importlib.util
-import sys
-from collections.abc import Mapping
+import importlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import runnable_package
 import selection
-from runnable_package import package
 
-from qeff_zoo.registry import find_recipe
-from qeff_zoo.validation import tiny_models
+from qeff_zoo.package import Package
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "package_faults.py"
-AT_LEAST = 45
+#: Model -> the least number of its faults of each kind.
+AT_LEAST = {
+    "gemma3_text": {"graph": 42, "calls": 9, "weights": 3, "text": 12},
+    "mixtral": {"graph": 25, "calls": 9, "weights": 5, "text": 12},
+}
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+SHAPE: dict[str, Any] = {"full_batch_size": 6, "prefill_seq_len": 8, "ctx_len": 48}
+_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}"
 
 
-def test_every_fault_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def package_faults() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPTS)
+        yield importlib.import_module("package_faults")
+
+
+@pytest.fixture
+def made(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Package, Path]:
+    """Build a package with a tokenizer and a chat template that writes tools."""
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
-    spec = importlib.util.spec_from_file_location("package_faults", SCRIPT)
-    assert spec
-    assert spec.loader
-    package_faults = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "package_faults", package_faults)
-    spec.loader.exec_module(package_faults)
-    every: list[str] = []
+    folder = runnable_package.checkpoint(tmp_path / "checkpoint", request.param)
+    path = folder / "chat_template.jinja"
+    path.write_text(path.read_text() + _TOOLS)
+    return runnable_package.package(folder, weights="int8", **SHAPE), folder
 
-    def some(faults: Mapping[str, Any]) -> Mapping[str, Any]:
-        every.extend(faults)
-        drawn = selection.sample(
-            dict.fromkeys(faults, ()), 1 if selection.EVERY else selection.TENTH
-        )
-        return {name: faults[name] for name in faults if name in drawn}
 
-    of_graphs, of_calls = package_faults.graph_faults, package_faults.CALL_FAULTS
-    monkeypatch.setattr(package_faults, "graph_faults", lambda config: some(of_graphs(config)))
-    monkeypatch.setattr(package_faults, "CALL_FAULTS", some(of_calls))
-    recipe = find_recipe("gemma3_text")
-    checkpoint = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "checkpoint")
-    made = package(checkpoint, weights="int8", batch_size=3, prefill_seq_len=8, ctx_len=48)
-    right, *faults = package_faults.results(made, checkpoint)
+@pytest.mark.parametrize("made", AT_LEAST, indirect=True)
+def test_every_fault_can_be_applied_and_changes_something(
+    made: tuple[Package, Path], package_faults: Any, request: pytest.FixtureRequest
+) -> None:
+    package, _ = made
+    found = package_faults.faults_of(package)
+    assert len({fault.words for fault in found}) == len(found)
+    counts = {
+        kind: sum(one.kind == kind for one in found)
+        for kind in ("graph", "calls", "weights", "text")
+    }
+    model = json.loads((package.path / "config.json").read_bytes())["model_type"]
+    assert all(counts[kind] >= least for kind, least in AT_LEAST[model].items()), counts
+    for fault in found:
+        with fault.applied() as (wrong, changes):
+            if fault.kind == "calls":
+                stages = ["padded_batch", "decode", "every_slot"]
+                package_faults.try_package(wrong, 1, package_faults.silent, stages=stages)
+            assert changes() > 0, fault.words
+
+
+@pytest.mark.parametrize("made", ["gemma3_text"], indirect=True)
+def test_every_fault_is_noticed(made: tuple[Package, Path], package_faults: Any) -> None:
+    package, checkpoint = made
+    trials = package_faults.Trials(package, checkpoint)
+    right = trials.right()
     assert not right.noticed
-    assert right.error < right.threshold / 4
-    assert len({*every}) >= AT_LEAST
-    assert len({one.fault for one in faults}) >= (AT_LEAST if selection.EVERY else 1)
-    assert [one.fault for one in faults if not one.noticed] == []
-    assert all(one.stages for one in faults)
+    assert right.times < 1 / 4
+    faults = package_faults.faults_of(package)
+    share = 1 if selection.EVERY else selection.TENTH
+    slow = [one.words for one in faults if one.kind in ("graph", "calls")]
+    drawn = selection.sample(dict.fromkeys(slow, ()), share)
+    tried = [one for one in faults if one.words in drawn or one.kind in ("weights", "text")]
+    found = [trials.result(one) for one in tried]
+    assert [one.fault for one in found if not one.noticed] == []
+    assert all(one.by for one in found)
+
+
+@pytest.mark.parametrize("made", ["gemma3_text"], indirect=True)
+def test_a_fault_without_effect_is_none(made: tuple[Package, Path], package_faults: Any) -> None:
+    package, _ = made
+    harmless = package_faults.Fault(
+        words="nothing",
+        kind="text",
+        applied=lambda: package_faults.damaged(package, lambda folder: None),
+    )
+    trials = object.__new__(package_faults.Trials)
+    trials.judge = lambda kind: lambda wrong: []
+    with pytest.raises(ValueError, match="'nothing' changes nothing"):
+        trials.result(harmless)

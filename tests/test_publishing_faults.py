@@ -38,7 +38,7 @@ from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.plan import Publication, plan_publication
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
-SEED = 20_26_11
+SEED = selection.seed(__name__)
 
 #: Everything that a second publication asks the Hub.
 ENDPOINTS = {

@@ -10,7 +10,6 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from qeff_zoo.validation import records
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+from documentation import package_faults as package_faults_page  # noqa: E402
 from real_models import __main__ as real  # noqa: E402
 from real_models import models, sentences, speech, table, text, wheels  # noqa: E402
 from real_models.models import MODELS, Place, RealModel  # noqa: E402
@@ -250,50 +250,61 @@ def test_measurements_are_recorded_once(
     real._record(found, measuring)
     assert asked == ["reference", "answers", "validate"]
     assert real._is_recorded(found, measuring)
-    records.add_measured(found, {"faults": {"tried": 46}}, tmp_path)
+    records.add_measured(found, {"speed": {"tried": 46}}, tmp_path)
     real._record(found, measuring)
     assert asked.count("reference") == 1
     measured = records.measured(found, tmp_path)
     assert measured is not None
     assert (measured["fixed"], measured["mean_kl"]) == ("digest", 0.01)
-    assert measured["faults"] == {"tried": 46}
+    assert measured["speed"] == {"tried": 46}
 
     monkeypatch.setattr(Kind, "fixed", lambda _: "of another text")
     assert not real._is_recorded(found, measuring)
 
 
-def test_faults_are_recorded_and_missed_ones_are_an_error(
+def test_faults_are_noted_and_missed_ones_are_an_error(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = package(TINY, ctx_len=128, prefill_seq_len=16)
-    path = tmp_path / "local" / "tiny-llama.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"records": [{"build_key": found.build_key}]}))
-    monkeypatch.setattr(real, "FOLDER", tmp_path)
+    monkeypatch.setattr(real, "FAULTS", tmp_path / "faults.json")
+    monkeypatch.setattr(real, "_build", lambda *_: found)
 
-    def results(damaged: Package, source: Checkpoint) -> list[SimpleNamespace]:
+    def results(damaged: Package, source: Checkpoint) -> list[real.package_faults.Result]:
         assert (damaged, source.folder) == (found, TINY)
         return [
-            SimpleNamespace(fault=fault, noticed=error > 1, error=error, threshold=1)
-            for fault, error in outcomes.items()
+            real.package_faults.Result(
+                fault=fault,
+                kind="" if fault == "nothing" else "graph",
+                noticed=times > 1,
+                times=times,
+                by=["prefill"],
+            )
+            for fault, times in outcomes.items()
         ]
 
     monkeypatch.setattr(real.package_faults, "results", results)
     outcomes = {"nothing": 0.2, "a window": 5.0, "a scale": 3.0}
-    real._damage(found, Place(TINY, tmp_path, tmp_path))
-    measured = records.measured(found, tmp_path)
-    expected = {"right": 0.2, "tried": 2, "noticed": 2, "least": 3.0, "missed": []}
-    assert measured == {"faults": expected}
+    real._damage(MODELS[0], TINY, "stored")
+    noted = package_faults_page.results(tmp_path / "faults.json")
+    assert package_faults_page.sentences(noted) == (
+        f"Validation detects 2 of 2 faults that are put into {MODELS[0].title}; the slightest one (a scale) is 3 times "
+        "as large as what is allowed, the error of the right package 0.2 times."
+    )
+    assert package_faults_page.faults(noted).splitlines()[-2:] == [
+        "| a window | the graph | 5 |",
+        "| a scale | the graph | 3 |",
+    ]
     outcomes["a scale"] = 0.9
-    with pytest.raises(ParityError, match=r'judges wrongly: .*"missed": \["a scale"\]'):
-        real._damage(found, Place(TINY, tmp_path, tmp_path))
+    with pytest.raises(ParityError, match=r"judges .* wrongly: it misses \['a scale'\]"):
+        real._damage(MODELS[0], TINY, "stored")
+    noted = package_faults_page.results(tmp_path / "faults.json")
+    assert "**missed** (0.9)" in package_faults_page.faults(noted)
 
 
 def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:
     figures = {"perplexity": 22.314, "reference": 22.181, "targets": 969, "mean_kl": 0.0021}
-    faults = {"tried": 46, "noticed": 45, "least": 3.0, "right": 0.1}
     peer = {**figures, "perplexity": 22.5, "mean_kl": 0.0053}
-    stored = {**figures, "llama.cpp": peer, "faults": faults}
+    stored = {**figures, "llama.cpp": peer}
     content = [
         {"weights": "stored", "verdict": "validated", "measured": stored},
         {"weights": "int4", "verdict": "failed", "measured": {**figures, "mean_kl": 0.51}},
@@ -302,10 +313,7 @@ def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:
     path = tmp_path / "local" / f"{MODELS[0].name}.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"records": content}))
-    _, _, row, _, last = table.table(tmp_path).splitlines()
-    assert last.startswith(
-        f"Validation detects 45 of 46 faults that are put into {MODELS[0].title} (`stored`): the error"
-    )
+    _, _, row = table.table(tmp_path).splitlines()
     assert [cell.strip() for cell in row.strip("|").split("|")] == [
         MODELS[0].title,
         "perplexity of 969 tokens; mean KL",

@@ -615,8 +615,13 @@ def test_a_record_lists_schemes_that_are_not_applied(
     config: dict[str, Any], left_out: list[str]
 ) -> None:
     assert reference_formats.left_out(config) == left_out
-    about = {"choices": {"made": 0, "runs": {}}, "left_out": left_out}
-    trial: Any = SimpleNamespace(greedy=None)
+    about = {
+        "choices": {"made": 0, "runs": {}},
+        "left_out": left_out,
+        "stored": None,
+        "settings": {"files": {}},
+    }
+    trial: Any = SimpleNamespace(greedy=None, settings={})
     judges = judges_of("fp32", Numerics(), "fp8")
     reported = validation._report(trial, None, Answers(about=about, arrays={}), judges)
     message = reported.get("not_applied", "")

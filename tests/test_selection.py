@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few; samples have all kinds."""
 
+import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,7 +122,7 @@ CROSSED = {
 
 def test_a_sample_has_each_value_of_each_parameter() -> None:
     drawn = selection.sample(CROSSED, 5)
-    assert len(drawn) == 6
+    assert 6 <= len(drawn) <= 8  # one that adds several values, then one for each other value
     for axis in range(3):
         assert {CROSSED[name][axis] for name in drawn} == {one[axis] for one in CROSSED.values()}
 
@@ -128,9 +130,53 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
 def test_a_new_case_moves_no_other() -> None:
     cases = {f"case-{number}": (number,) for number in range(100)}
     drawn = selection.sample(cases, 4)
-    assert 15 < len(drawn) < 35
+    assert 3 < len(drawn) < 50
     assert selection.sample({**cases, "more": (100,)}, 4) - {"more"} == drawn
     assert selection.sample(cases, 4, ["case-7", "case-8"]) == drawn | {"case-7", "case-8"}
+
+
+def _drawn(folder: Path, **environment: str) -> list[str]:
+    """Return the sample of a process that is started somewhere, and the line that it prints."""
+    shutil.copy(ROOT / "tests" / "selection.py", folder)
+    code = (
+        "import selection; print(selection.draw_in_words());"
+        "print(sorted(selection.sample({f'case-{n}': () for n in range(200)}, 10)))"
+    )
+    known = {name: value for name, value in os.environ.items() if name != "QEFF_ZOO_TEST_DRAW"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**known, "GIT_CEILING_DIRECTORIES": str(folder.parent), **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_commit_draws(tmp_path: Path) -> None:
+    outside = _drawn(tmp_path)
+    assert outside[0] == "samples: QEFF_ZOO_TEST_DRAW=none"
+    assert outside == _drawn(tmp_path)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    found = []
+    for number in range(2):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(number)], check=True)
+        found.append(_drawn(tmp_path))
+    assert len({tuple(one) for one in (outside, *found)}) == 3
+    name = found[0][0].removeprefix("samples: QEFF_ZOO_TEST_DRAW=")
+    assert _drawn(tmp_path, QEFF_ZOO_TEST_DRAW=name) == found[0]
+    assert _drawn(tmp_path, PATH="/nowhere") == outside  # no git
+
+
+def test_every_case_is_drawn_some_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {f"case-{number}": () for number in range(40)}
+    left = {*cases, *CROSSED}
+    for number in range(60):
+        monkeypatch.setattr(selection, "draw_name", functools.partial(str, number))
+        left -= selection.sample(cases, 4) | selection.sample(CROSSED, 5)
+    assert left == set()
 
 
 def test_a_sample_is_never_empty() -> None:

@@ -51,6 +51,8 @@ from qeff_zoo.validation.reference.damage import HEADS, damaged
 from qeff_zoo.validation.reference.numerics import Arithmetic, Widest, round_weights
 from qeff_zoo.weights.quantization import round_trip
 
+#: Stages that compare no answers.
+EXACT = ("text", "settings", "weights")
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
 CHOICES: Mapping[str, dict[str, Any]] = {
     "rows": {**SHAPE, "batch_size": 3},
@@ -105,7 +107,8 @@ def once() -> Iterator[None]:
     answers: dict[str, Answers] = {}
 
     def remember(reference: Reference, request: Mapping[str, Any], *others: Any) -> Answers:
-        question = json.dumps({**request, "greedy": None})
+        paths = ("greedy", "weight_file", "reads")  # of stored tensors, see test_stored_tensors.py
+        question = json.dumps({**request, **dict.fromkeys(paths)})
         if question not in answers:
             answers[question] = RUN(reference, request, *others)
         return answers[question]
@@ -145,7 +148,7 @@ def test_a_package_that_is_right_passes(
     assert record.passed
     shipped = ["as_shipped"] if built[name].programs[0].numerics.int8_activations else []
     stages = list(dict.fromkeys(check["stage"] for check in record.checks))
-    assert stages == [*STAGES[name], *shipped, "text"]
+    assert stages == [*STAGES[name], *shipped, "text", "settings", "weights"]
     for stage in STAGES[name]:
         caught = [
             check["metric"]
@@ -191,7 +194,7 @@ def test_a_rounded_package_is_held_against_the_rounded_model(
 ) -> None:
     record, storage = validated(name), "w8a8" if name == "w8a8" else "int4"
     dtype = f"float32 rounded to {storage}"
-    numbers = [check for check in record.checks if check["stage"] != "text"]
+    numbers = [check for check in record.checks if check["stage"] not in EXACT]
     assert {check["against"]["dtype"] for check in numbers} == {dtype}
     thresholds = {
         check["threshold"] for check in record.checks if check["metric"] == "max_relative_error"
@@ -599,7 +602,8 @@ def test_longrope_takes_one_set_of_factors_for_every_text(tmp_path: Path, factor
     made = package(folder, **SHAPE, batch_size=1, rope_factors=factors)
     record = validation.validate(made, folder, threads=1)
     assert record.failures == []
-    assert {json.dumps(check["against"]["settings"]) for check in record.checks} == {
+    numbers = [check for check in record.checks if check["stage"] not in EXACT]
+    assert {json.dumps(check["against"]["settings"]) for check in numbers} == {
         json.dumps({"rope_factors": factors})
     }
     assert record.reported["rope_factors"].startswith(f"longrope's {factors} factors rotate every")
@@ -799,6 +803,10 @@ def test_every_case_fits_the_package(
     assert ("window" in names) == (0 < window_rows < ctx_len)
     assert ends.get("window", ctx_len) > window_rows or window_rows >= ctx_len
     assert ("continuous_batching" in names) == (rows > 1 and ctx_len >= 4)
+    assert ("every_slot" in names) == (rows > 4)
+    assert {span.row for stage in stages for call in stage.calls for span in call.spans} == {
+        *range(rows)
+    }
     at: dict[int, tuple[int, int]] = {}
     for call in (call for stage in stages for call in stage.calls):
         limits = {"prefill": sizes.prefill_seq_len, "decode": 1, "verify": ctx_len}
@@ -830,8 +838,10 @@ def test_every_encoder_case_fits_the_package(seq_lens: set[int], batch_size: int
     for call in (call for stage in stages for call in stage.calls):
         assert 0 < len(call.sequences) <= batch_size
         assert all(0 < lengths[number] <= call.seq_len for number in call.sequences)
-    assert stages[-1].name == "padded_batch"
-    assert len(stages) == len(seq_lens) + 1
+    names = [f"seq_len_{seq_len}" for seq_len in sorted(seq_lens)] + ["padded_batch"]
+    assert [stage.name for stage in stages] == names + ["whole_batch"] * (batch_size > 4)
+    widest = max(len(call.sequences) for stage in stages for call in stage.calls)
+    assert widest == batch_size or batch_size <= 4
 
 
 def test_sequences_are_the_same_every_time(models: Models) -> None:

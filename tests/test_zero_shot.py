@@ -95,7 +95,15 @@ def test_both_programs_were_compared_with_hugging_face(built: tuple[Package, Pat
     assert [program.role for program in package.programs] == ["vision", "encoder"]
     assert sum(file["role"] == "weights" for file in package.manifest["files"]) == 1
     results = package.manifest["validation"]
-    assert {one["stage"] for one in results} == {"batch_1", "batch_2", "texts_1", "texts_2", "text"}
+    assert {one["stage"] for one in results} == {
+        "batch_1",
+        "batch_2",
+        "texts_1",
+        "texts_2",
+        "text",
+        "settings",
+        "weights",
+    }
     caught = {one["stage"] for one in results if "canary" in one}
     assert caught == {one["stage"] for one in results}
 

@@ -15,6 +15,7 @@ from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from . import sample_images
 
 _STEPS = 8  # decode calls in a row
+_SLOT_STEPS = 2  # of all slots together
 _ROWS = 4  # of a wide batch, so many get tokens
 _TEXTS = 16  # of an encoder, at least
 _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
@@ -196,10 +197,20 @@ def decoder_stages(
     lengths = {*sizes.comp_ctx_lengths_prefill, *sizes.comp_ctx_lengths_decode}
     return [
         *_stages(sizes),
+        *_every_slot(sizes),
         *_long(sizes, window_rows, min(longest, _LONGEST)),
         *(_compute_context(sizes, length) for length in sorted(lengths)),
         *(_speculative(sizes, count) for count in sizes.num_speculative_tokens),
     ]
+
+
+def _every_slot(sizes: DecoderSizes) -> Iterator[Stage]:
+    """Begin a short text in each of more slots than other stages use, no two alike, and decode all of them together."""
+    steps = min(_SLOT_STEPS, _steps(sizes))
+    most = min(sizes.prefill_seq_len, sizes.ctx_len - max(1, steps))
+    if sizes.rows > _ROWS:
+        prompts = {row: (row % _ROWS, min(1 + row // _ROWS, most)) for row in range(sizes.rows)}
+        yield _Script(sizes).prefill(prompts).decode(steps).stage("every_slot")
 
 
 def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage]:
@@ -393,7 +404,13 @@ def encoder_stages(
     for number in range(0, enough - len(lengths), rows):
         wanted = [least + (number + row) % (sizes.seq_lens[0] - least + 1) for row in range(rows)]
         padded.append(call(sizes.seq_lens[0], wanted))
-    return [*stages, EncoderStage(name="padded_batch", calls=tuple(padded))], lengths
+    stages.append(EncoderStage(name="padded_batch", calls=tuple(padded)))
+    if sizes.batch_size > _ROWS:
+        short = [at for one in padded if one.seq_len == sizes.seq_lens[0] for at in one.sequences]
+        numbers = tuple(short[row % len(short)] for row in range(sizes.batch_size))
+        whole = EncoderCall(seq_len=sizes.seq_lens[0], sequences=numbers)
+        stages.append(EncoderStage(name="whole_batch", calls=(whole,)))
+    return stages, lengths
 
 
 def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[list[int]]]:

@@ -48,7 +48,7 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
 
-from . import audio_arrays, image_arrays, sentences, text
+from . import audio_arrays, image_arrays, sentences, settings, stored_weights, text
 
 __all__ = ["Record", "validate"]
 
@@ -161,6 +161,7 @@ def run_reference(
     request["device"] = device and asdict(device)
     request["float16_weights"] = twin is not None
     request["text"] = text.request_of(package)
+    request |= stored_weights.request_of(package)
     request["swapped"] = bool(device or (shipped or trial).drawn)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
@@ -197,8 +198,7 @@ def judge(
         checks=[
             *_judge(trial, shipped or trial, reference, judges),
             *as_shipped(costs, judges[right]),
-            *text.judge(package, reference.about["text"], level),
-            *sentences.judge(package, reference.about.get("sentences"), level),
+            *judge_files(package, trial, reference, level),
         ],
         reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),
@@ -206,6 +206,48 @@ def judge(
         sequences=trial.sequences,
         arrays=_evidence(trial, reference, right, judges),
     )
+
+
+def judge_answers(package: Package, trial: Trial, reference: Answers, level: str) -> list[Check]:
+    """Judge the answers of any stages, without the rounding of activations.
+
+    Args:
+        package: See `validate`.
+        trial: See `judge`.
+        reference: See `judge`.
+        level: See `validate`.
+    """
+    judges = _judges(package, reference, rounding_of(package), level, device=None, twin=None)
+    return _judge(trial, trial, reference, judges)
+
+
+def judge_files(package: Package, trial: Trial, reference: Answers, level: str) -> list[Check]:
+    """Judge what a package has beside its programs: tokenizer and chat template, settings, stored weights.
+
+    Args:
+        package: See `validate`.
+        trial: Trial with its session's reading of the settings.
+        reference: See `judge`.
+        level: See `validate`.
+    """
+    about = reference.about
+    return [
+        *text.judge(package, about["text"], level),
+        *sentences.judge(package, about.get("sentences"), level),
+        *settings.judge(package, trial.settings, about["settings"], level, about["transformers"]),
+        *stored_weights.judge(about["stored"], level, _of_weights(package, reference)),
+    ]
+
+
+def _of_weights(package: Package, reference: Answers) -> dict[str, Any]:
+    """Return the reference of stored weights."""
+    return {
+        "reference": reference.about["class"],
+        "revision": source_in(package.manifest).get("revision"),
+        "transformers": reference.about["transformers"],
+        "dtype": "weights in float32",
+        "patched": False,
+    }
 
 
 def _judged(rounding: Numerics, twin: DeviceNumerics | None) -> str:
@@ -306,8 +348,8 @@ def _reference_settings(package: Package) -> dict[str, Any]:
         if name in task and why.get(f"task.{name}", "").startswith("user")
     ]
     merged = adapter_axis(adapters_in(package.manifest))
-    settings = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
-    return {**settings, **({"adapters": merged} if merged else {})}
+    found = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    return {**found, **({"adapters": merged} if merged else {})}
 
 
 def _judges(
@@ -333,7 +375,7 @@ def _judges(
         )
     elif twin:
         exact += " of float16 weights"
-    settings, modules = _reference_settings(package), reference.about.get("modules")
+    chosen, modules = _reference_settings(package), reference.about.get("modules")
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
         _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
@@ -358,7 +400,7 @@ def _judges(
                 "dtype": dtype,
                 "patched": False,
                 **({"modules": modules} if modules else {}),
-                **({"settings": settings} if settings else {}),
+                **({"settings": chosen} if chosen else {}),
             },
             kind=find(package.task).answers,
         )
@@ -445,8 +487,8 @@ def _report(
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
         )
-    settings = next(iter(judges.values())).against.get("settings", {})
-    if factors := settings.get("rope_factors"):
+    chosen = next(iter(judges.values())).against.get("settings", {})
+    if factors := chosen.get("rope_factors"):
         reported["rope_factors"] = (
             f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "
             "chooses in every call: its cached decode of a text that crosses the original context differs."
@@ -460,6 +502,8 @@ def _report(
     greedy = (shipped or trial).greedy
     if greedy is not None:
         reported["greedy"] = _greedy_match(greedy[1], reference)
+    reported |= stored_weights.reported(reference.about["stored"])
+    reported |= settings.reported(trial.settings, reference.about["settings"])
     return reported
 
 

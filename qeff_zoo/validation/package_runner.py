@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a package on the validation cases: token inputs and their outputs; see `Task.trial` for each task's runs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from qeff_zoo.package import Package
@@ -12,6 +12,7 @@ from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.routing import Run, read_choices
+from qeff_zoo.validation.settings import read_by
 
 if TYPE_CHECKING:
     from qeff_zoo.tasks.multimodal.session import Prepared
@@ -44,6 +45,7 @@ class Trial:
             sequence, (bins, frames).
         texts: Token ids of the texts that are matched with images; as sequences, they follow the images.
         faults: Faults that the stages test for.
+        settings: The session's reading of the package's settings, see `qeff_zoo.validation.settings.read_by`.
     """
 
     sequences: list[list[int]]
@@ -61,6 +63,7 @@ class Trial:
     recordings: Sequence[Array] = ()
     texts: Sequence[Sequence[int]] = ()
     faults: Sequence[Fault] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ class TrialContext:
         step: Callback after every step.
         threads: CPU threads of a session; None for one per physical core.
         opening: Function that opens a replacement of the package's programs; None for the programs themselves.
+        stages: Names of the stages to run, for a decoder; None for all of them.
     """
 
     package: Package
@@ -82,6 +86,7 @@ class TrialContext:
     step: Progress
     threads: int | None
     opening: Opening | None
+    stages: Collection[str] | None = None
 
 
 class TaskTrial(Protocol):
@@ -101,17 +106,27 @@ class TaskTrial(Protocol):
 
 
 def try_package(
-    package: Package, threads: int | None, step: Progress, opening: Opening | None = None
+    package: Package,
+    threads: int | None,
+    step: Progress,
+    opening: Opening | None = None,
+    stages: Collection[str] | None = None,
 ) -> Trial:
     """Run the package or its replacement; release its memory before the reference loads a model."""
     runs, task = RunRecorder(), find(package.task)
     observe = runs.note if task.reads == "text" else None  # which of its tokens chose what
     session = open_session(package, threads=threads, observe=observe, opening=opening)
     context = TrialContext(
-        package=package, task=task, runs=runs, step=step, threads=threads, opening=opening
+        package=package,
+        task=task,
+        runs=runs,
+        step=step,
+        threads=threads,
+        opening=opening,
+        stages=stages,
     )
     trial: TaskTrial = task.trial()(session)
-    return trial.run(context)
+    return replace(trial.run(context), settings=read_by(session))
 
 
 def call_once(package: Package) -> None:

@@ -23,9 +23,10 @@ from qeff_zoo.package.manifest import source_in
 from qeff_zoo.runtime.cross_encoders import reading_as
 from qeff_zoo.runtime.labels import activation_of
 from qeff_zoo.runtime.texts import TextReader
+from qeff_zoo.validation.exact import Comparison
 from qeff_zoo.validation.parity import Check
-from qeff_zoo.validation.text import Comparison, check_of
 
+_STAGE = "text"
 _Question = Mapping[str, Any]
 _DIGITS = 4  # of scores: float32 has seven
 
@@ -89,9 +90,9 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "modules": answer["library"],
         "patched": False,
     }
-    found = [check_of(comparison, level, against)] if read else []
+    found = [comparison.check(_STAGE, level, against)] if read else []
     if scores := answer.get("scores"):
-        found.append(check_of(_scores(package, encoder, scores), level, against))
+        found.append(_scores(package, encoder, scores).check(_STAGE, level, against))
     return found
 
 

@@ -5,54 +5,22 @@ In: a package, and what `qeff_zoo.validation.reference.text` answers for its che
 its own. A canary is a corpus that is not quite the same, which a check must notice.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
+from qeff_zoo.package.files import read_json
 from qeff_zoo.package.manifest import source_in
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate, special_tokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import find
+from qeff_zoo.validation.exact import Comparison
 from qeff_zoo.validation.parity import Check
+from qeff_zoo.validation.tokenizer_content import sections
 
 _STAGE = "text"
-_QUOTED = 160  # characters of what disagrees, around the first difference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One thing that a tokenizer does, on a corpus.
-
-    Args:
-        metric: Compared quantity.
-        questions: The corpus.
-        expected: transformers' answers.
-        act: The package's answer to one question.
-        damages: Deliberate damages to a question, by name.
-    """
-
-    metric: str
-    questions: Sequence[Any]
-    expected: Sequence[Any]
-    act: Callable[[Any], Any]
-    damages: Mapping[str, Callable[[Any], Any]]
-
-    def agreement(self, damage: Callable[[Any], Any] | None = None) -> float:
-        """Return the share of answers that are the same."""
-        pairs = zip(self.questions, self.expected, strict=True)
-        same = [bool(self.act(damage(one) if damage else one) == answer) for one, answer in pairs]
-        return sum(same) / len(same)
-
-    def first(self) -> tuple[Any, Any, Any] | None:
-        """Return the first question whose answers differ, with the package's and transformers' answer."""
-        for one, expected in zip(self.questions, self.expected, strict=True):
-            if (got := self.act(one)) != expected:
-                return one, got, expected
-        return None
 
 
 def request_of(package: Package) -> dict[str, Any] | None:
@@ -89,7 +57,7 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "patched": False,
     }
     found = comparisons(package.path, answer)
-    return [check_of(one, level, against) for one in found if one.questions]
+    return [one.check(_STAGE, level, against) for one in found if one.questions]
 
 
 def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
@@ -129,8 +97,18 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
         except GenerationError:
             return None
 
-    texts, short, decoded, chats = (answer[key] for key in ("texts", "cut", "decoded", "chats"))
+    def render_with(question: Mapping[str, Any]) -> str | None:
+        options = ChatOptions(tools=question["tools"], variables=question["variables"])
+        try:
+            return template.render(question["messages"], options) if template else None
+        except GenerationError:
+            return None
+
+    texts, short, decoded, chats, options = (
+        answer[key] for key in ("texts", "cut", "decoded", "chats", "options")
+    )
     return [
+        *_of_files(folder, tokenizer, answer),
         Comparison(
             metric="same_token_ids",
             questions=[one["text"] for one in texts],
@@ -162,48 +140,50 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
             act=render,
             damages={"every first message twice": lambda one: [one[0], *one]},
         ),
+        Comparison(
+            metric="same_rendered_tools",
+            questions=options,
+            expected=[one["rendered"] for one in options],
+            act=render_with,
+            damages={
+                "every tool without its description": _plain_tools,
+                "every first message twice": lambda one: {
+                    **one,
+                    "messages": [one["messages"][0], *one["messages"]],
+                },
+            },
+        ),
     ]
 
 
-def check_of(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Check:
-    """Return the check of a comparison, with a canary.
-
-    Args:
-        comparison: The comparison.
-        level: Level of the validation.
-        against: Description of the reference.
-    """
-    value = comparison.agreement()
-    check: Check = {
-        "level": level,
-        "stage": _STAGE,
-        "metric": comparison.metric,
-        "value": round(value, 6),
-        "op": ">=",
-        "threshold": 1.0,
-        "threshold_from": "exact",
-        "positions": len(comparison.questions),
-        "passed": value == 1.0,
-        "against": dict(against),
+def _of_files(
+    folder: Path, tokenizer: Tokenizer, answer: Mapping[str, Any]
+) -> Iterator[Comparison]:
+    """Yield comparisons of all that a package's tokenizer and its settings have, whatever texts reach."""
+    expected, settings = answer["content"], answer["settings"]
+    content = {
+        exchanged: sections(tokenizer.json, exchanged=exchanged) for exchanged in (False, True)
     }
-    for mutation, damage in comparison.damages.items():
-        caught = comparison.agreement(damage)
-        if caught < 1.0:
-            canary = {"mutation": mutation, "value": round(caught, 6), "failed": True}
-            check["canary"] = canary
-            break
-    if different := comparison.first():
-        check["note"] = _difference(*different, against["reference"])
-    return check
+    yield Comparison(
+        metric="same_tokenizer_content",
+        questions=[(name, False) for name in {**expected, **content[False]}] if expected else [],
+        expected=[expected.get(name) for name in {**expected, **content[False]}],
+        act=lambda one: content[one[1]].get(one[0]),
+        damages={"two entries of every part exchanged": lambda one: (one[0], True)},
+    )
+    known = {**read_json(folder / "tokenizer_config.json"), **special_tokens(folder)}
+    yield Comparison(
+        metric="same_tokenizer_settings",
+        questions=[*settings],
+        expected=[*settings.values()],
+        act=known.get,
+        damages={"every setting missing": lambda one: f"no {one}"},
+    )
 
 
-def _difference(question: Any, got: Any, expected: Any, name: str) -> str:
-    """Describe the first different answer, with both texts where they part."""
-    ours, reference = (json.dumps(one, ensure_ascii=False) for one in (got, expected))
-    pairs = enumerate(zip(ours, reference, strict=False))
-    parted = next((place for place, (one, other) in pairs if one != other), 0)
-    start = max(0, parted - _QUOTED // 4)
-    here, there = (one[start : start + _QUOTED] for one in (ours, reference))
-    quoted = json.dumps(question, ensure_ascii=False)
-    quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
-    return f"of {quoted} the package makes …{here}, {name} makes …{there}"
+def _plain_tools(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a question whose tools have no description."""
+    tools = [
+        {**one, "function": {**one["function"], "description": ""}} for one in question["tools"]
+    ]
+    return {**question, "tools": tools}

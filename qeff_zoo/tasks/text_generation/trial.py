@@ -120,6 +120,8 @@ class DecoderTrial:
         keys: dict[str, list[Key]] = {}
         answers, tokens = dict[str, Array](), dict[str, Array]()
         for stage in self.stages:
+            if context.stages is not None and stage.name not in context.stages:
+                continue
             keys[stage.name], found, drew = [], [], list[int]()
             for call in stage.calls:
                 for span in call.spans:
@@ -147,7 +149,7 @@ class DecoderTrial:
             runs=runs.runs,
             faults=of_stages(self.stages),
             drawn=tokens if decoder.sampler else {},
-            greedy=self._greedy(),
+            greedy=self._greedy() if context.stages is None else None,
             **self.about(),
         )
 

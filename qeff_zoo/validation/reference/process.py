@@ -62,7 +62,7 @@ from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import return_freed_memory
 
-from . import sentences, text
+from . import sentences, settings, stored_weights, text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -92,6 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     brought = ("media.", "audio.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
+    stored = stored_weights.answer(request, model, unloaded)
     if unloaded:
         return_freed_memory()
         ran = Layerwise(unloaded, request, answers, choices).run()
@@ -107,6 +108,8 @@ def main(arguments: Sequence[str]) -> None:
         "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": text.answer(request),
+        "stored": stored,
+        "settings": settings.answer(request, model),
         "sentences": sentences.answer(request, model) if answers.reads_texts else None,
         **about_quantization(request),
     }

@@ -5,17 +5,20 @@ In: a checkpoint's folder. Out, in JSON values: the texts with their token ids, 
 conversations as the chat template renders them.
 """
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import tokenizers
 import transformers
 from transformers import TokenizersBackend
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.errors import is_panic
+from qeff_zoo.validation.tokenizer_content import SETTINGS, sections
 
 _TEXTS = (
     *("", " ", "\n", "a", "Hello world", " Hello world", "  Hello   world  ", "Hello world\n"),
@@ -54,6 +57,64 @@ _CHATS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("user", "Five"),
     ),
 )
+_TOOLS: tuple[dict[str, Any], ...] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "get_tide",
+            "description": 'Height of the water, in "metres" & more.',
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "harbour": {"type": "string", "description": "Its name", "enum": ["é", "<b>"]},
+                    "hours": {"type": "array", "items": {"type": "integer"}},
+                },
+                "required": ["harbour"],
+            },
+            "return": {"type": "number"},
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "wait",
+            "description": "Do nothing.",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+)
+_CALL = {
+    "id": "call12345",
+    "type": "function",
+    "function": {"name": "get_tide", "arguments": {"harbour": "é", "hours": [1, 2]}},
+}
+_QUESTION = {"role": "user", "content": "How high is it?"}
+_SYSTEM = {"role": "system", "content": "Be brief."}
+_CALLED: tuple[dict[str, Any], ...] = (
+    _SYSTEM,
+    _QUESTION,
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "tool_call_id": "call12345", "name": "get_tide", "content": '{"height": 2.5}'},
+    {"role": "assistant", "content": "2.5 m."},
+    {"role": "user", "content": "And now?"},
+)
+_REASONED: tuple[dict[str, Any], ...] = (
+    _QUESTION,
+    {"role": "assistant", "content": "2.5 m.", "reasoning_content": "The moon is full."},
+    {"role": "user", "content": "And now?"},
+)
+#: Messages, whether tools are offered, and variables of the template.
+_OPTIONS: tuple[tuple[Sequence[dict[str, Any]], bool, dict[str, Any]], ...] = (
+    ((_QUESTION,), True, {}),
+    ((_SYSTEM, _QUESTION), True, {}),
+    (_CALLED, True, {}),
+    (_CALLED[1:4], True, {}),
+    (_CALLED[1:], False, {}),
+    (_REASONED, False, {}),
+    (_REASONED[:1], False, {"enable_thinking": False, "thinking": False}),
+    (_REASONED[:1], False, {"enable_thinking": True, "thinking": True}),
+    (_REASONED, True, {"enable_thinking": True, "thinking": True}),
+)
 _ADDED = 12  # added tokens that are read one by one, from each end of their list
 _DRAWN, _LENGTH = 48, 24  # sequences of ids that are decoded, and ids of each
 _CUT = 9  # tokens of texts and pairs that are cut
@@ -71,7 +132,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     folder = Path(request["checkpoint"])
     tokenizer = text.load(folder, folder.name, corpus["model_id"])
-    special = _special_tokens(tokenizer)
+    special, content = _special_tokens(tokenizer), _content(tokenizer)  # before any call sets it
     chats = _chats(tokenizer, folder, special, parts=corpus["parts"])
     texts = [
         *_TEXTS,
@@ -88,11 +149,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "class": type(tokenizer).__name__,
         "transformers": transformers.__version__,
+        "content": content,
+        "settings": _settings(tokenizer),
         "texts": read,
         "cut_length": _CUT,
         "cut": [_cut(tokenizer, *pair) for pair in _pairs() if text.has_backend(tokenizer)],
         "decoded": [_decoded(tokenizer, ids) for ids in written],
         "chats": chats,
+        "options": _with_options(tokenizer, folder) if chats and not corpus["parts"] else [],
     }
 
 
@@ -108,6 +172,36 @@ def _with_tokens(tokenizer: Any, special: Sequence[str]) -> list[str]:
     some = dict.fromkeys([*named, *special[:_ADDED], *special[-_ADDED:]])
     each = [f"{one}Hello {one} world{one}\n{one}" for one in some]
     return [*each, "".join(special), " ".join(special), *(f" {one}" for one in named)]
+
+
+def _content(tokenizer: Any) -> dict[str, str]:
+    """Return the digests of a backend's sections; nothing of a tokenizer that is Python code.
+
+    A token that decoding skips is a special one, whatever its flag.
+    """
+    if not text.has_backend(tokenizer):
+        return {}
+    backend = tokenizer.backend_tokenizer
+    content = json.loads(backend.to_str())
+    if (
+        content["model"].get("type") == "Unigram"
+    ):  # the library reads some scores as their neighbours
+        content = json.loads(tokenizers.Tokenizer.from_str(json.dumps(content)).to_str())
+    for token in content["added_tokens"]:
+        both = (
+            TokenizersBackend._decode(tokenizer, [token["id"]], skip_special_tokens=skip)
+            for skip in (False, True)
+        )
+        shown, hidden = both
+        token["special"] = token["special"] or (bool(shown) and not hidden)
+    return sections(json.dumps(content))
+
+
+def _settings(tokenizer: Any) -> dict[str, Any]:
+    """Return the special tokens of a tokenizer by name, and the settings of its class."""
+    tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    settings = {name: getattr(tokenizer, name, None) for name in SETTINGS}
+    return {**tokens, **json.loads(json.dumps(settings))}
 
 
 class _Unread:
@@ -192,16 +286,37 @@ def _chats(
     return found if any(one["rendered"] for one in found) else []
 
 
+def _with_options(tokenizer: Any, folder: Path) -> list[dict[str, Any]]:
+    """Return conversations with tools, calls of them, reasoning and variables, each with its prompt, or None."""
+    template = text.template_of(tokenizer, folder, media=False)
+    named = tokenizer.chat_template
+    of_tools = named.get("tool_use") if isinstance(named, dict) else None
+    found = []
+    for messages, offers, variables in _OPTIONS:
+        tools = [*_TOOLS] if offers else None
+        chosen = of_tools if tools and of_tools else template
+        written = _rendered(tokenizer, str(chosen), messages, tools=tools, **variables)
+        options = {"tools": tools or [], "variables": variables}
+        found.append({"messages": [*messages], **options, "rendered": written})
+    return found
+
+
 def _has_message(written: str, chat: Sequence[tuple[str, str]]) -> bool:
     """Return whether a prompt has a message of the conversation."""
     return any(content.strip() in written for _, content in chat)
 
 
-def _rendered(tokenizer: Any, template: str, messages: Sequence[Mapping[str, Any]]) -> str | None:
+def _rendered(
+    tokenizer: Any, template: str, messages: Sequence[Mapping[str, Any]], **options: Any
+) -> str | None:
     try:
         return str(
             tokenizer.apply_chat_template(
-                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+                messages,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **options,
             )
         )
     except (
