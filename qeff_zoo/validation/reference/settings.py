@@ -44,11 +44,14 @@ def _files(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _ends(folder: Path, model: Any) -> list[int] | None:
-    """Return the tokens that end transformers' `generate`; None of a model that does not generate."""
+    """Return the tokens that end transformers' `generate`; None of a model that does not generate.
+
+    Where generation_config.json names none, those of config.json, with which a package ends: the plan warns of it.
+    """
     if not model.can_generate():
         return None
-    settings = GenerationConfig.from_model_config(model.config)
+    ends = GenerationConfig.from_model_config(model.config).eos_token_id
     if (folder / "generation_config.json").is_file():
         settings = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    ends = settings.eos_token_id
+        ends = ends if settings.eos_token_id is None else settings.eos_token_id
     return sorted(ends if isinstance(ends, list) else [] if ends is None else [ends])
