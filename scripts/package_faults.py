@@ -216,7 +216,9 @@ class Trials:
         return [check for check in checks if check["stage"] == "weights"]
 
     def _try(self, package: Package, stages: Sequence[str] | None) -> Trial:
-        return try_package(package, self._threads, silent, ladder.unrounded(package), stages)
+        return try_package(
+            package, self._threads, silent, ladder.unrounded(package), stages, continues=False
+        )
 
 
 def silent(_: int) -> None:

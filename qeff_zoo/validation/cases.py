@@ -72,10 +72,12 @@ class Stage:
     Args:
         name: Name in the manifest's validation.
         calls: In order.
+        after: Name of the stage whose calls these follow; empty if every row begins anew.
     """
 
     name: str
     calls: tuple[Call, ...]
+    after: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +181,9 @@ class _Script:
         self.calls.append(Call(kind="verify", spans=tuple(spans)))
         return self
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str, after: str = "") -> Stage:
         """Return what was written."""
-        return Stage(name=name, calls=tuple(self.calls))
+        return Stage(name=name, calls=tuple(self.calls), after=after)
 
 
 def decoder_stages(
@@ -228,12 +230,11 @@ def _long(sizes: DecoderSizes, window_rows: int, longest: int) -> Iterator[Stage
         if not goes_on:
             script.prefill({0: (0, beyond)})
         yield script.restart({sizes.rows - 1: (0, last)}).decode(steps).stage("window")
-    script = (
-        script.next().read_on(end - steps)
-        if goes_on
-        else _Script(sizes).prefill({0: (0, end - steps)})
-    )
-    yield script.decode(steps).stage("ctx_len" if end == sizes.ctx_len else f"first_{end}")
+    name = "ctx_len" if end == sizes.ctx_len else f"first_{end}"
+    if goes_on:
+        yield script.next().read_on(end - steps).decode(steps).stage(name, after="window")
+    else:
+        yield _Script(sizes).prefill({0: (0, end - steps)}).decode(steps).stage(name)
 
 
 def _compute_context(sizes: DecoderSizes, length: int) -> Stage:

@@ -6,7 +6,7 @@ measured: of weights, Hugging Face's model with rounded ones against itself; of 
 against Hugging Face's model without that rounding, beside a simulation of the rounding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,29 @@ class Costs:
         return entry
 
 
+def short_stages(
+    stages: Mapping[str, Sequence[Sequence[int]]], positions: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """Return the stages that rounding is measured in, the shortest that together ask enough, and the tokens of each.
+
+    Args:
+        stages: By stage, for each question the number of a sequence and an index into its positions.
+        positions: Positions with a question, by sequence.
+    """
+    tokens = {
+        name: 1 + max(positions[number][index] for number, index, *_ in keys)
+        for name, keys in stages.items()
+        if keys
+    }
+    asked: set[tuple[int, int]] = set()
+    found: dict[str, int] = {}
+    for name in sorted(tokens, key=lambda name: tokens[name]):
+        if len(asked) < ENOUGH:
+            found[name] = tokens[name]
+            asked |= {(number, index) for number, index, *_ in stages[name]}
+    return found
+
+
 def measure(
     trial: Trial, shipped: Trial | None, reference: Answers, judged: str, kind: AnswerKind
 ) -> Costs:
@@ -115,7 +138,7 @@ def measure(
 
     Args:
         trial: Trial of the package without rounding of activations.
-        shipped: Trial of the package as shipped; None if it rounds no activations.
+        shipped: Trial of the package as shipped, perhaps of some stages; None if it rounds no activations.
         reference: Its answers to both.
         judged: The variant that has the package's weights.
         kind: Kind of answers.
@@ -127,9 +150,11 @@ def measure(
         )
     if shipped is None:
         return Costs(weights=weights)
-    keys = [(number, index, _ANY) for found in trial.keys.values() for number, index, _ in found]
+    keys = [
+        (number, index, _ANY) for stage in shipped.answers for number, index, _ in trial.keys[stage]
+    ]
     answered = reference.answered("simulated", keys)
-    got = np.concatenate([shipped.answers[stage] for stage in trial.keys])[answered]
+    got = np.concatenate([*shipped.answers.values()])[answered]
     keys = [keys[place] for place in answered]
     expected = reference.at(judged, keys)
     return Costs(

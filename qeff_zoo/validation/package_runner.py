@@ -78,6 +78,7 @@ class TrialContext:
         threads: CPU threads of a session; None for one per physical core.
         opening: Function that opens a replacement of the package's programs; None for the programs themselves.
         stages: Names of the stages to run, for a decoder; None for all of them.
+        continues: Whether a decoder also continues a text.
     """
 
     package: Package
@@ -87,6 +88,7 @@ class TrialContext:
     threads: int | None
     opening: Opening | None
     stages: Collection[str] | None = None
+    continues: bool = True
 
 
 class TaskTrial(Protocol):
@@ -111,8 +113,19 @@ def try_package(
     step: Progress,
     opening: Opening | None = None,
     stages: Collection[str] | None = None,
+    *,
+    continues: bool = True,
 ) -> Trial:
-    """Run the package or its replacement; release its memory before the reference loads a model."""
+    """Run the package or its replacement; release its memory before the reference loads a model.
+
+    Args:
+        package: The package.
+        threads: See `TrialContext`, as for the others.
+        step: See `TrialContext`.
+        opening: See `TrialContext`.
+        stages: See `TrialContext`.
+        continues: See `TrialContext`.
+    """
     runs, task = RunRecorder(), find(package.task)
     observe = runs.note if task.reads == "text" else None  # which of its tokens chose what
     session = open_session(package, threads=threads, observe=observe, opening=opening)
@@ -124,6 +137,7 @@ def try_package(
         threads=threads,
         opening=opening,
         stages=stages,
+        continues=continues,
     )
     trial: TaskTrial = task.trial()(session)
     return replace(trial.run(context), settings=read_by(session))

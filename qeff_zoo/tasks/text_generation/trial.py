@@ -119,8 +119,10 @@ class DecoderTrial:
         positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
         keys: dict[str, list[Key]] = {}
         answers, tokens = dict[str, Array](), dict[str, Array]()
+        asked = {one.name for one in self.stages} if context.stages is None else {*context.stages}
+        asked |= {stage.after for stage in self.stages if stage.name in asked}
         for stage in self.stages:
-            if context.stages is not None and stage.name not in context.stages:
+            if stage.name not in asked:
                 continue
             keys[stage.name], found, drew = [], [], list[int]()
             for call in stage.calls:
@@ -149,7 +151,7 @@ class DecoderTrial:
             runs=runs.runs,
             faults=of_stages(self.stages),
             drawn=tokens if decoder.sampler else {},
-            greedy=self._greedy() if context.stages is None else None,
+            greedy=self._greedy() if context.continues else None,
             **self.about(),
         )
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
-from qeff_zoo.validation.costs import ENOUGH
+from qeff_zoo.validation.costs import short_stages
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import Tolerance, allowed, measure_floor, relative_errors
 from qeff_zoo.validation.reference.damage import HEADS
@@ -30,16 +30,14 @@ class Early:
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        positions = request["positions"]
-        asked = [
-            [(positions[at][index], at) for at, index in keys]
-            for keys in request["stages"].values()
+        stages, positions = request["stages"], request["positions"]
+        first = [
+            min(positions[at][index] for at, index in keys) for keys in stages.values() if keys
         ]
         #: One answer of each stage.
-        self.each_stage = 1 + max(min(keys)[0] for keys in asked)
-        different = sorted({key for keys in asked for key in keys})
-        #: As many answers as a mean over them needs, and the text of `Losses`.
-        self.enough = 1 + max(MOST, different[:ENOUGH][-1][0])
+        self.each_stage = 1 + max(first, default=0)
+        #: The stages that rounding is measured in, and the text of `Losses`.
+        self.enough = max(1 + MOST, *short_stages(stages, positions).values(), 0)
 
 
 class Noticing:
