@@ -45,7 +45,7 @@ def test_each_has_its_own_calls(halves: list[Package]) -> None:
     kinds = [[one["name"] for one in half.programs[0].specializations] for half in halves]
     assert kinds == [["Prefill"], ["Decode"]]
     stages = {check["stage"]: check["passed"] for check in halves[0].manifest["validation"]}
-    names = ("prefill", "chunked_prefill", "padded_batch", "ctx_len", "text")
+    names = ("prefill", "chunked_prefill", "padded_batch", "ctx_len", "text", "settings", "weights")
     assert stages == dict.fromkeys(names, True)
     assert len({half.build_key for half in halves}) == 2
     assert halves[0].programs[0].numerics == halves[1].programs[0].numerics

@@ -31,7 +31,7 @@ FOREIGN = {
     *("--max-num-seqs", "--quantization", "--served-model-name", "--speculative-config"),
     *("--nproc-per-node", "--public_key", "--signature", "--ignore_unsigned_files"),
     *("--target_backend", "--data_format_config", "--dataset_name", "--model_type", "--name"),
-    *("--fix", "--changed", "--recipe", "--draws", "--requiring"),
+    *("--faults", "--fix", "--changed", "--recipe", "--draws", "--requiring"),
 }
 CLOUD = ("infer", "export", "compile", "execute", "finetune")
 NAVIGATION = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]

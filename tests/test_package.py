@@ -443,6 +443,7 @@ def test_schema_is_closed_and_valid() -> None:
         "shape",
         "toolchain",
         "why",
+        "left_out",
         "flags",
         "compiler",
         "symbols",

@@ -42,6 +42,8 @@ from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.validation.ladder import validate
 from qeff_zoo.validation.reference import sentence_modules
 
+#: Stages that compare with the checkpoint's files.
+_EXACT = ("text", "settings", "weights")
 PROMPTS = {"query": "query: ", "document": "a text: ", "topic": "words of [SEP]"}
 Making = Callable[[Path], Path]
 
@@ -399,7 +401,7 @@ def test_a_record_names_the_library(home: Path, tmp_path: Path) -> None:
     (read,) = (one for one in checks if one["metric"] == "same_sentence_tokens")
     assert read["passed"]
     assert read["canary"]["failed"]
-    witnesses = {one["against"].get("modules") for one in checks if one["stage"] != "text"}
+    witnesses = {one["against"].get("modules") for one in checks if one["stage"] not in _EXACT}
     assert witnesses == {f"sentence-transformers {version('sentence-transformers')}"}
     compare(session, of_witness(folder))
 
@@ -464,7 +466,7 @@ def test_validation_notices_other_settings(
     edit_json(package.path / file, **change)
     record = validate(package, open_checkpoint(str(folder)))
     failed = {check["metric"] for check in record.checks if not check["passed"]}
-    assert failed == {"same_sentence_tokens"}
+    assert failed == {"same_sentence_tokens", "same_settings"}
 
 
 # --- server and command line ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ WAYS: dict[str, set[str]] = {
     "fp32": {"F32"},
     "int8": {"F32", "U8", "scales"},
     "int4": {"F32", "U8", "scales", "zero_points"},
-    "w8a8": {"F32", "I8", "U8", "scales", "zero_points"},
+    "w8a8": {"F32", "I8", "scales", "zero_points"},
     "awq": {"F32", "U8", "scales", "zero_points"},
     "gptq-ordered": {"F32", "U8", "scales", "zero_points", "order"},
     "compressed-tensors": {"F32", "U8", "scales"},

@@ -303,7 +303,10 @@ def refused_graph(runtime: str, path: Path, reason: str) -> PackageError:
     what = f"{runtime} cannot open {str(path)!r}: {reason.rstrip('. ')}."
     if not (path.parent / MANIFEST_NAME).is_file():
         return PackageError(f"{what} Expected a graph as qeff-zoo writes it. Build it again.")
-    package = Package.open(path.parent)
+    try:
+        package = Package.open(path.parent)
+    except PackageError as error:
+        return PackageError(f"{what} {error}")
     if changed := package.altered(path.name):
         return PackageError(f"{what} {_damaged(package.path, [changed])}")
     return PackageError(

@@ -15,7 +15,7 @@ from qeff_zoo.checkpoint.generation_settings import (
     effective_of,
     problems,
 )
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import (
     Answer,
@@ -131,7 +131,7 @@ class TextGenerationSession(PromptReader):
         #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
         self._published = effective_of(folder)
-        self._end_at(GenerationSettings.of(self._published, {"eos_token_id"}).eos_token_id)
+        self._end_at(self._published_ends())
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
         #: Metrics of the last `generate` or `stream`.
@@ -158,6 +158,15 @@ class TextGenerationSession(PromptReader):
                 + f"\nThey are those of package {str(self.folder)!r}; --generation-config none ignores them."
             )
         return GenerationSettings.of(self._published)
+
+    def _published_ends(self) -> Iterable[int]:
+        try:
+            return GenerationSettings.of(self._published, {"eos_token_id"}).eos_token_id
+        except GenerationError as error:
+            raise PackageError(
+                f"Cannot read the settings of package {str(self.folder)!r}: {error} Expected the files as they were "
+                "built. Build or pull it again."
+            ) from error
 
     def ignore_generation_config(self) -> None:
         """Ignore the settings of generation_config.json, but for tokens that begin and end outputs."""

@@ -18,6 +18,8 @@ _STEPS = 8  # decode calls in a row
 _SLOT_STEPS = 2  # of all slots together
 _ROWS = 4  # of a wide batch, so many get tokens
 _TEXTS = 16  # of an encoder, at least
+#: Least number of questions that a mean over them is taken of.
+ENOUGH = 16
 _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 #: Drafts of a layer that are compared at each position: its own of the model's states, and one of its own states.
 LAYER_ANSWERS = 2
@@ -184,6 +186,29 @@ class _Script:
     def stage(self, name: str, after: str = "") -> Stage:
         """Return what was written."""
         return Stage(name=name, calls=tuple(self.calls), after=after)
+
+
+def short_stages(
+    stages: Mapping[str, Sequence[Sequence[int]]], positions: Sequence[Sequence[int]]
+) -> dict[str, int]:
+    """Return the stages that rounding is measured in, the shortest with enough questions together, and the tokens of each.
+
+    Args:
+        stages: By stage, for each question the number of a sequence and an index into its positions.
+        positions: Positions with a question, by sequence.
+    """
+    tokens = {
+        name: 1 + max(positions[number][index] for number, index, *_ in keys)
+        for name, keys in stages.items()
+        if keys
+    }
+    questions: set[tuple[int, int]] = set()
+    found: dict[str, int] = {}
+    for name in sorted(tokens, key=lambda name: tokens[name]):
+        if len(questions) < ENOUGH:
+            found[name] = tokens[name]
+            questions |= {(number, index) for number, index, *_ in stages[name]}
+    return found
 
 
 def decoder_stages(

@@ -6,20 +6,21 @@ measured: of weights, Hugging Face's model with rounded ones against itself; of 
 against Hugging Face's model without that rounding, beside a simulation of the rounding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
+from qeff_zoo.validation.cases import ENOUGH
 from qeff_zoo.validation.package_runner import Trial
 from qeff_zoo.validation.parity import Array, Check, Judge, cosine_distances, divergences, shortened
 from qeff_zoo.validation.reference.answers import Answers
 
-#: Times that a package's rounding may cost what its simulation does, at a typical position, and the least number of
-#: positions that decide: of 4,000 right samples of 16 none had more than 1.82 times.
-TIMES, ENOUGH = 2.0, 16
+#: Times that a package's rounding may cost what its simulation does, at a typical position: of 4,000 right samples of
+#: `ENOUGH` positions none had more than 1.82 times.
+TIMES = 2.0
 _DIGITS = 4  # of a cost, which no sample says to more
 _ANY = -1  # run of the package: of no run of it
 _FREE = {"kl_divergence": 1e-5, "cosine_distance": 1e-6}
@@ -106,29 +107,6 @@ class Costs:
                 "expected": shortened(self.expected.mean, _DIGITS),
             }
         return entry
-
-
-def short_stages(
-    stages: Mapping[str, Sequence[Sequence[int]]], positions: Sequence[Sequence[int]]
-) -> dict[str, int]:
-    """Return the stages that rounding is measured in, the shortest that together ask enough, and the tokens of each.
-
-    Args:
-        stages: By stage, for each question the number of a sequence and an index into its positions.
-        positions: Positions with a question, by sequence.
-    """
-    tokens = {
-        name: 1 + max(positions[number][index] for number, index, *_ in keys)
-        for name, keys in stages.items()
-        if keys
-    }
-    asked: set[tuple[int, int]] = set()
-    found: dict[str, int] = {}
-    for name in sorted(tokens, key=lambda name: tokens[name]):
-        if len(asked) < ENOUGH:
-            found[name] = tokens[name]
-            asked |= {(number, index) for number, index, *_ in stages[name]}
-    return found
 
 
 def measure(

@@ -32,7 +32,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
-from qeff_zoo.validation.costs import as_shipped, measure, short_stages
+from qeff_zoo.validation.cases import short_stages
+from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.package_runner import Key, Progress, Trial, try_package
 from qeff_zoo.validation.parity import (
     TOLERANCES,

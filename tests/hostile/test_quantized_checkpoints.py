@@ -175,7 +175,7 @@ VARIANTS = {
     ),
     **{
         method: ({"quant_method": method}, f"quantized with '{method}'")
-        for method in ("aqlm", "vptq", "spqr", "higgs", "quark", "exl3", "modelopt", "")
+        for method in ("aqlm", "vptq", "spqr", "higgs", "quark", "exl3", "")
     },
 }
 

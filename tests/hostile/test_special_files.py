@@ -38,7 +38,7 @@ OWN = {
     "cli/options.py", "runtime/disaggregated.py", "weights/writing.py", "scaffold/subject.py",
     "export/transforms/__init__.py", "disk/processes.py", "disk/cloning.py", "quantizer/writing.py",
     "pipeline/graphs.py", "serving/page.py", "site/pages.py", "farm/cluster.py",
-    "tasks/encoders/reference.py", "runtime/chat_output/formats.py",
+    "tasks/encoders/reference.py", "unsupported.py", "runtime/chat_output/formats.py",
 }  # fmt: skip
 FOLDERS = (
     "targets/",

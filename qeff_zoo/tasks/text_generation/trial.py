@@ -119,10 +119,10 @@ class DecoderTrial:
         positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
         keys: dict[str, list[Key]] = {}
         answers, tokens = dict[str, Array](), dict[str, Array]()
-        asked = {one.name for one in self.stages} if context.stages is None else {*context.stages}
-        asked |= {stage.after for stage in self.stages if stage.name in asked}
+        names = {stage.name for stage in self.stages} if context.stages is None else {*context.stages}
+        names |= {stage.after for stage in self.stages if stage.name in names}
         for stage in self.stages:
-            if stage.name not in asked:
+            if stage.name not in names:
                 continue
             keys[stage.name], found, drew = [], [], list[int]()
             for call in stage.calls:

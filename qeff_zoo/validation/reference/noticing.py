@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
-from qeff_zoo.validation.costs import short_stages
+from qeff_zoo.validation.cases import short_stages
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import Tolerance, allowed, measure_floor, relative_errors
 from qeff_zoo.validation.reference.damage import HEADS
