@@ -191,7 +191,7 @@ class _Script:
 def short_stages(
     stages: Mapping[str, Sequence[Sequence[int]]], positions: Sequence[Sequence[int]]
 ) -> dict[str, int]:
-    """Return the stages that rounding is measured in, the shortest with enough questions together, and the tokens of each.
+    """Return the stages that rounding is measured in, the shortest with enough questions together, with their tokens.
 
     Args:
         stages: By stage, for each question the number of a sequence and an index into its positions.

@@ -119,7 +119,9 @@ class DecoderTrial:
         positions = [[place for place in sorted(found) for _ in range(each)] for found in ends]
         keys: dict[str, list[Key]] = {}
         answers, tokens = dict[str, Array](), dict[str, Array]()
-        names = {stage.name for stage in self.stages} if context.stages is None else {*context.stages}
+        names = (
+            {stage.name for stage in self.stages} if context.stages is None else {*context.stages}
+        )
         names |= {stage.after for stage in self.stages if stage.name in names}
         for stage in self.stages:
             if stage.name not in names:
