@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of Anthropic's Messages API, and their conversion to a chat."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -182,8 +181,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
         elif kind == "thinking":
             thoughts.append(_string(block, "thinking"))
         elif kind == "tool_use":
-            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            function = {"name": block.get("name"), "arguments": arguments}
+            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
             call = {"id": block.get("id"), "type": "function", "function": function}
             message.setdefault("tool_calls", []).append(call)
         elif kind != "redacted_thinking":
