@@ -51,7 +51,11 @@ def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
                 raise _unknown(number, "content", texts)
             _assistant(messages)["reasoning_content"] = "".join(_text(one, number) for one in texts)
         elif kind in _CALLS:
-            call = {"id": item.get("call_id"), "type": "function", "function": _called(item, number)}
+            call = {
+                "id": item.get("call_id"),
+                "type": "function",
+                "function": _called(item, number),
+            }
             _assistant(messages).setdefault("tool_calls", []).append(call)
         elif kind in _RESULTS:
             output = item.get("output", "")

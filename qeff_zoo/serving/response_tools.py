@@ -84,9 +84,7 @@ class Namespace(Definition):
 
 
 ResponseTools: TypeAlias = Annotated[
-    list[
-        Annotated[ResponseFunction | CustomTool | Namespace, Field(discriminator="type")]
-    ],
+    list[Annotated[ResponseFunction | CustomTool | Namespace, Field(discriminator="type")]],
     Field(max_length=MAX_TOOLS),
     _callable("function", "custom", "namespace"),
 ]

@@ -54,9 +54,7 @@ def _limit(value: Any) -> Any:
 
 
 #: Maximum number of generated tokens; None for the rest of the context.
-Limit: TypeAlias = Annotated[
-    Annotated[int, Field(ge=1)] | None, BeforeValidator(_limit)
-]
+Limit: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_limit)]
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
