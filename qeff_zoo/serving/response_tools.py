@@ -7,7 +7,7 @@ under a name that begins with the namespace's, as in vLLM; a call of either is a
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -26,9 +26,11 @@ _TEXT = {
     "required": [INPUT],
     "additionalProperties": False,
 }
-#: Beginning of the arguments of a custom tool, after which its text follows.
-_BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_ESCAPE = 12  # characters of the longest escape of a character: a pair of surrogates
+#: Arguments of a custom tool that end within its text, perhaps within an escape, or behind it.
+_CUT = re.compile(
+    rf'\s*\{{\s*"{INPUT}"\s*:\s*"'
+    r"""(?P<text>(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)(?:\\(?:u[0-9a-fA-F]{0,3})?|"\s*)?"""
+)
 
 
 class ResponseFunction(Definition):
@@ -163,21 +165,8 @@ def text_of(arguments: str) -> str:
     try:
         found = json.loads(arguments)
     except (RecursionError, ValueError):
-        found = None
-    text = found.get(INPUT) if isinstance(found, Mapping) else _begun(arguments)
+        cut = _CUT.fullmatch(arguments)
+        found = {INPUT: json.loads(f'"{cut["text"]}"', strict=False)} if cut else None
+    text = found.get(INPUT) if isinstance(found, dict) else None
     # Half a character, which JSON may escape, has no encoding.
     return (text if isinstance(text, str) else arguments).encode(errors="replace").decode()
-
-
-def _begun(arguments: str) -> str | None:
-    """Return the text of arguments that end within it, perhaps within an escape; None for others."""
-    begin = _BEGIN.match(arguments)
-    if begin is None:
-        return None
-    rest = arguments[begin.end() :]
-    for length in range(len(rest), max(-1, len(rest) - _ESCAPE), -1):
-        try:
-            return str(json.loads(f'"{rest[:length]}"'))
-        except ValueError:
-            continue
-    return None

@@ -145,7 +145,8 @@ class RequestBody(BaseModel):
         for given, value in values.items():
             is_neutral = given in _IGNORED or value in _NEUTRAL.get(given, ())
             name = _RENAMED.get(given, given)
-            is_used = given in cls.model_fields or (name in cls.model_fields and name not in values)
+            is_free = name in cls.model_fields and values.get(name) is None
+            is_used = given in cls.model_fields or is_free
             if value is None or (is_neutral and not is_used):
                 continue
             if name not in cls.model_fields:
