@@ -92,7 +92,7 @@ def url(calling: Engine) -> Iterator[str]:
         yield url
 
 
-def ask(url: str, path: str, **changes: Any) -> tuple[int, Any]:
+def send_request(url: str, path: str, **changes: Any) -> tuple[int, Any]:
     body = {"model": MODEL, **HELLO[path], **changes}
     return post(url, path, json.dumps(body).encode())
 
@@ -103,7 +103,7 @@ def test_what_changes_nothing_is_counted_and_logged_once(
     with caplog.at_level(logging.WARNING), running(calling) as url:
         counts: dict[str, int] = {}
         for path, changes, name in IGNORED.values():
-            assert ask(url, path, **changes)[0] == 200, changes
+            assert send_request(url, path, **changes)[0] == 200, changes
             counts[name] = counts.get(name, 0) + 1
         found = figures(url)
     assert {name: found[f"ignored_parameters_total:{name}"] for name in counts} == counts
@@ -114,12 +114,12 @@ def test_what_changes_nothing_is_counted_and_logged_once(
 def test_a_strict_server_refuses_them_by_name(calling: Engine) -> None:
     with running(calling, strict_parameters=True) as url:
         for path, changes, _ in IGNORED.values():
-            status, answer = ask(url, path, **changes)
+            status, answer = send_request(url, path, **changes)
             assert (status, answer["error"]["code"]) == (400, "unsupported_parameter")
             assert answer["error"]["param"] == next(iter(changes))
         for path in HELLO:
-            assert ask(url, path)[0] == 200
-        assert ask(url, "responses", tools=[PLAIN, PATCH, MCP])[0] == 200
+            assert send_request(url, path)[0] == 200
+        assert send_request(url, "responses", tools=[PLAIN, PATCH, MCP])[0] == 200
 
 
 def test_what_would_change_an_answer_is_still_refused(url: str) -> None:
@@ -137,7 +137,7 @@ def test_what_would_change_an_answer_is_still_refused(url: str) -> None:
         ("responses", {"input": [{"type": ["function_call"]}]}, "input"),
         ("responses", {"input": [{"type": "function_call", "name": "f", "namespace": 5}]}, "input"),
     ):  # fmt: skip
-        status, answer = ask(url, path, **changes)
+        status, answer = send_request(url, path, **changes)
         if param is None:  # the name is that of another kind of tool
             continue
         assert (status, answer["error"]["param"]) == (400, param), (changes, answer)
@@ -163,15 +163,15 @@ def test_minus_one_is_no_limit_and_sixteen_stop_strings_are_taken(url: str) -> N
         assert status == 200
         usage = answer["usage"]
         assert usage.get("completion_tokens", usage.get("output_tokens")) > 16
-    assert ask(url, "completions", max_tokens=2.0)[1]["usage"]["completion_tokens"] <= 2
+    assert send_request(url, "completions", max_tokens=2.0)[1]["usage"]["completion_tokens"] <= 2
     for path in ("chat/completions", "completions"):
-        assert ask(url, path, max_tokens=-2)[1]["error"]["param"] == "max_tokens"
-        assert ask(url, path, stop=["never"] * MAX_STOPS)[0] == 200
-        assert ask(url, path, stop=["never"] * (MAX_STOPS + 1))[1]["error"]["param"] == "stop"
-    whole = ask(url, "completions", max_tokens=12, temperature=0)[1]["choices"][0]["text"]
+        assert send_request(url, path, max_tokens=-2)[1]["error"]["param"] == "max_tokens"
+        assert send_request(url, path, stop=["never"] * MAX_STOPS)[0] == 200
+        assert send_request(url, path, stop=["never"] * (MAX_STOPS + 1))[1]["error"]["param"] == "stop"
+    whole = send_request(url, "completions", max_tokens=12, temperature=0)[1]["choices"][0]["text"]
     stop = whole[3:5]
     stops = [*(f"never {number}" for number in range(15)), stop]
-    (choice,) = ask(url, "completions", max_tokens=12, temperature=0, stop=stops)[1]["choices"]
+    (choice,) = send_request(url, "completions", max_tokens=12, temperature=0, stop=stops)[1]["choices"]
     assert choice["text"] == whole[: whole.index(stop)]
 
 
@@ -196,7 +196,7 @@ def test_calls_have_the_items_of_their_tools(url: str, tool: Any) -> None:
     choice = {"type": "custom", "name": "apply_patch"} if tool is PATCH else None
     choice = choice or {"type": "function", "name": "f", "namespace": "mcp__files"}
     options = {"tools": [tool], "tool_choice": choice, "max_output_tokens": 100, "temperature": 0}
-    status, made = ask(url, "responses", **options)
+    status, made = send_request(url, "responses", **options)
     assert status == 200, made
     (call,) = made["output"]
     lines = streamed(url, {"model": MODEL, "input": "a", "stream": True, **options})
@@ -220,7 +220,7 @@ def test_calls_have_the_items_of_their_tools(url: str, tool: Any) -> None:
     result = {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "1"}
     known = {"input": [result], "previous_response_id": made["id"]}
     sent = {"input": [{"role": "user", "content": "a"}, call, result]}
-    counts = [ask(url, "responses", **one)[1]["usage"]["input_tokens"] for one in (known, sent)]
+    counts = [send_request(url, "responses", **one)[1]["usage"]["input_tokens"] for one in (known, sent)]
     assert counts[0] == counts[1]
 
 

@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     ),
     "what the template cannot take": (
         "chat/completions",
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": ["f"]}]},
         400, "messages", "invalid_value",
     ),
     "long chat": (

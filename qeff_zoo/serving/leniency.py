@@ -27,7 +27,7 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 #: Keys beside a function, and kinds of tools, that have a count of their own; what clients invent is counted together.
-_TOLD = frozenset(
+_COUNTED = frozenset(
     {
         *HARMLESS, "truncation",
         *(f"tools.{name}" for name in (
@@ -73,7 +73,7 @@ class Leniency:
             refusal.param = name.partition(".")[0]
             raise refusal
         known = _VERSION.sub("", name)
-        label = known if known in _TOLD else f"{name.partition('=')[0].partition('.')[0]}.other"
+        label = known if known in _COUNTED else f"{name.partition('=')[0].partition('.')[0]}.other"
         self.count(label)
         if label not in self._logged:
             self._logged.add(label)
