@@ -16,7 +16,7 @@ from qeff_zoo.runtime.template_source import RAW_ARGUMENTS, TemplateSource
 
 CUT = '{"path": "a.txt", "text": "He said '
 BROKEN = [CUT, '{"a": "b" and "c"}', "no JSON", "[1, 2]", '"a text"', "5", "[" * 5000]
-EMPTY = ["", "  ", "null", None, "{}", {}]
+EMPTY: list[Any] = ["", "  ", "null", None, "{}", {}]
 #: Templates of published kinds that are not in `TEMPLATES`.
 OTHERS = {
     "text or JSON": "{{ f.arguments if f.arguments is string else f.arguments | tojson }}",
@@ -26,7 +26,7 @@ OTHERS = {
     "refuses a text": "{% if f.arguments is string %}{{ raise_exception('an object') }}{% endif %}"
     "{{ f.arguments | tojson }}",
 }
-SOURCES = TEMPLATES | {
+SOURCES = dict(TEMPLATES) | {
     name: "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{% set f = c.function %}"
     + written
     + "{% endfor %}{% endfor %}"

@@ -3,6 +3,7 @@
 
 import json
 import logging
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +13,16 @@ from fixtures_serving import MODEL, QUESTION, figures, post, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime import Delta, Engine
+from qeff_zoo.runtime.chat_output import Arguments, Call, Event
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving.custom_tools import text_of
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.leniency import Leniency
+from qeff_zoo.serving.logprobs import LogprobObjects
+from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
-from qeff_zoo.serving.response_tools import text_of
 from qeff_zoo.serving.schemas import MAX_STOPS, ChatRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
@@ -129,7 +133,9 @@ def test_what_would_change_an_answer_is_still_refused(url: str) -> None:
         ("chat/completions", {"tools": [{"type": 5}]}, "tools"),
         ("chat/completions", {"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ("responses", {"truncation": "middle"}, "truncation"),
-        ("responses", {"tools": [PLAIN], "tool_choice": {"type": "custom", "name": "f"}}, None),
+        ("responses", {"tools": [PLAIN], "tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
+        ("chat/completions", {"tools": [{"type": "custom"}]}, "tools"),
+        ("chat/completions", {"tools": [{"type": "custom", "custom": {}}]}, "tools"),
         ("responses", {"tools": [{"type": "custom"}]}, "tools"),
         ("responses", {"tools": [{"type": "namespace", "name": "a"}]}, "tools"),
         ("responses", {"tools": [MCP, {**PLAIN, "name": "mcp__files__f"}]}, "tools"),
@@ -138,8 +144,6 @@ def test_what_would_change_an_answer_is_still_refused(url: str) -> None:
         ("responses", {"input": [{"type": "function_call", "name": "f", "namespace": 5}]}, "input"),
     ):  # fmt: skip
         status, answer = send_request(url, path, **changes)
-        if param is None:  # the name is that of another kind of tool
-            continue
         assert (status, answer["error"]["param"]) == (400, param), (changes, answer)
 
 
@@ -167,11 +171,15 @@ def test_minus_one_is_no_limit_and_sixteen_stop_strings_are_taken(url: str) -> N
     for path in ("chat/completions", "completions"):
         assert send_request(url, path, max_tokens=-2)[1]["error"]["param"] == "max_tokens"
         assert send_request(url, path, stop=["never"] * MAX_STOPS)[0] == 200
-        assert send_request(url, path, stop=["never"] * (MAX_STOPS + 1))[1]["error"]["param"] == "stop"
+        assert (
+            send_request(url, path, stop=["never"] * (MAX_STOPS + 1))[1]["error"]["param"] == "stop"
+        )
     whole = send_request(url, "completions", max_tokens=12, temperature=0)[1]["choices"][0]["text"]
     stop = whole[3:5]
     stops = [*(f"never {number}" for number in range(15)), stop]
-    (choice,) = send_request(url, "completions", max_tokens=12, temperature=0, stop=stops)[1]["choices"]
+    (choice,) = send_request(url, "completions", max_tokens=12, temperature=0, stop=stops)[1][
+        "choices"
+    ]
     assert choice["text"] == whole[: whole.index(stop)]
 
 
@@ -199,7 +207,7 @@ def test_calls_have_the_items_of_their_tools(url: str, tool: Any) -> None:
     status, made = send_request(url, "responses", **options)
     assert status == 200, made
     (call,) = made["output"]
-    lines = streamed(url, {"model": MODEL, "input": "a", "stream": True, **options})
+    lines = streamed(url, "responses", {"model": MODEL, "input": "a", "stream": True, **options})
     last = lines[-1]["response"]["output"][0]
     same = {name: value for name, value in call.items() if name not in ("id", "call_id")}
     assert same == {name: last[name] for name in same}
@@ -220,18 +228,80 @@ def test_calls_have_the_items_of_their_tools(url: str, tool: Any) -> None:
     result = {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "1"}
     known = {"input": [result], "previous_response_id": made["id"]}
     sent = {"input": [{"role": "user", "content": "a"}, call, result]}
-    counts = [send_request(url, "responses", **one)[1]["usage"]["input_tokens"] for one in (known, sent)]
+    counts = [
+        send_request(url, "responses", **one)[1]["usage"]["input_tokens"] for one in (known, sent)
+    ]
     assert counts[0] == counts[1]
 
 
-def streamed(url: str, body: dict[str, Any]) -> list[Any]:
-    import urllib.request
-
+def streamed(url: str, path: str, body: dict[str, Any]) -> list[Any]:
     named = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/responses", json.dumps(body).encode(), named)
+    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), named)
     with urllib.request.urlopen(request, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 2}], ids=["one", "two choices"])
+def test_a_custom_tool_of_a_chat_is_called_with_a_text(url: str, more: dict[str, Any]) -> None:
+    """The same streamed; and the message, sent back, renders as the call of a function."""
+    name = "apply_patch"
+    tool = {
+        "type": "custom",
+        "custom": {key: PATCH[key] for key in ("name", "description", "format")},
+    }
+    chosen = {"type": "custom", "custom": {"name": name}}
+    talk = {
+        "messages": [{"role": "user", "content": "a"}],
+        "max_tokens": 100,
+        "temperature": 0,
+        **more,
+    }
+    options = {"tools": [tool, BESIDE], "tool_choice": chosen, **talk}
+    status, made = send_request(url, "chat/completions", **options)
+    assert status == 200, made
+    body = {"model": MODEL, "stream": True, **options}
+    chunks = streamed(url, "chat/completions", body)
+    for choice in made["choices"]:
+        (call,) = choice["message"]["tool_calls"]
+        assert (call["type"], call["custom"]["name"]) == ("custom", name)
+        assert call["custom"]["input"]
+        mine = [
+            one for chunk in chunks for one in chunk["choices"] if one["index"] == choice["index"]
+        ]
+        first, *others = [one for each in mine for one in each["delta"].get("tool_calls", ())]
+        assert (first["type"], first["custom"]["name"]) == ("custom", name)
+        texts = [one["custom"]["input"] for one in (first, *others)]
+        assert "".join(texts) == call["custom"]["input"]
+    answer = {"role": "tool", "tool_call_id": call["id"], "content": "1"}
+    function = {"name": name, "arguments": {"input": call["custom"]["input"]}}
+    plain = {"id": call["id"], "type": "function", "function": function}
+    counts = []
+    for one in (call, plain):
+        said = {"role": "assistant", "content": None, "tool_calls": [one]}
+        history = {"messages": [*QUESTION, said, answer]}
+        counts.append(send_request(url, "chat/completions", **history)[1]["usage"]["prompt_tokens"])
+    assert counts[0] == counts[1]
+
+
+def test_texts_of_several_custom_calls_come_at_their_ends() -> None:
+    reply = Reply("chat", MODEL, "", LogprobObjects(None), False, custom_tools=["p"])
+    written: list[Event] = [
+        Call(0, "a", "p"), Arguments(0, '{"input": "x'), Arguments(0, 'y"}'), Call(1, "b", "f"),
+        Arguments(1, "{}"), Call(2, "c", "p"), Arguments(2, '{"input": "z'),
+    ]  # fmt: skip
+    chunks = [reply.chunk(0, Delta(text=""), [event]) for event in written]
+    chunks.append(reply.chunk(0, Delta(text="", finish_reason="length"), []))
+    shown = [one["choices"][0]["delta"] for one in chunks if one]
+    calls = [call for delta in shown for call in delta.get("tool_calls", ())]
+    assert calls == [
+        {"index": 0, "id": "a", "type": "custom", "custom": {"name": "p", "input": ""}},
+        {"index": 0, "custom": {"input": "xy"}},
+        {"index": 1, "id": "b", "type": "function", "function": {"name": "f", "arguments": ""}},
+        {"index": 1, "function": {"arguments": "{}"}},
+        {"index": 2, "id": "c", "type": "custom", "custom": {"name": "p", "input": ""}},
+        {"index": 2, "custom": {"input": "z"}},
+    ]
 
 
 def test_calls_of_agents_are_messages_of_a_chat() -> None:

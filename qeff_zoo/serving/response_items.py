@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.serving.custom_tools import INPUT
 from qeff_zoo.serving.errors import ApiError, brief
 from qeff_zoo.serving.leniency import ignore
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.response_tools import INPUT, function_name
+from qeff_zoo.serving.response_tools import function_name
 
 #: Items of tools that a service ran by itself, which tell a model nothing that is not in its answer.
 _HOSTED = (

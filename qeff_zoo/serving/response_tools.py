@@ -5,32 +5,17 @@ A chat template knows functions alone. A custom tool is offered as a function of
 under a name that begins with the namespace's, as in vLLM; a call of either is an item of its own form again.
 """
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from qeff_zoo.serving.custom_tools import INPUT, function_of
 from qeff_zoo.serving.errors import ApiError, brief
 from qeff_zoo.serving.leniency import callable_tools
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import MAX_TOOLS, Definition
-
-#: Name of the argument of a custom tool.
-INPUT = "input"
-_TEXT = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
-#: Arguments of a custom tool that end within its text, perhaps within an escape, or behind it.
-_CUT = re.compile(
-    rf'\s*\{{\s*"{INPUT}"\s*:\s*"'
-    r"""(?P<text>(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)(?:\\(?:u[0-9a-fA-F]{0,3})?|"\s*)?"""
-)
 
 
 class ResponseFunction(Definition):
@@ -57,16 +42,7 @@ class CustomTool(Definition):
 
     def as_function(self) -> Object:
         """Return the function for a chat."""
-        form = self.format or {}
-        texts = [self.description or ""]
-        if isinstance(definition := form.get("definition"), str):
-            syntax = form.get("syntax")
-            texts.append(f"The input is a text of this grammar ({syntax}):\n{definition}")
-        return {
-            "name": self.name,
-            "description": "\n\n".join(filter(None, texts)) or None,
-            "parameters": _TEXT,
-        }
+        return function_of(self.name, self.description, self.format)
 
 
 _Single: TypeAlias = Annotated[ResponseFunction | CustomTool, Field(discriminator="type")]
@@ -158,15 +134,3 @@ def _each(tools: Sequence[ResponseFunction | CustomTool | Namespace]) -> Iterato
             yield from (Origin(one, tool.name) for one in tool.tools)
         else:
             yield Origin(tool)
-
-
-def text_of(arguments: str) -> str:
-    """Return the text of a call of a custom tool; that of arguments which a limit cut, or else the arguments."""
-    try:
-        found = json.loads(arguments)
-    except (RecursionError, ValueError):
-        cut = _CUT.fullmatch(arguments)
-        found = {INPUT: json.loads(f'"{cut["text"]}"', strict=False)} if cut else None
-    text = found.get(INPUT) if isinstance(found, dict) else None
-    # Half a character, which JSON may escape, has no encoding.
-    return (text if isinstance(text, str) else arguments).encode(errors="replace").decode()

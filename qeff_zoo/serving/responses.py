@@ -21,13 +21,14 @@ from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoni
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.completion_choices import cancelling, whole
+from qeff_zoo.serving.custom_tools import text_of
 from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
 from qeff_zoo.serving.response_store import ResponseStore
-from qeff_zoo.serving.response_tools import Origin, text_of
+from qeff_zoo.serving.response_tools import Origin
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.streaming import EventStream, server_sent
 

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from qeff_zoo.runtime import Grammar
+from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
 
@@ -403,7 +404,10 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
-        return {"role": self.role, "content": content, **(self.model_extra or {})}
+        extra = dict(self.model_extra or {})
+        if isinstance(calls := extra.get("tool_calls"), list):
+            extra["tool_calls"] = [*map(as_function_call, calls)]
+        return {"role": self.role, "content": content, **extra}
 
 
 Messages: TypeAlias = Annotated[
@@ -434,16 +438,23 @@ class Function(Definition):
 
 
 class Tool(Definition):
-    """Tool: a function."""
+    """Tool: a function, or the function of a custom tool."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     function: Function
 
     @model_validator(mode="before")
     @classmethod
-    def _with_strict(cls, values: Any) -> Any:
-        """Move `strict` into the function, beside which some clients send it."""
-        function = values.get("function") if isinstance(values, dict) else None
+    def _as_function(cls, values: Any) -> Any:
+        """Move `strict` into the function, beside which some clients send it; make a function of a custom tool."""
+        if not isinstance(values, dict):
+            return values
+        if isinstance(custom := values.get("custom"), dict):
+            custom = without_hints(custom, ("name", "description", "format"))
+            given = (custom.get(name) for name in ("name", "description", "format"))
+            beside = {name: value for name, value in values.items() if name != "custom"}
+            return {**beside, "function": function_of(*given)}
+        function = values.get("function")
         if isinstance(function, dict) and isinstance(values.get("strict"), bool):
             return {**values, "function": {"strict": values["strict"], **function}}
         return values
@@ -453,7 +464,7 @@ class Tool(Definition):
         found = self.function.model_dump(exclude={"strict"}, exclude_none=True)
         empty = {"type": "object", "properties": {}}
         return {
-            "type": self.type,
+            "type": "function",
             "function": {**found, "parameters": found.get("parameters", empty)},
         }
 
@@ -461,7 +472,7 @@ class Tool(Definition):
 Tools: TypeAlias = Annotated[
     list[Tool],
     Field(max_length=MAX_TOOLS),
-    BeforeValidator(lambda tools: callable_tools(tools, ("function",))),
+    BeforeValidator(lambda tools: callable_tools(tools, ("function", "custom"))),
 ]
 
 
@@ -480,6 +491,13 @@ class NamedTool(BaseModel):
 
     type: Literal["function"]
     function: NamedFunction
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_function(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("type") == "custom" and "custom" in values:
+            return {"type": "function", "function": values["custom"]}
+        return values
 
 
 class ChatRequest(_Generating):
@@ -508,6 +526,11 @@ class ChatRequest(_Generating):
     def offered(self) -> list[Tool]:
         """Functions that the model may call."""
         return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the custom tools among them."""
+        return frozenset(tool.function.name for tool in self.offered if tool.type == "custom")
 
 
 class CompletionRequest(_Generating):
