@@ -45,8 +45,8 @@ def conversation(arguments: Any) -> list[dict[str, Any]]:
 
 
 def by_transformers(source: str, arguments: Any) -> str:
-    (text,), _ = render_jinja_template([conversation(arguments)], chat_template=source)
-    return str(text)
+    texts, _ = render_jinja_template([conversation(arguments)], chat_template=source)
+    return str(texts[0])
 
 
 @pytest.mark.parametrize("name", SOURCES)

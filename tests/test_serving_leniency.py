@@ -278,8 +278,8 @@ def test_a_custom_tool_of_a_chat_is_called_with_a_text(url: str, more: dict[str,
     plain = {"id": call["id"], "type": "function", "function": function}
     counts = []
     for one in (call, plain):
-        said = {"role": "assistant", "content": None, "tool_calls": [one]}
-        history = {"messages": [*QUESTION, said, answer]}
+        earlier = {"role": "assistant", "content": None, "tool_calls": [one]}
+        history = {"messages": [*QUESTION, earlier, answer]}
         counts.append(send_request(url, "chat/completions", **history)[1]["usage"]["prompt_tokens"])
     assert counts[0] == counts[1]
 
