@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What agents and desktop clients send by default: answered, counted and logged once; refused by a strict server."""
 
+import argparse
 import json
 import logging
 import urllib.request
@@ -13,6 +14,7 @@ from fixtures_serving import MODEL, QUESTION, figures, post, running
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qeff_zoo.cli import running as running_command
 from qeff_zoo.runtime import Delta, Engine
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event
 from qeff_zoo.runtime.chat_template import ChatTemplate
@@ -124,6 +126,14 @@ def test_a_strict_server_refuses_them_by_name(calling: Engine) -> None:
         for path in HELLO:
             assert send_request(url, path)[0] == 200
         assert send_request(url, "responses", tools=[PLAIN, PATCH, MCP])[0] == 200
+
+
+def test_the_flag_of_a_strict_server() -> None:
+    parser = argparse.ArgumentParser()
+    running_command._add_serve(parser.add_subparsers())
+    for flags in ([], ["--strict-parameters"]):
+        options = running_command._server_options(parser.parse_args(["serve", "x", *flags]))
+        assert options.strict_parameters is bool(flags)
 
 
 def test_what_would_change_an_answer_is_still_refused(url: str) -> None:
