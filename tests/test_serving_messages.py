@@ -232,7 +232,7 @@ def test_blocks_become_messages_of_a_chat() -> None:
             ],
         }
     ).as_chat()
-    function = {"name": "f", "arguments": '{"x": 1}'}
+    function = {"name": "f", "arguments": {"x": 1}}
     url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aa"}}
     assert body["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, url]},

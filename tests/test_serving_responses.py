@@ -197,7 +197,7 @@ def test_structured_output_is_json_of_its_schema(client: openai.OpenAI) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "web search": ({"tools": [{"type": "web_search"}]}, "tools"),
+    "no kind of tool": ({"tools": [{"name": "f"}]}, "tools"),
     "unknown item": ({"input": [{"type": "item_reference", "id": "a"}]}, "input"),
     "a file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input"),
     "no role": ({"input": [{"content": "a"}]}, "input"),
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too long": ({"max_output_tokens": 10**6}, "input"),
     "a stream in the background": ({"background": True, "stream": True}, "background"),
     "in the background, not kept": ({"background": True, "store": False}, "background"),
-    "truncation": ({"truncation": "auto"}, "truncation"),
+    "truncation": ({"truncation": "middle"}, "truncation"),
     "a prompt of a template": ({"prompt": {"id": "a"}}, "prompt"),
     "hot": ({"temperature": 3}, "temperature"),
 }

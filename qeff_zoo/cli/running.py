@@ -199,6 +199,7 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         allowed_origins=arguments.allowed_origins,
         tool_parser=arguments.tool_parser,
         reasoning_parser=arguments.reasoning_parser,
+        strict_parameters=arguments.strict_parameters,
     )
 
 
@@ -544,6 +545,11 @@ def _add_serve(commands: Any) -> None:
     )
     parser.add_argument(
         "--no-page", action="store_true", help="serve no page for people at / (default: a page)"
+    )
+    parser.add_argument(
+        "--strict-parameters",
+        action="store_true",
+        help="refuse parameters and tools that change nothing here (default: ignore, count and log them)",
     )
     parser.add_argument(
         "--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for https (default: http)"

@@ -27,6 +27,8 @@ _WORD, _SECOND = "qzqzq", "zqzqz"  # words that no template contains
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients use
 _USER = {"role": "user", "content": _WORD}
 _ASSISTANT = {"role": "assistant", "content": _WORD}
+#: Name of arguments that are no JSON object, for templates that read an object alone.
+RAW_ARGUMENTS = "arguments"
 _CALL_ID = "qzqzq0000"  # some templates require nine letters and digits
 #: Conversations around a message of each role.
 _AROUND: Mapping[str, Callable[[Message], Sequence[Message]]] = {
@@ -104,11 +106,8 @@ class TemplateSource:
 
         A key that is None is absent, as in transformers, and an absent content is an empty text. Text is a part of a
         list for a template that renders only lists. A list of texts is one text for a template that renders no lists.
-        Arguments of tool calls that are JSON text are parsed. Reasoning gets all its names. The role `developer` is
-        `system` for a template without it.
-
-        Raises:
-            GenerationError: If the arguments of a tool call are not a JSON object.
+        Arguments of tool calls that are JSON text are parsed; those that are no JSON object are the text that they
+        are. Reasoning gets all its names. The role `developer` is `system` for a template without it.
         """
         return [self._normalized(message) for message in messages]
 
@@ -132,12 +131,19 @@ class TemplateSource:
         return given
 
     def _call(self, call: Message) -> dict[str, Any]:
-        """Return a tool call with its arguments as an object, or as JSON text if the template renders only text."""
+        """Return a tool call with its arguments in a form that the template renders.
+
+        A model writes broken arguments, or a limit cuts them, and the client sends them back. As a text they are what
+        the model wrote; a template that reads an object, such as one that iterates over it, gets one with that text.
+        """
         function = call.get("function")
         if not isinstance(function, Mapping):
             return dict(call)
-        arguments = _parsed(function)
-        written = json.dumps(arguments, ensure_ascii=False) if self._takes_json_text else arguments
+        written = given = _parsed(function.get("arguments"))
+        if not isinstance(given, str):
+            written = json.dumps(given, ensure_ascii=False) if self._takes_json_text else given
+        elif not self._takes_text:
+            written = {RAW_ARGUMENTS: given}
         return {**call, "function": {**function, "arguments": written}}
 
     @cached_property
@@ -180,16 +186,19 @@ class TemplateSource:
     @cached_property
     def _takes_json_text(self) -> bool:
         """Whether the template renders arguments as text, but not as an object."""
-
-        def writes(arguments: Any) -> bool:
-            call = calling(arguments)
-            result = {"role": "tool", "content": "1", "tool_call_id": _CALL_ID, "name": _WORD}
-            return any(
-                _SECOND in self.probe(chat) for chat in ([_USER, call], [_USER, call, result])
-            )
-
         arguments = {"key": _SECOND}
-        return not writes(arguments) and writes(json.dumps(arguments))
+        return not self._writes(arguments) and self._writes(json.dumps(arguments))
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        """Whether the template renders arguments that are a text, even one that is no JSON."""
+        return self._writes(f'{{"key": "{_SECOND}')
+
+    def _writes(self, arguments: Any) -> bool:
+        """Return whether the template renders a call with arguments that contain `_SECOND`."""
+        call = calling(arguments)
+        result = {"role": "tool", "content": "1", "tool_call_id": _CALL_ID, "name": _WORD}
+        return any(_SECOND in self.probe(chat) for chat in ([_USER, call], [_USER, call, result]))
 
 
 def calling(arguments: Any, name: str = _WORD) -> Message:
@@ -214,21 +223,20 @@ def _texts(parts: Any) -> list[str] | None:
     return found if all(isinstance(text, str) for text in found) else None  # type: ignore[return-value]
 
 
-def _parsed(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a tool call as an object."""
-    given = function.get("arguments")
-    arguments: Any = given if given not in (None, "") else {}
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (RecursionError, ValueError):
-            arguments = None
-    if not isinstance(arguments, Mapping):
-        raise GenerationError(
-            f"The arguments of a call of {shortened(str(function.get('name')))!r} are {shortened(str(given))!r}; "
-            "expected a JSON object, or its text. Correct them."
-        )
-    return arguments
+def _parsed(arguments: Any) -> Mapping[str, Any] | str:
+    """Return the arguments of a tool call as an object; as their text if they are none."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    if arguments is None:
+        return {}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    if not text.strip():
+        return {}
+    try:
+        found = json.loads(text)
+    except (RecursionError, ValueError):
+        return text
+    return {} if found is None else found if isinstance(found, dict) else text
 
 
 #: Errors that computation in a template may raise.

@@ -12,6 +12,7 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.leniency import Leniency, Lenient
 from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
@@ -102,6 +103,7 @@ def create_app(
     max_body_bytes: int | None = None,
     request_log: RequestLog = "none",
     page: bool = True,
+    strict_parameters: bool = False,
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -119,6 +121,7 @@ def create_app(
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         page: Whether the server has a page for people.
+        strict_parameters: Whether parameters and tools that change nothing are refused.
     """
     metrics = Metrics(backend.stats)
     offer = Offer(
@@ -129,6 +132,7 @@ def create_app(
         image_hosts=image_hosts,
         adapter_sources=adapter_sources,
         formats=formats or ChatFormats(),
+        strict_parameters=strict_parameters,
     )
     app = guarded(
         endpoints(backend, offer)[0],
@@ -157,6 +161,9 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
         redirect_slashes=False,
     )
     errors.install(app)
+    app.add_middleware(
+        Lenient, leniency=Leniency(offer.metrics.count_ignored, offer.strict_parameters)
+    )
     session = backend.session
     model, routers = service_of(session).mount(backend, offer)
     for router in routers:

@@ -72,6 +72,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
     async def chat(request: Request, body: ChatRequest) -> Response:
         preparation = runs.prepare(body)
         reply = begun("chat", body, body.logprobs)
+        reply.custom_tools = body.custom_tools
         if body.echo:
             last = body.messages[-1]
             reply.echo = [last.text if last.role == "assistant" else ""]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of Anthropic's Messages API, and their conversion to a chat."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
+from qeff_zoo.serving.leniency import callable_tools
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Share, Stop
 
@@ -74,7 +74,11 @@ class CountRequest(RequestBody):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: str | list[dict[str, Any]] | None = None
-    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tools: Annotated[
+        list[MessageTool],
+        Field(max_length=MAX_TOOLS),
+        BeforeValidator(lambda tools: callable_tools(tools, ("custom",))),
+    ] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -182,8 +186,7 @@ def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
         elif kind == "thinking":
             thoughts.append(_string(block, "thinking"))
         elif kind == "tool_use":
-            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            function = {"name": block.get("name"), "arguments": arguments}
+            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
             call = {"id": block.get("id"), "type": "function", "function": function}
             message.setdefault("tool_calls", []).append(call)
         elif kind != "redacted_thinking":

@@ -42,6 +42,12 @@ class Metrics:
             ["path", "status"],
             registry=self._registry,
         )
+        self._ignored = Counter(
+            "qeff_zoo_ignored_parameters",
+            "Parameters and tools of requests that this server does not use, by name.",
+            ["parameter"],
+            registry=self._registry,
+        )
         text = "Seconds from the acceptance of a request to its first token."
         names = ("qeff_zoo_time_to_first_token_seconds", "vllm:time_to_first_token_seconds")
         self._first = self._histogram(names, text, _FIRST_TOKEN)
@@ -52,6 +58,10 @@ class Metrics:
     def count(self, path: str, status: int) -> None:
         """Count a response."""
         self._responses.labels(path, str(status)).inc()
+
+    def count_ignored(self, name: str) -> None:
+        """Count a parameter or a tool that was ignored."""
+        self._ignored.labels(name).inc()
 
     def stopwatch(self) -> Callable[[Delta], None]:
         """Start to time a generation; call the result with each delta on arrival."""

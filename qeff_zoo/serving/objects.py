@@ -3,15 +3,24 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
 
 from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
-from qeff_zoo.runtime.chat_output import Call, Event, Output, Reasoning, Text
+from qeff_zoo.runtime.chat_output import (
+    Arguments,
+    Call,
+    Event,
+    Output,
+    Reasoning,
+    Text,
+    ToolCall,
+)
 from qeff_zoo.serving.chats import Chat
+from qeff_zoo.serving.custom_tools import text_of
 from qeff_zoo.serving.logprobs import LogprobObjects, finite
 
 Object = dict[str, Any]
@@ -33,6 +42,7 @@ class Reply:
         prompt_logprobs: Whether it includes those of the prompt, as in vLLM's API.
         token_ids: Whether it includes token ids, as in vLLM's API.
         echo: Texts that precede the choices of each prompt: the prompt, or a chat's last message; empty for none.
+        custom_tools: Names of the custom tools of a chat, whose calls have a text.
     """
 
     kind: Literal["chat", "completion"]
@@ -43,6 +53,7 @@ class Reply:
     prompt_logprobs: bool = False
     token_ids: bool = False
     echo: Sequence[str] = ()
+    custom_tools: Collection[str] = ()
     _frame: Object = field(init=False)
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
@@ -51,6 +62,8 @@ class Reply:
     _held_ids: dict[int, list[int]] = field(init=False, default_factory=dict)
     #: Choices with a tool call.
     _calling: set[int] = field(init=False, default_factory=set)
+    #: Arguments so far of calls of custom tools, by choice and index.
+    _arguments: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
@@ -102,16 +115,51 @@ class Reply:
         """Return the chunk of a delta and the events that it completes; None if it has no content yet."""
         if any(isinstance(event, Call) for event in events):
             self._calling.add(number)
+        if self.custom_tools:
+            events = [*self._with_texts(number, events, ends=bool(delta.finish_reason))]
         ids = [*self._held_ids.pop(number, ()), *delta.token_ids]
         if not (events or delta.finish_reason):
             self._held_ids[number] = ids
             self._held.setdefault(number, []).extend(delta.logprobs)
             self._lengths[number] = self._lengths.get(number, 0) + len(delta.text)
             return None
-        text = {"delta": _delta(events)} if self.kind == "chat" else {"text": delta.text}
+        text = (
+            {"delta": _delta(events, self._arguments.get(number, ()))}
+            if self.kind == "chat"
+            else {"text": delta.text}
+        )
         beside = self._beside(number, delta, delta.logprobs, calls=number in self._calling)
         more = {"token_ids": ids} if self.token_ids else {}
         return self._chunk({"index": number, **text, **beside, **more})
+
+    def _with_texts(self, number: int, events: Sequence[Event], *, ends: bool) -> Iterator[Event]:
+        """Yield events of a choice; those with the text of a custom tool's call at its end, as it is in its arguments.
+
+        Args:
+            number: Number of the choice.
+            events: New events.
+            ends: Whether they are the last ones.
+        """
+        known = self._arguments.setdefault(number, {})
+        for event in events:
+            if isinstance(event, Arguments) and event.index in known:
+                known[event.index] += event.text
+                continue
+            if isinstance(event, Call):
+                yield from self._texts(number)
+                if event.name in self.custom_tools:
+                    known[event.index] = ""
+            yield event
+        if ends:
+            yield from self._texts(number)
+
+    def _texts(self, number: int) -> Iterator[Event]:
+        """Yield the text of the last call of a choice, if it is one of a custom tool that has not ended."""
+        known = self._arguments[number]
+        for index, arguments in known.items():
+            if arguments:
+                known[index] = ""
+                yield Arguments(index, text_of(arguments))
 
     def closing(self, chat: Chat, answers: Sequence[Generation], n: int) -> Object:
         """Return the last chunk, which has the usage; for the arguments see `whole`."""
@@ -141,7 +189,7 @@ class Reply:
             beside["token_ids"] = [*answer.token_ids]
         echo = self.echo[number // n] if self.echo else ""
         if self.kind == "chat":
-            return {"index": number, "message": _message(output, echo), **beside}
+            return {"index": number, "message": _message(output, echo, self.custom_tools), **beside}
         if self.token_ids:
             beside["prompt_token_ids"] = [*answer.prompt_token_ids]
         if self.echo and beside["logprobs"]:
@@ -203,7 +251,7 @@ class Reply:
         return {"logprobs": found, "finish_reason": reason}
 
 
-def _message(output: Output, echo: str) -> Object:
+def _message(output: Output, echo: str, custom_tools: Collection[str]) -> Object:
     """Return a message of the assistant. Reasoning has its names in vLLM, and in DeepSeek's API and llama.cpp."""
     text = echo + output.text
     content = text if text or not output.calls else None
@@ -212,18 +260,27 @@ def _message(output: Output, echo: str) -> Object:
         found |= {"reasoning": output.reasoning, "reasoning_content": output.reasoning}
     if output.calls:
         found["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
+            {"id": call.id, **_called(call, is_custom=call.name in custom_tools)}
             for call in output.calls
         ]
     return found
 
 
-def _delta(events: Sequence[Event]) -> Object:
-    """Return the delta of a message."""
+def _called(call: ToolCall, *, is_custom: bool) -> Object:
+    """Return the tool of a call, and what it is called with."""
+    if is_custom:
+        text = text_of(call.arguments)
+        return {"type": "custom", "custom": {"name": call.name, "input": text}}
+    return {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _delta(events: Sequence[Event], custom: Collection[int]) -> Object:
+    """Return the delta of a message.
+
+    Args:
+        events: New events.
+        custom: Indices of the calls of custom tools.
+    """
     found: Object = {}
     calls: dict[int, Object] = {}
     for event in events:
@@ -233,14 +290,21 @@ def _delta(events: Sequence[Event]) -> Object:
             for name in ("reasoning", "reasoning_content"):
                 found[name] = found.get(name, "") + event.text
         elif isinstance(event, Call):
-            function = {"name": event.name, "arguments": ""}
-            calls[event.index] = {"id": event.id, "type": "function", "function": function}
+            kind, content = _fields(event.index, custom)
+            tool = {"name": event.name, content: ""}
+            calls[event.index] = {"id": event.id, "type": kind, kind: tool}
         else:
-            call = calls.setdefault(event.index, {"function": {"arguments": ""}})
-            call["function"]["arguments"] += event.text
+            kind, content = _fields(event.index, custom)
+            call = calls.setdefault(event.index, {kind: {content: ""}})
+            call[kind][content] += event.text
     if calls:
         found["tool_calls"] = [{"index": index, **call} for index, call in calls.items()]
     return found
+
+
+def _fields(index: int, custom: Collection[int]) -> tuple[str, str]:
+    """Return the kind of a call's tool, and the name of what it is called with."""
+    return ("custom", "input") if index in custom else ("function", "arguments")
 
 
 def usage_of(prompt_tokens: int, completion_tokens: int) -> Object:

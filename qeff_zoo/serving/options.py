@@ -39,6 +39,7 @@ class ServerOptions:
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
+        strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
 
     Raises:
         ServingError: A value is out of range.
@@ -63,6 +64,7 @@ class ServerOptions:
     tls: tuple[str, str] | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    strict_parameters: bool = False
 
     def __post_init__(self) -> None:
         check_parsers(self.tool_parser, self.reasoning_parser)

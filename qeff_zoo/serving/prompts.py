@@ -472,7 +472,7 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
     """Return the number of alternatives of each token of the prompt; None for no log-probabilities of the prompt."""
     counts = [body.prompt_logprobs]
     if isinstance(body, CompletionRequest) and body.echo:
-        counts.append(body.logprobs if body.max_tokens or body.logprobs is not None else 0)
+        counts.append(body.logprobs if body.max_tokens != 0 or body.logprobs is not None else 0)
     known = [count for count in counts if count is not None]
     if known and body.stream:
         raise ApiError(

@@ -4,12 +4,30 @@
 Reasoning, a message and calls of the assistant that follow each other are one message of a chat.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.serving.custom_tools import INPUT
 from qeff_zoo.serving.errors import ApiError, brief
+from qeff_zoo.serving.leniency import ignore
 from qeff_zoo.serving.objects import Object
+from qeff_zoo.serving.response_tools import function_name
 
+#: Items of tools that a service ran by itself, which tell a model nothing that is not in its answer.
+_HOSTED = (
+    *("code_interpreter_call", "file_search_call", "image_generation_call", "mcp_approval_request"),
+    *("mcp_approval_response", "mcp_list_tools", "web_search_call"),
+)
+#: Items of calls, with the functions from them to the name and the arguments.
+_CALLS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Any, Any]]] = MappingProxyType(
+    {
+        "function_call": lambda item: (item.get("name"), item.get("arguments", "")),
+        "custom_tool_call": lambda item: (item.get("name"), {INPUT: item.get("input", "")}),
+        "local_shell_call": lambda item: ("local_shell", item.get("action")),
+    }
+)
+_RESULTS = tuple(f"{name}_output" for name in _CALLS)
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 
 
@@ -24,6 +42,8 @@ def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
     messages: list[Object] = []
     for number, item in enumerate(items):
         kind = item.get("type", "message")
+        if not isinstance(kind, str):
+            raise _unknown(number, "type", kind)
         if kind == "message":
             _add_message(messages, item, number)
         elif kind == "reasoning":
@@ -31,18 +51,34 @@ def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
             if not isinstance(texts, list):
                 raise _unknown(number, "content", texts)
             _assistant(messages)["reasoning_content"] = "".join(_text(one, number) for one in texts)
-        elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+        elif kind in _CALLS:
+            call = {
+                "id": item.get("call_id"),
+                "type": "function",
+                "function": _called(item, number),
+            }
             _assistant(messages).setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+        elif kind in _RESULTS:
             output = item.get("output", "")
             content = output if isinstance(output, str) else _content(output, number)
             frame = {"role": "tool", "tool_call_id": item.get("call_id")}
             messages.append({**frame, "content": content})
+        elif kind in _HOSTED:
+            ignore(f"input.type={kind}", item)
         else:
             raise _unknown(number, "type", kind)
     return messages
+
+
+def _called(item: Mapping[str, Any], number: int) -> Object:
+    """Return the function and the arguments of a call."""
+    name, arguments = _CALLS[item["type"]](item)
+    namespace = item.get("namespace")
+    if namespace is not None:
+        if not (isinstance(name, str) and isinstance(namespace, str)):
+            raise _unknown(number, "namespace", namespace)
+        name = function_name(name, namespace)
+    return {"name": name, "arguments": arguments}
 
 
 def _add_message(messages: list[Object], item: Mapping[str, Any], number: int) -> None:
@@ -98,7 +134,7 @@ def _unknown(number: int, what: str, value: Any) -> ApiError:
     return ApiError(
         400,
         f"Item {number} of 'input' has the {what} {brief(value)}; expected messages with text, images or audio, "
-        "reasoning, function_call and function_call_output. Change the item, or leave it out.",
+        f"reasoning, {', '.join(_CALLS)}, {', '.join(_RESULTS)}. Change the item, or leave it out.",
         param="input",
         code="invalid_value",
     )

@@ -1,37 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Body of /v1/responses, and its conversion to a chat."""
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.leniency import ignore
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.schemas import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    NamedFunction,
-    RequestBody,
-    Share,
-)
+from qeff_zoo.serving.response_tools import ChosenTool, Origin, ResponseTools, origins_of
+from qeff_zoo.serving.schemas import MAX_MESSAGES, Limit, RequestBody, Share
 
-
-class ResponseFunction(BaseModel):
-    """Function that a model may call."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamedResponseFunction(NamedFunction):
-    """Choice of a function that must be called."""
-
-    type: Literal["function"]
+#: What a response may include: reasoning and log-probabilities. The others are of tools that the server does not run.
+_Include = Literal[
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+    "message.input_image.image_url",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 
 
 class TextFormat(BaseModel):
@@ -72,21 +63,17 @@ class ResponsesRequest(RequestBody):
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=128)] | None = None
     store: bool = True
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: Limit = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: Share | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     text: TextOptions = Field(default_factory=TextOptions)
-    tools: Annotated[list[ResponseFunction], Field(max_length=MAX_TOOLS)] = Field(
-        default_factory=list
-    )
-    tool_choice: Literal["none", "auto", "required"] | NamedResponseFunction = "auto"
+    tools: ResponseTools = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool = "auto"
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions | None = None
-    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] = Field(
-        default_factory=list
-    )  # reasoning is returned as text
+    include: list[_Include] = Field(default_factory=list)  # reasoning is returned as text
     top_logprobs: int = Field(0, ge=0, le=20)
     truncation: Literal["disabled"] = "disabled"
     background: bool = False
@@ -97,6 +84,24 @@ class ResponsesRequest(RequestBody):
     seed: int | None = None
     repetition_penalty: float | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("truncation", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        """Ignore `auto`, which leaves out the middle of a conversation that is too long; here it is refused."""
+        if value != "auto":
+            return value
+        ignore("truncation", value)
+        return "disabled"
+
+    @cached_property
+    def origins(self) -> dict[str, Origin]:
+        """Tools by the names of their functions in the chat.
+
+        Raises:
+            ApiError: Two have the same name.
+        """
+        return origins_of(self.tools)
 
     @property
     def effort(self) -> str | None:
@@ -112,7 +117,7 @@ class ResponsesRequest(RequestBody):
     def shown_choice(self) -> str | Object:
         """Choice of a function, as in the object of the response."""
         chosen = self.tool_choice
-        return chosen if isinstance(chosen, str) else chosen.model_dump()
+        return chosen if isinstance(chosen, str) else chosen.model_dump(exclude_none=True)
 
     def check_background(self) -> None:
         """Refuse a response in the background that is streamed, or not kept.
@@ -127,6 +132,14 @@ class ResponsesRequest(RequestBody):
             problem = "Parameter background can only be used when `store` is true; expected both, or neither"
         if problem:
             raise ApiError(400, f"{problem}. Change one.", param="background", code="invalid_value")
+
+    def _chosen(self, chosen: ChosenTool) -> str:
+        """Return the name of a chosen tool in the chat, whose namespace may be left out."""
+        for name, origin in self.origins.items():
+            is_there = chosen.namespace in (None, origin.namespace)
+            if is_there and (chosen.type, chosen.name) == (origin.tool.type, origin.tool.name):
+                return name
+        return chosen.name
 
     def as_chat(self, messages: list[Object]) -> Object:
         """Return the body of the chat.
@@ -145,7 +158,8 @@ class ResponsesRequest(RequestBody):
             response_format["json_schema"] = schema
         chosen = self.tool_choice
         if not isinstance(chosen, str):
-            chosen = {"type": "function", "function": {"name": chosen.name}}  # type: ignore[assignment]
+            name = self._chosen(chosen)
+            chosen = {"type": "function", "function": {"name": name}}  # type: ignore[assignment]
         return {
             "model": self.model,
             "messages": messages,
@@ -154,8 +168,8 @@ class ResponsesRequest(RequestBody):
             **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.has_logprobs else {}),
             "response_format": response_format,
             "tools": [
-                {"type": "function", "function": one.model_dump(exclude={"type"})}
-                for one in self.tools
+                {"type": "function", "function": {**one.tool.as_function(), "name": name}}
+                for name, one in self.origins.items()
             ],
             "tool_choice": chosen,
             "parallel_tool_calls": self.parallel_tool_calls,

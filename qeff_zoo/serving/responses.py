@@ -7,7 +7,7 @@ unless the request sets `store` to false: the most recent ones, until the server
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,12 +21,14 @@ from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoni
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.completion_choices import cancelling, whole
+from qeff_zoo.serving.custom_tools import text_of
 from qeff_zoo.serving.errors import ApiError, renaming
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
 from qeff_zoo.serving.response_store import ResponseStore
+from qeff_zoo.serving.response_tools import Origin
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.streaming import EventStream, server_sent
 
@@ -62,6 +64,8 @@ class ResponseBuilder:
     #: Items so far, the last of which may be incomplete, and the index of each call's item.
     _items: list[Object] = field(default_factory=list)
     _calls: dict[int, int] = field(default_factory=dict)
+    #: Arguments of calls of custom tools so far, by the index of their items.
+    _arguments: dict[int, str] = field(default_factory=dict)
 
     def body(self, status: str, output: Sequence[Object] = (), **more: Any) -> Object:
         """Return the object of the response."""
@@ -105,8 +109,8 @@ class ResponseBuilder:
                 self.tokens[:] = [one for one in known if begin <= one.offset < end]
             self._begin(event)
             self._append(event)
-        for item in self._items:
-            item["status"] = "completed"
+        for place in range(len(self._items)):
+            self._complete(place)
         return self.finished(generation)
 
     def finished(self, generation: Generation) -> Object:
@@ -165,9 +169,13 @@ class ResponseBuilder:
         if not self._items or self._items[-1].get("status") != "in_progress":
             return
         place, item = len(self._items) - 1, self._items[-1]
-        item["status"] = "completed"
+        self._complete(place)
         here = self._place(place)
-        if item["type"] == "function_call":
+        if item["type"] == "custom_tool_call":
+            text = item["input"]
+            yield self.event("response.custom_tool_call_input.delta", **here, delta=text)
+            yield self.event("response.custom_tool_call_input.done", **here, input=text)
+        elif item["type"] == "function_call":
             done = {"arguments": item["arguments"], "name": item["name"]}
             yield self.event("response.function_call_arguments.done", **here, **done)
         elif item["type"] == "reasoning":
@@ -185,6 +193,13 @@ class ResponseBuilder:
             yield self.event("response.content_part.done", **here, content_index=0, part=part)
         yield self.event("response.output_item.done", output_index=place, item=item)
 
+    def _complete(self, place: int) -> None:
+        """Mark an item as completed; the text of a custom tool's call is in its whole arguments."""
+        item = self._items[place]
+        item["status"] = "completed"
+        if item["type"] == "custom_tool_call":
+            item["input"] = text_of(self._arguments.get(place, ""))
+
     def _place(self, place: int) -> Object:
         return {"item_id": self._items[place]["id"], "output_index": place}
 
@@ -201,7 +216,7 @@ class ResponseBuilder:
     def _begin(self, event: Event) -> Object:
         """Append the item that an event begins, unless it continues the last one; return the last item."""
         if not self._continues(event):
-            self._items.append(_item(event))
+            self._items.append(_item(event, self.request.origins))
         if isinstance(event, Call):
             self._calls[event.index] = len(self._items) - 1
         return self._items[-1]
@@ -214,6 +229,9 @@ class ResponseBuilder:
             return None
         if isinstance(event, Arguments):
             place = self._calls[event.index]
+            if self._items[place]["type"] == "custom_tool_call":
+                self._arguments[place] = self._arguments.get(place, "") + event.text
+                return None
             self._items[place]["arguments"] += event.text
             return "response.function_call_arguments.delta", place, []
         place = len(self._items) - 1
@@ -225,12 +243,15 @@ class ResponseBuilder:
         return "response.output_text.delta", place, new
 
 
-def _item(event: Event) -> Object:
-    """Return the empty item that an event begins."""
+def _item(event: Event, origins: Mapping[str, Origin]) -> Object:
+    """Return the empty item that an event begins, which depends on the tool for a call."""
     name = uuid.uuid4().hex
     if isinstance(event, Call):
+        frame: Object = {"id": f"fc_{name}", "status": "in_progress"}
+        if origin := origins.get(event.name):
+            return {**frame, **origin.item(event.id)}
         call = {"call_id": event.id, "name": event.name, "arguments": ""}
-        return {"id": f"fc_{name}", "type": "function_call", "status": "in_progress", **call}
+        return {**frame, "type": "function_call", **call}
     if isinstance(event, Reasoning):
         content = [{"type": "reasoning_text", "text": ""}]
         frame = {"id": f"rs_{name}", "type": "reasoning", "summary": []}

@@ -5,10 +5,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from qeff_zoo.runtime import Grammar
+from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
+from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
 
 #: One text, several, or some of them as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
@@ -28,12 +37,25 @@ Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 #: Maximum number of tokens in parameters, beyond any context.
 MAX_TOKENS = 1 << 31
+#: Maximum number of stop strings, as in Anthropic's API; each is looked for in every new text.
+MAX_STOPS = 16
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 #: Number of tokens to which a text is truncated, as in vLLM; -1 for as many as the model takes.
 Truncation: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None
 _FEW = Field(max_length=1024)
+
+
+def _limit(value: Any) -> Any:
+    """Return a number of tokens: None for -1, which is no limit in llama.cpp and LM Studio; an integer for 16.0."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value == -1 else value
+
+
+#: Maximum number of generated tokens; None for the rest of the context.
+Limit: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_limit)]
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
@@ -123,11 +145,16 @@ class RequestBody(BaseModel):
         kept = {}
         for given, value in values.items():
             is_neutral = given in _IGNORED or value in _NEUTRAL.get(given, ())
-            if value is None or (is_neutral and given not in cls.model_fields):
-                continue
             name = _RENAMED.get(given, given)
+            is_free = name in cls.model_fields and values.get(name) is None
+            is_used = given in cls.model_fields or is_free
+            if value is None or (is_neutral and not is_used):
+                continue
             if name not in cls.model_fields:
-                raise unknown_parameter(given, value)
+                if given not in HARMLESS:
+                    raise unknown_parameter(given, value)
+                ignore(given, value)
+                continue
             kept[name] = value
         return kept
 
@@ -218,7 +245,7 @@ class _Generating(RequestBody):
     top_p: Share = 1.0
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
     stream: bool = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -377,7 +404,10 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
-        return {"role": self.role, "content": content, **(self.model_extra or {})}
+        extra = dict(self.model_extra or {})
+        if isinstance(calls := extra.get("tool_calls"), list):
+            extra["tool_calls"] = [*map(as_function_call, calls)]
+        return {"role": self.role, "content": content, **extra}
 
 
 Messages: TypeAlias = Annotated[
@@ -387,10 +417,19 @@ Messages: TypeAlias = Annotated[
 TemplateName: TypeAlias = Annotated[str, Field(max_length=64)]
 
 
-class Function(BaseModel):
-    """Function that a model may call."""
+class Definition(BaseModel):
+    """Part of a tool's definition; unknown keys are hints to other services, see `leniency`."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        return without_hints(values, cls.model_fields)
+
+
+class Function(Definition):
+    """Function that a model may call."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_./-]{1,128}$")
     description: str | None = None
@@ -398,22 +437,43 @@ class Function(BaseModel):
     strict: bool | None = None  # arguments of a required call always match the schema
 
 
-class Tool(BaseModel):
-    """Tool: a function."""
+class Tool(Definition):
+    """Tool: a function, or the function of a custom tool."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     function: Function
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_function(cls, values: Any) -> Any:
+        """Move `strict` into the function, beside which some clients send it; make a function of a custom tool."""
+        if not isinstance(values, dict):
+            return values
+        if isinstance(custom := values.get("custom"), dict):
+            custom = without_hints(custom, ("name", "description", "format"))
+            given = (custom.get(name) for name in ("name", "description", "format"))
+            beside = {name: value for name, value in values.items() if name != "custom"}
+            return {**beside, "function": function_of(*given)}
+        function = values.get("function")
+        if isinstance(function, dict) and isinstance(values.get("strict"), bool):
+            return {**values, "function": {"strict": values["strict"], **function}}
+        return values
 
     def as_template_input(self) -> dict[str, Any]:
         """Return the definition for chat templates."""
         found = self.function.model_dump(exclude={"strict"}, exclude_none=True)
         empty = {"type": "object", "properties": {}}
         return {
-            "type": self.type,
+            "type": "function",
             "function": {**found, "parameters": found.get("parameters", empty)},
         }
+
+
+Tools: TypeAlias = Annotated[
+    list[Tool],
+    Field(max_length=MAX_TOOLS),
+    BeforeValidator(lambda tools: callable_tools(tools, ("function", "custom"))),
+]
 
 
 class NamedFunction(BaseModel):
@@ -432,16 +492,23 @@ class NamedTool(BaseModel):
     type: Literal["function"]
     function: NamedFunction
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_function(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("type") == "custom" and "custom" in values:
+            return {"type": "function", "function": values["custom"]}
+        return values
+
 
 class ChatRequest(_Generating):
     """Body of /v1/chat/completions. vLLM has the last group too."""
 
     messages: Messages
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)  # its former name
+    max_completion_tokens: Limit = None
+    max_tokens: Limit = None  # its former name
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tools: Tools = []
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
@@ -460,13 +527,19 @@ class ChatRequest(_Generating):
         """Functions that the model may call."""
         return [] if self.tool_choice == "none" else self.tools
 
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the custom tools among them."""
+        return frozenset(tool.function.name for tool in self.offered if tool.type == "custom")
+
 
 class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
     echo: bool = False
-    max_tokens: int = Field(16, ge=0)  # 0 with `echo` or `prompt_logprobs` alone
+    # 0 with `echo` or `prompt_logprobs` alone
+    max_tokens: Annotated[int | None, Field(ge=0), BeforeValidator(_limit)] = 16
     logprobs: int | None = Field(None, ge=0, le=5)
 
     # Not in OpenAI's API; for models that translate.
@@ -504,7 +577,7 @@ class TokenizeRequest(TemplateRequest):
 
     prompt: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     return_token_strs: bool = False
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tools: Tools = []
     reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
     content: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     add_special: bool = False

@@ -220,6 +220,7 @@ def serve(
             request_log=choices.request_log,
             page=choices.page,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            strict_parameters=choices.strict_parameters,
         )
         server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
         server.run([listener])
@@ -294,6 +295,7 @@ def _loaded(
             adapter_sources=None,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             store=store,
+            strict_parameters=choices.strict_parameters,
         )
         app, model = endpoints(backend, offer)
         yield Loaded(

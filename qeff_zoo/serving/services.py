@@ -53,6 +53,7 @@ class Offer:
         adapter_sources: Folders and repositories that clients may load adapters from; None for none.
         formats: Formats of the model's chats.
         store: Kept responses of the server.
+        strict_parameters: Whether parameters and tools that change nothing are refused.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Offer:
     adapter_sources: adapters.Sources | None
     formats: ChatFormats = field(default_factory=ChatFormats)
     store: ResponseStore = field(default_factory=ResponseStore)
+    strict_parameters: bool = False
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
