@@ -196,6 +196,8 @@ def test_a_declared_video_is_one_that_transformers_takes() -> None:
     assert {"qwen2_vl", "llava_next_video", "smolvlm"} <= declared
     for model_type in declared:
         require_videos(model_type)
+    for part in ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"):
+        require_videos(part)
     for model_type in ("aria", "llava", "paddleocr_vl", "no_such_model"):
         with pytest.raises(ValueError, match=f"'{model_type}' declares videos, which"):
             require_videos(model_type)

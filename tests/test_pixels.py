@@ -122,9 +122,14 @@ def png(width: int, height: int, *, described: bytes = b"") -> bytes:
 
 WHOLE = written(IMAGE.resize((64, 64)), "JPEG")
 WRONG: dict[str, tuple[Any, str]] = {
-    "nothing": (b"", "is empty. Expected one of PNG"),
-    "a text": (b"hello", "is no image. Expected one of PNG"),
-    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no image"),
+    "nothing": (b"", r"is empty\. Expected a whole file"),
+    "a text": (b"hello", r"it is text\. Expected one of PNG"),
+    "a drawing": (
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        r"it is an SVG drawing\. Expected one of PNG",
+    ),
+    "a JPEG of four bytes": (WHOLE[:4], "it is a JPEG image whose header is damaged"),
+    "numbers": (bytes(range(128, 256)), r"it is of an unknown kind\. Expected one of PNG"),
     "a header alone": (written(IMAGE)[:20], "its header is damaged"),
     "a truncated JPEG": (WHOLE[: len(WHOLE) // 2], "cut short"),
     "a truncated PNG": (written(IMAGE)[:150], "cut short"),

@@ -217,7 +217,7 @@ def test_a_server_embeds_images_and_texts(session: ZeroShotSession) -> None:
         _, answer = request(
             messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]
         )
-        assert "it is no image" in answer["error"]["message"]
+        assert "it is of an unknown kind" in answer["error"]["message"]
 
 
 def test_a_server_of_images_alone_refuses_texts(tmp_path: Path) -> None:

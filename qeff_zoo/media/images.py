@@ -147,15 +147,20 @@ def open_image(
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        problem = f"its header is damaged ({_reason(error)})"
-        if unknown:
-            problem = f"it is {described(content)}"
+        problem = _not_opened(content) if unknown else f"its header is damaged ({_reason(error)})"
         raise MediaError(
             f"Cannot read {name}: {problem}. Expected {expected}. Open it in another program to see whether it is "
             "whole, or convert it."
         ) from error
     check_size(image.size, name, limits)
     return image
+
+
+def _not_opened(content: bytes) -> str:
+    """Return what a file is that Pillow does not recognize."""
+    kind = described(content)
+    is_damaged = kind.upper().endswith(tuple(f" {one} IMAGE" for one in FORMATS))
+    return f"it is {kind} whose header is damaged" if is_damaged else f"it is {kind}"
 
 
 def _turned(image: "Image.Image") -> tuple[int, int]:

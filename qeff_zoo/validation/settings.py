@@ -6,7 +6,7 @@ checkpoint. Out: the checks of a stage of its own, and the settings for the reco
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ def read_by(session: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if (ends := getattr(session, "eos_token_ids", None)) is not None:
         found["ends"] = sorted(ends)
-    if labels := getattr(session, "labels", None):
+    # A recording's labels are characters, which the texts are compared for.
+    if isinstance(labels := getattr(session, "labels", None), Sequence) and labels:
         found["labels"] = [*labels]
     return found
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -38,6 +39,7 @@ from PIL import Image
 import qeff_zoo
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media import image_processor, images, pixels, videos
+from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.serving.errors import ApiError
@@ -169,12 +171,14 @@ def test_nothing_is_decoded_for_a_client_that_left(url: str, decoded: Steps) -> 
 
 
 def test_no_frame_of_a_video_is_decoded_for_a_client_that_left(
-    url: str, session: Any, monkeypatch: pytest.MonkeyPatch
+    url: str, session: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    settings = {"video_processor_type": "Qwen2VLVideoProcessor"}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(settings))
     read = Steps(videos.read_image)
     monkeypatch.setattr(videos, "read_image", read)
     monkeypatch.setattr(session, "check_reads_videos", lambda: None)
-    monkeypatch.setattr(session, "_video_processor", videos.read_video)
+    monkeypatch.setattr(session, "_video_processor", load_video_processor(tmp_path))
     frames = ",".join(base64.b64encode(png(8, side)).decode() for side in [8] * 6)
     part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}
     requested = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}

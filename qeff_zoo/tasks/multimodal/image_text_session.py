@@ -209,7 +209,7 @@ class ImageTextToTextSession(MediaTextSession):
         from qeff_zoo.media.video_processor import load_video_processor
 
         self.check_reads_videos()
-        if isinstance(given, PreparedVideo):
+        if isinstance(given, PreparedVideo) and given.is_whole:
             return given
         if isinstance(given, Mapping):
             made: Prepared = of_processor(given, self.media)

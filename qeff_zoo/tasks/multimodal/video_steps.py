@@ -31,6 +31,15 @@ _AUDIO = {"input_features", "feature_attention_mask"}
 class PreparedVideo(dict[str, Any]):
     """Encoder inputs of a video that a session has prepared, by name."""
 
+    def __init__(self, made: Prepared) -> None:
+        super().__init__(made)
+        self._names = frozenset(made)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no array was removed or added since."""
+        return self.keys() == self._names
+
 
 def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
     """Return a processor's arrays of a video under the names of image arrays.

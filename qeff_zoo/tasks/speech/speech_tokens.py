@@ -363,7 +363,13 @@ def _without_times(settings: GenerationSettings, windows: bool) -> GenerationSet
 
 
 def _only_language(settings: Mapping[str, Any]) -> str | None:
-    """Return the language of a model whose settings have a flag of several languages, which is false: English."""
+    """Return the language of a model whose settings have a flag of several languages, which is false: English.
+
+    None where any file names languages all the same: `generate` of a file without them takes none, and which one the
+    model knows is not said.
+    """
+    if settings.get("lang_to_id"):
+        return None
     multilingual = settings.get("is_multilingual")
     alone = (
         settings.get("vocab_size") == _ENGLISH_TOKENS if multilingual is None else not multilingual

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers.models.auto import processing_auto, video_processing_auto
+from transformers.models.auto.configuration_auto import model_type_to_module_name
 
 from qeff_zoo.multimodal.manifest import audio_of, images_of
 
@@ -30,9 +31,12 @@ def require_videos(model_type: str) -> None:
     Args:
         model_type: `model_type` of the model, whose recipe declares videos.
     """
-    processor = getattr(transformers, _PROCESSORS.get(model_type) or "", None)
+    # A part of a model, such as an Omni's thinker, has the processor of the whole, after which its module is named.
+    types = {model_type, model_type_to_module_name(model_type)}
+    names = (_PROCESSORS[one] for one in types & _PROCESSORS.keys())
+    processor = next((getattr(transformers, one) for one in names if one), None)
     takes = processor and "video_processor" in inspect.signature(processor.__init__).parameters
-    if not takes and model_type not in _VIDEO_PROCESSORS:
+    if not takes and not types & _VIDEO_PROCESSORS.keys():
         kind = processor.__name__ if processor else "AutoProcessor"
         raise ValueError(
             f"The recipe of {model_type!r} declares videos, which transformers' {kind} does not take."
