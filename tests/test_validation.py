@@ -756,6 +756,32 @@ def _harmless(request: Any) -> Any:
 
 
 # --- the cases ------------------------------------------------------------------------------------
+
+
+def test_one_text_goes_beyond_the_window_and_to_the_end_of_the_context() -> None:
+    sizes = DecoderSizes(prefill_seq_len=128, ctx_len=1024, batch_size=1)
+    stages = {one.name: one for one in cases.decoder_stages(sizes, window_rows=512)}
+    window, end = stages["window"], stages["ctx_len"]
+    assert (window.after, end.after) == ("", "window")
+    spans = [span for stage in (window, end) for call in stage.calls for span in call.spans]
+    assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
+    assert (spans[0].start, spans[-1].stop) == (0, 1024)
+    assert {call.kind for call in end.calls} == {"prefill", "decode"}
+
+
+def test_rounding_is_measured_in_the_shortest_stages_with_enough_questions() -> None:
+    positions = [[*range(0, 100, 10), 900], [5, 6, 7, 8, 9, 11]]
+    stages = {
+        "long": [(0, 10, 3)],
+        "middle": [(0, index, 1) for index in range(10)],
+        "short": [(1, index, 2) for index in range(6)],
+        "none": [],
+    }
+    assert cases.short_stages(stages, positions) == {"short": 12, "middle": 91}
+    del stages["short"]
+    assert cases.short_stages(stages, positions) == {"middle": 91, "long": 901}
+
+
 @given(
     prefill_seq_len=st.integers(1, 300),
     ctx_len=st.integers(2, 700),
@@ -819,6 +845,8 @@ def test_every_case_fits_the_package(
             assert span.start == 0 or at[span.row] == (span.sequence, span.start)
             assert len(span.answered) == (span.stop - span.start if call.kind == "verify" else 1)
             at[span.row] = (span.sequence, span.stop)
+    before = {stage.name: names[max(0, place - 1)] for place, stage in enumerate(stages)}
+    assert all(stage.after in ("", before[stage.name]) for stage in stages)
     for count in sizes.num_speculative_tokens:
         (stage,) = [one for one in stages if one.name == f"num_speculative_tokens_{count}"]
         widths = [len(span.answered) for call in stage.calls for span in call.spans]
