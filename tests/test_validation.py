@@ -759,7 +759,7 @@ def _harmless(request: Any) -> Any:
 
 
 def test_one_text_goes_beyond_the_window_and_to_the_end_of_the_context() -> None:
-    sizes = DecoderSizes(prefill_seq_len=128, ctx_len=1024, batch_size=1)
+    sizes = DecoderSizes(prefill_seq_len=128, ctx_len=1024, batch_size=1, full_batch_size=None)
     stages = {one.name: one for one in cases.decoder_stages(sizes, window_rows=512)}
     window, end = stages["window"], stages["ctx_len"]
     assert (window.after, end.after) == ("", "window")
