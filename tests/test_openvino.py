@@ -279,7 +279,5 @@ def test_a_damaged_graph_is_refused(models: Models, tmp_path: Path) -> None:
     path = package.path / program.path
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(
-        PackageError, match=r"OpenVINO cannot open .* is damaged: .* Build or pull it"
-    ):
+    with pytest.raises(PackageError, match=r" cannot open .* is damaged: .* Build or pull it"):
         opened(package)

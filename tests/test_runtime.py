@@ -397,10 +397,9 @@ def test_forms_of_messages_are_rendered_as_in_transformers(models: Models, name:
         for sent in (arguments, json.dumps(arguments)):
             for content in (None, ""):
                 assert chat.render(_requesting(sent, content)) == expected(_requesting(form))
-        with pytest.raises(
-            GenerationError, match=r"arguments of a call of 'f' are '\{'; expected a"
-        ):
-            chat.render(_requesting("{"))
+        # Arguments that are no JSON: their text, or an object that has it where the template takes nothing else.
+        broken: Any = {"arguments": "{"} if name == "objects" else "{"
+        assert chat.render(_requesting("{")) == expected(_requesting(broken))
     if name == "variables":
         shown: dict[str, Any] = {
             "documents": [{"title": "t", "text": "x"}],

@@ -262,6 +262,7 @@ def test_a_check_that_compares_nothing_fails() -> None:
 MOVED = ("gpt2", "gpt_oss", "mixtral", "falcon", "mamba", "jamba", "whisper", "t5", "phi3", "swin")
 
 
+@pytest.mark.filterwarnings("ignore:.* sets no max_length")  # of a tiny Whisper
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
 @pytest.mark.parametrize("model_type", MOVED)
 @pytest.mark.sampled(10)
