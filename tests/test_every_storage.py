@@ -18,6 +18,7 @@ STORAGES = [one for one in find(NAMES[0]).weights if one != STORED]  # that is f
 SEEDS = range(3)
 
 
+@pytest.mark.filterwarnings("ignore:.* sets no max_length")  # of a tiny Whisper
 @pytest.mark.full
 @pytest.mark.parametrize("name", list_model_types())
 def test_no_right_package_is_refused(name: str, tmp_path: Path) -> None:
