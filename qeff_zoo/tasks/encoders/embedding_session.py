@@ -157,15 +157,22 @@ class EmbeddingSession(EncoderSession):
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; the package has no
                 pooling; no prompt has the name; or embeddings have fewer dimensions.
         """
-        return self._embed(texts, None, prompt, prompt_name, dimensions, normalize, adapter)
+        return self._embed(
+            texts,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            dimensions=dimensions,
+            normalize=normalize,
+            adapter=adapter,
+        )
 
     def embed_query(self, texts: str | Sequence[Text], **options: Any) -> Array:
         """Embed queries, by the prompt "query" if no other is given, as `encode_query`; see `embed`."""
-        return self._embed_kind(QUERY, texts, **options)
+        return self._embed(texts, QUERY, **options)
 
     def embed_document(self, texts: str | Sequence[Text], **options: Any) -> Array:
         """Embed documents, by the prompt "document" if no other is given, as `encode_document`; see `embed`."""
-        return self._embed_kind(DOCUMENT, texts, **options)
+        return self._embed(texts, DOCUMENT, **options)
 
     def similarity(
         self, embeddings: Array | Sequence[Array], others: Array | Sequence[Array] | None = None
@@ -206,10 +213,10 @@ class EmbeddingSession(EncoderSession):
             )
         return embeddings[:, : dimensions or size]
 
-    def _embed_kind(
+    def _embed(
         self,
-        kind: str,
         texts: str | Sequence[Text],
+        kind: str | None = None,
         *,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -217,20 +224,8 @@ class EmbeddingSession(EncoderSession):
         normalize: bool = False,
         adapter: str | None = None,
     ) -> Array:
-        if prompt is None and prompt_name is None:
+        if kind and prompt is None and prompt_name is None:
             prompt_name = self.settings.prompt_of(kind)
-        return self._embed(texts, kind, prompt, prompt_name, dimensions, normalize, adapter)
-
-    def _embed(
-        self,
-        texts: str | Sequence[Text],
-        kind: str | None,
-        prompt: str | None,
-        prompt_name: str | None,
-        dimensions: int | None,
-        normalize: bool,
-        adapter: str | None,
-    ) -> Array:
         self.require_pooling()
         encoded = self.read(
             [texts] if isinstance(texts, str) else texts,
