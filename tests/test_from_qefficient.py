@@ -228,10 +228,10 @@ EXAMPLES = {
     "embeddings": ("cosine similarities:", "1."),
     "perplexity": ("hugging-face", "int8"),
     "speculation": ("lookup: ", "drafted tokens accepted"),
-    "vision": ("What is this? -> 'two yellow crosses'", "Decode: "),
+    "vision": ("What is this? -> 'two yellow crosses'", "Decode is= "),
     "prefix_caching": (" 0 of them reused", " 64 of them reused"),
     "qnn": ("qnn-context-binary-generator", "--log_level debug"),
-    "text": ("Prompt: class socket.", "Decode: "),
+    "text": ("Prompt: class socket.", "Decode is= "),
 }
 
 
