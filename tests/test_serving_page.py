@@ -160,7 +160,8 @@ def test_text_of_models_is_never_html(engine: Engine, tab: Tab) -> None:
     begun = time.monotonic()
     page.evaluate(
         """async () => { const { markdown } = await import("/page/markdown.js");
-        for (const one of ["**a", "`a", "[", "[a](", "*a", "> ", "- ", "|", "~~a", "# a    ", "https://a", "$a", "\\\\(a", "\\n$$a", "| - :"])
+        for (const one of ["**a", "`a", "[", "[a](", "*a", "> ", "- ", "|", "~~a", "# a    ",
+          "https://a", "$a", "\\\\(a", "\\n$$a", "| - :"])
           markdown(one.repeat(3000)); }"""
     )
     assert time.monotonic() - begun < 10
