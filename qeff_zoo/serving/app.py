@@ -15,7 +15,7 @@ from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.leniency import Leniency, Lenient
 from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
 from qeff_zoo.serving.page import PAGE_PATHS, Page
@@ -194,7 +194,7 @@ def guarded(
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
-    return RequestNames(Framing(app), request_log)
+    return RequestNames(app, request_log)
 
 
 def _models(model: Model) -> APIRouter:

@@ -66,6 +66,7 @@ class EncoderQueue:
         special_tokens: bool = True,
         prompt: str | None = None,
         kind: str | None = None,
+        check: Callable[[list[Encoded]], None] = lambda _: None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -77,6 +78,7 @@ class EncoderQueue:
             special_tokens: Whether the tokenizer's special tokens are added.
             prompt: Text that precedes every text, but no list of token ids and no chat; None for the session's default.
             kind: Kind of the texts of an embedding, "query" or "document"; None for neither.
+            check: Function that refuses the texts before they are encoded.
 
         Raises:
             BusyError: The queue is full.
@@ -95,6 +97,7 @@ class EncoderQueue:
             read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)
+            check(read)
             self._tokens += sum(len(text.ids) for text in read)
             left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
             job = _Job(read, left, asyncio.get_running_loop().create_future())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware before the endpoints: counts of responses, and checks of framing, API key and body."""
+"""Middleware before the endpoints: counts of responses, and checks of API key and body."""
 
 import asyncio
 import re
@@ -26,33 +26,6 @@ _ESCAPE = re.compile(
 )
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
-
-
-class Framing:
-    """Middleware that refuses requests with both length headers, whose end a proxy may place elsewhere.
-
-    Args:
-        app: The guarded app.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it and close its connection."""
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if "content-length" in headers and "transfer-encoding" in headers:
-                refusal = ApiError(
-                    400,
-                    "The request has the headers Content-Length and Transfer-Encoding; expected one of them. Leave one "
-                    "out.",
-                    code="invalid_body",
-                ).response(scope["path"])
-                refusal.headers["Connection"] = "close"
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 class ApiKey:
@@ -134,25 +107,24 @@ class BodyLimit:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             raise too_large(f"{self._most:,} bytes")
-        pieces, left, more = list[bytes](), self._most, True
+        body, more = bytearray(), True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            pieces.append(message.get("body", b""))
-            left -= len(pieces[-1])
-            if left < 0:
+            piece = message.get("body", b"")
+            if len(body) + len(piece) > self._most:
                 raise too_large(f"{self._most:,} bytes")
+            body += piece
             try:
-                grow(len(pieces[-1]))
+                grow(len(piece))
             except BusyError as error:
                 raise queue_full(error) from error
             more = message.get("more_body", False)
-        body = b"".join(pieces)
         # A form has a limited number of fields, and a file.
         if not is_form(headers):
             _check_json(body)
-        return body
+        return bytes(body)
 
 
 def is_form(headers: Headers) -> bool:
@@ -167,7 +139,7 @@ async def _disconnect(receive: Receive) -> Message:
     return message
 
 
-def _check_json(body: bytes) -> None:
+def _check_json(body: bytes | bytearray) -> None:
     """Refuse JSON that is larger, deeper or of other characters than any valid request, before it is parsed.
 
     Raises:

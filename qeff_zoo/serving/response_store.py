@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import Handle
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.errors import ApiError, brief
 from qeff_zoo.serving.objects import Object
 
@@ -189,7 +190,7 @@ def kept(api: str, store: ResponseStore) -> APIRouter:
 
     @router.get(f"{api}responses/{{name}}")
     async def retrieve(name: str) -> Response:
-        return JSONResponse(store.shown(name))
+        return await json_answer(store.shown(name))
 
     @router.post(f"{api}responses/{{name}}/cancel")
     async def cancel(name: str) -> Response:
