@@ -11,6 +11,8 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from qeff_zoo.serving.outbox import ABORT
+
 #: Limit of a request's line and headers.
 MAX_HEAD_BYTES = 16 << 10
 #: Limit of the framing of a body, besides half of the body itself: chunks of one byte have five bytes of it each.
@@ -99,6 +101,7 @@ class Connection(HttpToolsProtocol):
         """Begin a request."""
         super().on_message_begin()
         self._receiving = self._in_head = True
+        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self._framing = self._content = 0
         self._number += 1
 

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import BusyError
+from qeff_zoo.serving.accounts import Client, enter
 from qeff_zoo.serving.errors import ApiError, queue_full, too_large
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.waiting import Bodies
@@ -58,6 +59,7 @@ class ApiKey:
                 )
                 await refusal.response(scope["path"])(scope, receive, send)
                 return
+            enter(Client.of_key(self._keys[found.index(True)]))
         await self._app(scope, receive, send)
 
 

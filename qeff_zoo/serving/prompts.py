@@ -443,7 +443,7 @@ def _choices(
 def _logprobs_of(request: Request) -> int:
     """Return the maximum number of log-probabilities of a choice, those of its prompt and of alternatives included."""
     of_tokens, of_prompt = request.sampling.logprobs, request.sampling.prompt_logprobs
-    generated = 0 if of_tokens is None else (1 + of_tokens) * request.limit
+    generated = 0 if of_tokens is None else (1 + of_tokens) * (request.limit - len(request.scored))
     return generated + (0 if of_prompt is None else (1 + of_prompt) * request.prompt_tokens)
 
 

@@ -346,6 +346,8 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
     @router.post(f"{api}responses")
     async def create(request: Request, body: ResponsesRequest) -> Response:
         body.check_background()
+        if body.background:
+            store.check_background()
         before = conversation(body)
         with renaming(_PARAMS):
             chat_body = ChatRequest.model_validate(body.as_chat(before))

@@ -221,6 +221,7 @@ def serve(
             page=choices.page,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
         )
         server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
         server.run([listener])
@@ -296,6 +297,7 @@ def _loaded(
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             store=store,
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
         )
         app, model = endpoints(backend, offer)
         yield Loaded(

@@ -101,7 +101,7 @@ def test_a_client_that_leaves_ends_the_first_of_its_requests_too(
     url: str, engine: Engine, paused: threading.Event
 ) -> None:
     body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 100, "ignore_eos": True})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     before = engine.stats().finished.get("cancelled", 0)
     with closing(dial(url)) as opened:
