@@ -35,7 +35,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "no answer": ("completions", {"max_tokens": 0}, 400, "max_tokens", "invalid_value"),
     "half a token": ("completions", {"max_tokens": 1.5}, 400, "max_tokens", "invalid_value"),
     "hot": ("completions", {"temperature": 2.1}, 400, "temperature", "invalid_value"),
-    "no temperature": ("completions", {"temperature": float("nan")}, 400, "temperature", "invalid_value"),
+    "no temperature": ("completions", {"temperature": float("nan")}, 400, None, "invalid_json"),
+    "no number of a tool": (
+        "responses", {"input": "a", "tools": [{"type": "function", "name": "f", "parameters": {"a": float("inf")}}]},
+        400, None, "invalid_json",
+    ),
+    "reserved variable": (
+        "chat/completions", {"chat_template_kwargs": {"self": 1}}, 400, "chat_template_kwargs", "invalid_value",
+    ),
     "text for a number": ("completions", {"top_p": "0.5"}, 400, "top_p", "invalid_value"),
     "more than all": ("completions", {"top_p": 1.5}, 400, "top_p", "invalid_value"),
     "penalty": ("completions", {"presence_penalty": -3}, 400, "presence_penalty", "invalid_value"),
