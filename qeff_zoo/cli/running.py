@@ -200,6 +200,7 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         tool_parser=arguments.tool_parser,
         reasoning_parser=arguments.reasoning_parser,
         strict_parameters=arguments.strict_parameters,
+        shares_prefixes=arguments.share_prefix_cache,
     )
 
 
@@ -561,6 +562,11 @@ def _add_serve(commands: Any) -> None:
         default=[],
         metavar="NAME=DIR",
         help="LoRA adapters that clients select by name, as a model, for packages built with --max-loras",
+    )
+    parser.add_argument(
+        "--share-prefix-cache",
+        action="store_true",
+        help="share the prefix cache among all API keys, which reveals equal prompts (default: a part for each key)",
     )
     add_generation_config(parser)
     _add_allowed(parser)

@@ -47,6 +47,8 @@ class Request:
         grammar: The form of the answer; None for any.
         shown: Added tokens that the text contains as they are.
         thinking: Budget of the reasoning; None for no limit.
+        client: Client of the request: clients share the batch slots. Empty for a client of its own.
+        salt: Salt of the keys in the prefix cache, which are shared among requests of one salt.
     """
 
     prompt: tuple[int, ...]
@@ -66,6 +68,8 @@ class Request:
     grammar: Grammar | None = None
     shown: frozenset[int] = frozenset()
     thinking: ThinkingBudget | None = None
+    client: str = ""
+    salt: bytes = b""
 
     @property
     def read(self) -> Source | ImagePrompt:

@@ -23,7 +23,7 @@ _DEFAULT, _TOOL_USE = "default", "tool_use"  # transformers' names
 _TAG = "qzqzqcontinuezqzqz"  # a word that no message contains
 #: Variables that select thinking, and that an effort sets.
 _THINKING = ("enable_thinking", "thinking")
-_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "self")
 
 
 @dataclass(frozen=True, kw_only=True)

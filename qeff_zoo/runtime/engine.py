@@ -17,6 +17,8 @@ from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 
+_FEW = 16  # waiting requests that a client may have whatever others need
+
 
 class Handle:
     """Request that an engine serves: iterate over it, with `for` or `async for`, or await its `Generation`.
@@ -289,11 +291,7 @@ class Engine:
                 raise GenerationError(
                     "The engine is closed; expected an open one. Make another one of the session."
                 )
-            if len(self._active) + len(handles) > self.capacity:
-                raise BusyError(
-                    f"{len(self._active):,} requests run or wait; expected fewer than "
-                    f"{self.capacity + 1 - len(handles):,}. Try again later."
-                )
+            self._require_room([handle.request for handle in handles])
             answers = [handle._answer for handle in handles]
             self._active += answers
             if self._prefills is None:
@@ -302,6 +300,24 @@ class Engine:
         if self._prefills is not None:
             self._hand_over(answers)
         return handles
+
+    def _require_room(self, requests: Sequence[Request]) -> None:
+        """Refuse requests beyond the queue, or a client's that would leave less than a fourth of it to others."""
+        free = self.capacity - len(self._active) - len(requests)
+        if free < 0:
+            raise BusyError(
+                f"{len(self._active):,} requests run or wait; expected fewer than "
+                f"{self.capacity + 1 - len(requests):,}. Try again later."
+            )
+        client = requests[0].client if requests else ""
+        if not client:
+            return
+        own = sum(answer.request.client == client for answer in self._active) + len(requests)
+        if own > max(_FEW + self.session.decoder.sizes.rows, 3 * free):
+            raise BusyError(
+                f"{own:,} requests of this client would run or wait, with room for {free:,} of others; expected at "
+                f"most three times that room. Try again later."
+            )
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Compute the prompts of one submission on prefill servers; then schedule the requests here."""

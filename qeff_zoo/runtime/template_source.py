@@ -77,7 +77,7 @@ class TemplateSource:
         """Whether the template renders definitions of functions."""
         return self.names("tools")
 
-    def render(self, messages: Sequence[Message], **values: Any) -> str:
+    def render(self, messages: Sequence[Message], /, **values: Any) -> str:
         """Render messages.
 
         Args:
@@ -89,7 +89,7 @@ class TemplateSource:
         """
         return guarded(lambda: self._written(self.normalized(messages), **values))
 
-    def render_unchanged(self, messages: Sequence[Message], **values: Any) -> str:
+    def render_unchanged(self, messages: Sequence[Message], /, **values: Any) -> str:
         """Render messages in the form that they have.
 
         Args:
@@ -151,13 +151,13 @@ class TemplateSource:
         """The template, parsed on first use, so that an invalid one does not affect plain prompts."""
         return self._sandbox.parsed(self.text)
 
-    def _written(self, messages: Sequence[Message], **values: Any) -> str:
+    def _written(self, messages: Sequence[Message], /, **values: Any) -> str:
         usual = {"tools": None, "documents": None, "add_generation_prompt": True}
         return self._sandbox.rendered(
             self._template, messages=messages, **{**usual, **self._tokens, **values}
         )
 
-    def probe(self, messages: Sequence[Message], **values: Any) -> str:
+    def probe(self, messages: Sequence[Message], /, **values: Any) -> str:
         """Return a rendering of messages in this very form; empty if the template fails."""
         try:
             return self._written(messages, **values)

@@ -10,14 +10,16 @@ from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
+from qeff_zoo.serving.accounts import Addresses
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.leniency import Leniency, Lenient
 from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
+from qeff_zoo.serving.outbox import Outbox
 from qeff_zoo.serving.page import PAGE_PATHS, Page
 from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.request_log import RequestNames
@@ -104,6 +106,7 @@ def create_app(
     request_log: RequestLog = "none",
     page: bool = True,
     strict_parameters: bool = False,
+    shares_prefixes: bool = False,
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -122,6 +125,7 @@ def create_app(
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         page: Whether the server has a page for people.
         strict_parameters: Whether parameters and tools that change nothing are refused.
+        shares_prefixes: Whether clients with different keys share the prefix cache.
     """
     metrics = Metrics(backend.stats)
     offer = Offer(
@@ -133,6 +137,7 @@ def create_app(
         adapter_sources=adapter_sources,
         formats=formats or ChatFormats(),
         strict_parameters=strict_parameters,
+        shares_prefixes=shares_prefixes,
     )
     app = guarded(
         endpoints(backend, offer)[0],
@@ -189,12 +194,12 @@ def guarded(
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
-    app = ollama.JsonBodies(app)
+    app = Outbox(ollama.JsonBodies(app))
     app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
-    return RequestNames(Framing(app), request_log)
+    return RequestNames(Addresses(app), request_log)
 
 
 def _models(model: Model) -> APIRouter:

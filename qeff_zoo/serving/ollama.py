@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qeff_zoo.runtime import Generation, Handle
 from qeff_zoo.runtime.chat_output import Event, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_output.events import ToolCall
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.embedding_prompts import prompted
@@ -188,10 +189,10 @@ def embedding(queue: EncoderQueue, session: EmbeddingSession, model: Model) -> A
         reading = prompted(session, options)
         read, outputs = await encoded(request, queue, texts, options, "input", reading=reading)
         vectors = vectors_of(session, outputs, body.dimensions, normalize=True)
-        return JSONResponse(
+        return await json_answer(
             {
                 "model": body.model,
-                "embeddings": vectors.tolist(),
+                "embeddings": vectors,
                 "total_duration": time.perf_counter_ns() - begun,
                 "load_duration": 0,
                 "prompt_eval_count": sum(len(text.ids) for text in read),

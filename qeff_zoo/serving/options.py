@@ -40,6 +40,7 @@ class ServerOptions:
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
+        shares_prefixes: Whether clients with different keys share the prefix cache.
 
     Raises:
         ServingError: A value is out of range.
@@ -65,6 +66,7 @@ class ServerOptions:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     strict_parameters: bool = False
+    shares_prefixes: bool = False
 
     def __post_init__(self) -> None:
         check_parsers(self.tool_parser, self.reasoning_parser)

@@ -17,6 +17,7 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
+from qeff_zoo.serving.answers import check_logprobs
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
@@ -434,8 +435,16 @@ def _choices(
             grammar=grammar,
         )
     request = replace(request, shown=plan.shown) if plan else request
+    check_logprobs(_logprobs_of(request) * body.n, "n" if body.n > 1 else "logprobs")
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
     return [replace(request, sampling=replace(request.sampling, seed=seed)) for seed in seeds]
+
+
+def _logprobs_of(request: Request) -> int:
+    """Return the maximum number of log-probabilities of a choice, those of its prompt and of alternatives included."""
+    of_tokens, of_prompt = request.sampling.logprobs, request.sampling.prompt_logprobs
+    generated = 0 if of_tokens is None else (1 + of_tokens) * (request.limit - len(request.scored))
+    return generated + (0 if of_prompt is None else (1 + of_prompt) * request.prompt_tokens)
 
 
 def _sampling(

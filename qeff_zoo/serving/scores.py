@@ -8,7 +8,7 @@ pooling by the cosines of their tokens (late interaction, as in ColBERT).
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
+from qeff_zoo.serving.answers import check_numbers, json_answer
 from qeff_zoo.serving.embedding_prompts import Prompted, of_kind, prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
@@ -142,6 +143,7 @@ async def encoded(
     *,
     special_tokens: bool = True,
     reading: Prompted | None = None,
+    written: int = 1,
 ) -> tuple[list[Encoded], list[Array]]:
     """Encode the texts of a request while its client is connected.
 
@@ -153,6 +155,10 @@ async def encoded(
         param: Parameter with the texts.
         special_tokens: Whether the tokenizer's special tokens are added.
         reading: Prompt and length of the texts; None for the session's own.
+        written: How often the answer has the output of each text; 0 for an answer without it.
+
+    Raises:
+        ApiError: The request cannot be served, or its answer would be too large.
     """
     longest = reading.max_length if reading else queue.session.max_length
     length, own = body.truncate_prompt_tokens, longest if reading else None
@@ -173,12 +179,20 @@ async def encoded(
         special_tokens=special_tokens,
         prompt=reading.prompt if reading else None,
         kind=reading.kind if reading else None,
+        check=lambda read: check_numbers(written * _numbers(queue.session, read), param),
     )
     try:
         with blaming(param):
             return await unless_gone(request, work)
     except BusyError as error:
         raise queue_full(error) from error
+
+
+def _numbers(session: EncoderSession, texts: Sequence[Encoded]) -> int:
+    """Return the number of numbers in the outputs of texts."""
+    per_token = session.has_states or session.task == TOKEN_CLASSIFICATION
+    rows = sum(len(one.ids) for one in texts) if per_token else len(texts)
+    return rows * session.width
 
 
 def reranks(queue: EncoderQueue) -> Scorer | None:
@@ -213,7 +227,9 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
         ):
             texts = [*dict.fromkeys(each)]  # each is encoded once
             reading = of_kind(session, kind)
-            read, outputs = await encoded(request, queue, texts, body, param, reading=reading)
+            read, outputs = await encoded(
+                request, queue, texts, body, param, reading=reading, written=0
+            )
             states = [
                 session.compared(one, output, kind)
                 if session.has_states
@@ -356,18 +372,18 @@ def _add_classify(
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
         read, outputs = await encoded_input(request, queue, body, _named(session, body))
-        data = []
-        for number, logits in enumerate(outputs):
+
+        def described(number: int, logits: Array) -> dict[str, Any]:
             values = _scores(session, body, logits)
-            data.append(
-                {
-                    "index": number,
-                    "label": best_first(session.labels, values)[0].label,
-                    "probs": values.tolist(),
-                    "num_classes": len(session.labels),
-                }
-            )
-        return JSONResponse(_listed(body, "classify", data, _tokens(read)))
+            return {
+                "index": number,
+                "label": best_first(session.labels, values)[0].label,
+                "probs": values,
+                "num_classes": len(session.labels),
+            }
+
+        data = (described(*one) for one in enumerate(outputs))
+        return await json_answer(_listed(body, "classify", data, _tokens(read)))
 
 
 def _add_predict(
@@ -381,12 +397,14 @@ def _add_predict(
         admit(body)
         texts = require_few(body.texts, "inputs")
         _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
-        found = []
-        for logits in outputs:
+
+        def labelled(logits: Array) -> list[dict[str, Any]]:
             values = logits if body.raw_scores else session.activate(logits)
             best = best_first(session.labels, values)
-            found.append([{"score": one.score, "label": one.label} for one in best])
-        return JSONResponse(found[0] if body.is_single else found)
+            return [{"score": one.score, "label": one.label} for one in best]
+
+        found = map(labelled, outputs)
+        return await json_answer(next(found) if body.is_single else found)
 
 
 def _add_pooling(
@@ -422,14 +440,14 @@ def _add_pooling(
         if isinstance(session, EmbeddingSession):
             reading = prompted(session)
         read, outputs = await encoded_input(request, queue, body, reading)
-        data = [
-            {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
+        data = (
+            {"index": number, "object": "pooling", "data": np.asarray(values(body, *both))}
             for number, both in enumerate(zip(read, outputs, strict=True))
-        ]
-        return JSONResponse(_listed(body, "pool", data, _tokens(read)))
+        )
+        return await json_answer(_listed(body, "pool", data, _tokens(read)))
 
 
-def _listed(body: EncoderRequest, kind: str, data: Sequence[Any], tokens: int) -> dict[str, Any]:
+def _listed(body: EncoderRequest, kind: str, data: Iterable[Any], tokens: int) -> dict[str, Any]:
     return {
         "id": f"{kind}-{uuid.uuid4().hex}",
         "object": "list",

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ _LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
     60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
 )
+_HANGUP = getattr(signal, "SIGHUP", None)  # absent on Windows
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -82,8 +84,9 @@ def serve_prefills(
             "text-generation. Leave --role out."
         )
     server = PrefillServer(cast("TextGenerationSession", session), listener, api_key=api_key)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.close())
+    for number in (signal.SIGINT, signal.SIGTERM, _HANGUP):
+        if number and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: server.close())
     host, port = listener.getsockname()[:2]
     listener.listen()
     announce(f"{f'[{host}]' if ':' in host else host}:{port}")
@@ -221,6 +224,7 @@ def serve(
             page=choices.page,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
         )
         server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
         server.run([listener])
@@ -296,6 +300,7 @@ def _loaded(
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             store=store,
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
         )
         app, model = endpoints(backend, offer)
         yield Loaded(
@@ -359,6 +364,23 @@ class Server(uvicorn.Server):
         closing = asyncio.create_task(self._close_in_time())
         await super().shutdown(sockets)
         closing.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Shut down on SIGHUP, too, unless it is ignored, as by `nohup`; the signal is not raised again at the end."""
+        with super().capture_signals():
+            before = signal.getsignal(_HANGUP) if _HANGUP else signal.SIG_IGN
+            if (
+                before == signal.SIG_IGN
+                or threading.current_thread() is not threading.main_thread()
+            ):
+                yield
+                return
+            signal.signal(_HANGUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(_HANGUP, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Shut down gracefully; on a second signal, cancel the running requests."""

@@ -54,6 +54,7 @@ class Offer:
         formats: Formats of the model's chats.
         store: Kept responses of the server.
         strict_parameters: Whether parameters and tools that change nothing are refused.
+        shares_prefixes: Whether clients with different keys share the prefix cache.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Offer:
     formats: ChatFormats = field(default_factory=ChatFormats)
     store: ResponseStore = field(default_factory=ResponseStore)
     strict_parameters: bool = False
+    shares_prefixes: bool = False
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
@@ -141,6 +143,7 @@ class Generation:
             metrics=offer.metrics,
             image_hosts=offer.image_hosts,
             formats=offer.formats,
+            shares_prefixes=offer.shares_prefixes,
         )
         routers = [
             generation.routes(API, runs),

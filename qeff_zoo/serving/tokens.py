@@ -14,6 +14,7 @@ from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.rendering import rendered, template_input, text_to_tokenize
@@ -78,7 +79,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
             answer["tokens"] = await in_turn(
                 lambda: [{"id": one, "piece": tokenizer.piece(one)} for one in found]
             )
-        return JSONResponse(answer)
+        return await json_answer(answer)
 
     if getattr(session, "chat_template", None) is not None:
 

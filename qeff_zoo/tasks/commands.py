@@ -28,8 +28,8 @@ CONVERSATION = ("system", *_COMMON, "adapter")
 DECODER_CONVERSATION = (*CONVERSATION, *SPECULATION, *PREFIX_CACHE)
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (
-    *SPECULATION, *PREFIX_CACHE, "generation_config", "lora_modules", "allow_adapters", "tool_parser",
-    "reasoning_parser",
+    *SPECULATION, *PREFIX_CACHE, "share_prefix_cache", "generation_config", "lora_modules", "allow_adapters",
+    "tool_parser", "reasoning_parser",
 )  # fmt: skip
 DISAGGREGATED = ("role", "prefill_from")
 #: Of measured generation, and of measured transcription.

@@ -73,6 +73,11 @@ class EncoderSession:
         self.tokenizer, self.chat_template = self._reader.tokenizer, ChatTemplate.find(folder)
         self.vocab_size = self._reader.vocab_size
 
+    @property
+    def width(self) -> int:
+        """Number of values for each text, or for each token."""
+        return int(self._program.outputs[self.output].shape[-1])
+
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
         """Tokenize texts as every request does; see `read`."""
         return [encoded.ids for encoded in self.read(texts)]
