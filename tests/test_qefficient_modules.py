@@ -292,7 +292,10 @@ def test_prompts_fill_the_batch_of_a_program(
         ("llama", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}),
         ("gpt2", {"n_embd": 64, "n_head": 4}),
         ("falcon", {"hidden_size": 64, "num_attention_heads": 4, "multi_query": True}),
-        ("qwen3", {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}),
+        (
+            "qwen3",
+            {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32},
+        ),
     ],
 )
 def test_states_have_the_shape_of_transformers_cache(

@@ -18,12 +18,10 @@ def get_padding_shape_from_config(config: Any, batch_size: int, seq_len: int) ->
         seq_len: Number of positions.
     """
     query_heads = config.num_attention_heads
-    is_shared = getattr(config, "multi_query", False)
-    if is_shared and not getattr(config, "new_decoder_architecture", False):
-        heads = 1
-    else:
-        heads = getattr(config, "num_key_value_heads", None)
-        heads = heads or getattr(config, "num_kv_heads", None) or query_heads
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    if getattr(config, "multi_query", False):
+        heads = heads if getattr(config, "new_decoder_architecture", False) else 1
+    heads = heads or query_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // query_heads
     return [batch_size, heads, seq_len, size]
 
