@@ -2,12 +2,15 @@
 """Layouts of mlx-lm: how its tensors of each model differ from those of transformers' checkpoints.
 
 Most have the same names. mlx-lm stacks experts, moves the channels of convolutions last, and merges the one that some
-norms add into their weights. Source: https://github.com/ml-explore/mlx-lm, `Model.sanitize` of `models/*.py`.
+norms add into their weights. Each model here was compared with tensors that mlx-lm wrote. Source:
+https://github.com/ml-explore/mlx-lm, `Model.sanitize` of `models/*.py`.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from qeff_zoo.checkpoint.expressions import concat, index, reshape, transpose
@@ -69,50 +72,20 @@ def _latent_heads(keys: str, shapes: Mapping[str, tuple[int, ...]]) -> Expressio
     return reshape((rows, rank), concat(1, transpose(1, 2, keys), values))
 
 
-def _experts(folder: str, **names: str) -> dict[str, str]:
-    """Return the names of experts' matrices, which mlx has stacked in a folder."""
-    return {f".{folder}.{mlx}.weight": f".experts.{{}}.{own}.weight" for mlx, own in names.items()}
-
-
-_GATED = {name: name for name in ("gate_proj", "up_proj", "down_proj")}
-_NUMBERED = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
-_SAME = (
-    "cohere exaone4 gemma gemma2 gemma3_text glm glm4 gpt_bigcode granite helium hunyuan_v1_dense "
-    "ernie4_5 lfm2 llama mamba mamba2 mimo ministral3 mistral nemotron olmo2 olmo3 phi phi3 qwen2 qwen3 seed_oss "
-    "smollm3 starcoder2"
-)
-_STACKED = "deepseek_v2 deepseek_v3 glm4_moe glm_moe_dsa kimi_k2 olmoe qwen2_moe qwen3_moe"
-#: Layout by `model_type`; models that are not here are refused.
-LAYOUTS: Mapping[str, Layout] = MappingProxyType(
-    {
-        **dict.fromkeys(_SAME.split(), Layout()),
-        **dict.fromkeys(_STACKED.split(), Layout(names=_experts("switch_mlp", **_GATED))),
-        **dict.fromkeys(("afmoe", "dots1"), Layout(names=_experts("experts", **_GATED))),
-        **dict.fromkeys(("mixtral", "phimoe"), Layout(names=_experts("switch_mlp", **_NUMBERED))),
-        "apertus": Layout(squeezed=(".act_fn.alpha_n", ".act_fn.alpha_p")),
-        "exaone_moe": Layout(
+def _read_layouts() -> dict[str, Layout]:
+    content = json.loads(Path(__file__).with_name("mlx_layouts.json").read_text(encoding="utf-8"))
+    return {
+        model_type: Layout(
             names={
-                **_experts("switch_mlp", **_GATED),
-                ".gate.e_score_correction_bias": ".e_score_correction_bias",
-            }
-        ),
-        "laguna": Layout(
-            names={
-                **_experts("switch_mlp", **_GATED),
-                ".mlp.gate.proj.weight": ".mlp.gate.weight",
-                ".mlp.gate.e_score_correction_bias": ".mlp.experts.e_score_correction_bias",
-            }
-        ),
-        "lfm2_moe": Layout(
-            names={
-                **_experts("switch_mlp", **_NUMBERED),
-                **{
-                    f".feed_forward.{mlx}.weight": f".feed_forward.{own}.weight"
-                    for mlx, own in _NUMBERED.items()
-                },
-            }
-        ),
-        "nemotron_h": Layout(names=_experts("switch_mlp", fc1="up_proj", fc2="down_proj")),
-        "qwen3_next": Layout(names=_experts("switch_mlp", **_GATED), one_more=True),
+                old: new for group in entry["names"] for old, new in content["names"][group].items()
+            },
+            one_more=entry.get("one_more", False),
+            squeezed=tuple(entry.get("squeezed", ())),
+        )
+        for entry in content["layouts"]
+        for model_type in entry["models"]
     }
-)
+
+
+#: Layout by `model_type`; models that are not here are refused.
+LAYOUTS: Mapping[str, Layout] = MappingProxyType(_read_layouts())

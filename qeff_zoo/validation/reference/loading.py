@@ -164,8 +164,11 @@ def _quantization(folder: Path) -> dict[str, Any]:
     config = _config(folder)
     found = dict(config.get("quantization_config") or {})
     if "bits" in (config.get("quantization") or {}):
-        of_mlx = {"quant_method": "mlx", "model_type": config["model_type"]}
-        return config["quantization"] | of_mlx
+        return {
+            **config["quantization"],
+            "quant_method": "mlx",
+            "model_type": config["model_type"],
+        }
     beside = folder / "hf_quant_config.json"
     if not found and beside.is_file():
         found = dict(json.loads(beside.read_bytes())["quantization"])

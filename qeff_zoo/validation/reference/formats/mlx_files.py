@@ -5,9 +5,11 @@ Formulas: https://github.com/ml-explore/mlx `affine_dequantize`, `fp_dequantize`
 https://github.com/ml-explore/mlx-lm, `sanitize` of each file in `models`.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,19 +19,10 @@ from qeff_zoo.validation.reference.formats.files import Decoded, Files, plain
 from qeff_zoo.validation.reference.formats.small_floats import e2m1, powers
 
 _GROUPS = {"mxfp4": 32, "mxfp8": 32, "nvfp4": 16}
-_NUMBERED = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-#: Models whose experts' matrices have numbers, and those whose other feed-forward layers have them too.
-_MIXTRAL = ("mixtral", "phimoe", "lfm2_moe")
-_LFM = "lfm2_moe"
-_NEMOTRON = {"fc1": "up_proj", "fc2": "down_proj"}
+#: Of models with other names: those of experts' matrices, ends of names, and what became of norms.
+_MODELS = json.loads(Path(__file__).with_name("mlx_models.json").read_bytes())
 _STACK = re.compile(r"(.*)\.(?:switch_mlp|(?<=mlp\.)experts)\.(\w+)\.weight")
 _PLUS_ONE = re.compile(r"layernorm\.weight|model\.norm\.weight|[qk]_norm\.weight")
-#: Other names of laguna and exaone_moe.
-_MOVED = {
-    ("laguna", "mlp.gate.proj.weight"): "mlp.gate.weight",
-    ("laguna", "mlp.gate.e_score_correction_bias"): "mlp.experts.e_score_correction_bias",
-    ("exaone_moe", "mlp.gate.e_score_correction_bias"): "mlp.e_score_correction_bias",
-}
 
 
 def mlx(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
@@ -38,18 +31,19 @@ def mlx(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     stored = {f"{path}.weight": files.parts(path, *parts) for path in files.modules("scales")}
     known = {name for sources in stored.values() for name in sources.values()}
     stored |= {name: {"weight": name} for name in files if name not in known}
+    rules = _MODELS.get(config["model_type"], {})
     found: dict[str, Decoded] = {}
     for name, sources in stored.items():
         scheme = config.get(name.removesuffix(".weight"))
         scheme = scheme if isinstance(scheme, Mapping) else config
         decode = partial(_dequantized, scheme) if "scales" in sources else _plain
-        found |= _as_transformers(files, str(config["model_type"]), name, sources, decode, stored)
+        found |= _as_transformers(files, rules, name, sources, decode, stored)
     return found
 
 
 def _as_transformers(
     files: Files,
-    model_type: str,
+    rules: Mapping[str, Any],
     name: str,
     sources: Mapping[str, str],
     decode: Callable[..., Tensor],
@@ -58,7 +52,7 @@ def _as_transformers(
     """Return what one of mlx's tensors is in transformers: experts one by one, heads together, channels first."""
     if match := _STACK.fullmatch(name):
         path, matrix = match.groups()
-        matrix = _NUMBERED[matrix] if model_type in _MIXTRAL else _NEMOTRON.get(matrix, matrix)
+        matrix = rules.get("matrices", {}).get(matrix, matrix)
         count = files.length(name)
         return {
             f"{path}.experts.{number}.{matrix}.weight": Decoded(
@@ -73,16 +67,12 @@ def _as_transformers(
         return {f"{path}.kv_b_proj.{end}": Decoded(files, both, partial(_heads, decode))}
     if ".unembed_out." in name:
         return {}
-    new = name
-    for (kind, old), other in _MOVED.items():
-        if kind == model_type and name.endswith(old):
-            new = name.removesuffix(old) + other
-    if model_type == _LFM and (match := re.fullmatch(r"(.*\.feed_forward)\.(\w+)\.weight", name)):
-        new = f"{match[1]}.{_NUMBERED[match[2]]}.weight" if match[2] in _NUMBERED else name
+    moved = rules.get("moved", {})
+    new = next((name.removesuffix(old) + moved[old] for old in moved if name.endswith(old)), name)
     change: Callable[[Tensor], Tensor] | None = None
     if re.search(r"conv1d\.weight$|conv\.conv\.weight$", name):
         change = _channels_first
-    elif model_type == "qwen3_next" and _PLUS_ONE.search(name):
+    elif rules.get("norms") == "one more" and _PLUS_ONE.search(name):
         change = _less_one
     elif name.endswith((".act_fn.alpha_p", ".act_fn.alpha_n")):
         change = torch.Tensor.flatten
