@@ -127,7 +127,8 @@ def _dequantized(
         stream = (octets[..., None] >> places & 1).flatten(-2)  # bits, the lowest first
         integers = (stream.unflatten(-1, (-1, bits)).int() << torch.arange(bits)).sum(-1)
         by_group = integers.float().unflatten(-1, (scales.shape[-1], -1))
-        return (by_group * scales.float()[..., None] + biases.float()[..., None]).flatten(-2)
+        affine: Tensor = by_group * scales.float()[..., None] + biases.float()[..., None]
+        return affine.flatten(-2)
     values = octets.view(torch.float8_e4m3fn).float() if mode == "mxfp8" else e2m1(octets)
     factors = scales.view(torch.float8_e4m3fn).float() if mode == "nvfp4" else powers(scales)
     found: Tensor = values * factors.repeat_interleave(_GROUPS[mode], -1)
