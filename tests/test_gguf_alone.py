@@ -106,6 +106,17 @@ DELTA: dict[str, Any] = {
 
 #: What published models of each type have that others have not.
 MODELS: dict[str, dict[str, Any]] = {
+    "afmoe": {
+        **WIDE,
+        **windows(4),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "num_shared_experts": 1,
+        "route_scale": 1.7,
+        "mup_enabled": True,
+    },
     "arcee": WIDE,
     "bloom": {"n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3},
     "cohere": {**NORM, "logit_scale": 0.3, "tie_word_embeddings": True},
@@ -157,6 +168,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe_layer_interval": 1,
     },
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
+    "exaone_moe": {
+        **WIDE,
+        **windows(4),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "num_shared_experts": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.7,
+    },
     "falcon": {
         "multi_query": True,
         "layer_norm_epsilon": 1e-3,
@@ -287,6 +309,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "norm_topk_prob": False,
     },
+    "phi": {**NORM, **rope(partial_rotary_factor=0.5), "hidden_act": "gelu_new"},
     "phi3": {"sliding_window": None, **rope(partial_rotary_factor=0.75), "hidden_size": 128},
     "qwen2": {"tie_word_embeddings": True},
     "qwen2_moe": {
@@ -337,7 +360,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 #: Types whose routers score experts by a sigmoid.
-SIGMOID = ("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
+SIGMOID = ("afmoe", "deepseek_v3", "exaone_moe", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
 OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -526,6 +549,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         }
     if kind in SIGMOID:
         found["expert_gating_func"] = 2
+    if kind in ("afmoe", "exaone_moe"):
+        found |= {
+            "expert_shared_count": config.num_shared_experts,
+            "expert_weights_scale": 1.7,
+            "expert_weights_norm": True,
+            "leading_dense_block_count": 1,
+        }
     if kind == "ernie4_5_moe":
         found["interleave_moe_layer_step"] = config.moe_layer_interval
         found["expert_shared_feed_forward_length"] = 64  # of no meaning
