@@ -289,6 +289,15 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "mixtral": {**EXPERTS, "sliding_window": None},
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
+    "nemotron_h": {
+        **WIDE,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "layer_norm_epsilon": 1e-3,
+    },
     "olmo": {"clip_qkv": 0.7},
     "olmo2": {},
     "olmo3": {
@@ -522,6 +531,21 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "rope.scaling.finetuned": config.position_embedding_type == "rope",
             **state_space(config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_n_heads),
         }
+    if kind == "nemotron_h":
+        inner, kinds = config.mamba_num_heads * config.mamba_head_dim, config.layers_block_type
+        forward = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+        routed = "moe" in kinds
+        found = {key: value for key, value in found.items() if routed or "expert" not in key}
+        found |= {
+            "attention.head_count_kv": [2 * (one == "full_attention") for one in kinds],
+            "feed_forward_length": [forward.get(one, 0) for one in kinds],
+            "attention.layer_norm_rms_epsilon": rms,
+            "rope.dimension_count": 24,
+            **state_space(config.conv_kernel, inner, config.ssm_state_size, config.mamba_num_heads),
+            "ssm.group_count": config.n_groups,
+        }
+        if routed:
+            found["expert_shared_feed_forward_length"] = config.moe_shared_expert_intermediate_size
     if kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         heads = config.linear_num_value_heads
         inner = heads * config.linear_value_head_dim
@@ -727,6 +751,17 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
 LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
     "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
+    "nemotron_h_moe": (
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 48,
+            "routed_scaling_factor": 1.7,
+        },
+        {},
+    ),
     "qwen2vl": (
         "qwen2",
         {},

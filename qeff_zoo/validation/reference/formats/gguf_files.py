@@ -173,7 +173,7 @@ def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
-    name = name.replace("gate.moe_statics", "moe_statics")
+    name = name.replace("gate.moe_statics", "moe_statics").replace("mixer.experts", "mlp.experts")
     for end, other in _CALLED.items():
         name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
@@ -182,7 +182,8 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
         "post_mlp_layernorm", "norm2"
     )
     nomic = nomic if nomic.startswith("encoder.") else f"encoder.{nomic}"
-    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic):
+    backbone = f"backbone.{name.removeprefix('model.')}"
+    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic, backbone):
         for end in ("", ".weight"):
             place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
             if place in tensors:
