@@ -119,9 +119,7 @@ class ScriptedProgram:
         )
 
 
-def opening(
-    package: Package, *, ctx_len: int = CTX_LEN, prefill_seq_len: int | None = None
-) -> Any:
+def opening(package: Package, *, ctx_len: int = CTX_LEN, prefill_seq_len: int | None = None) -> Any:
     """Return the opener of the program for `qeff_zoo.runtime.open_session`.
 
     Args:

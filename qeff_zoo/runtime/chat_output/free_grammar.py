@@ -7,8 +7,9 @@ one is a call of a known function, with arguments of its schema.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from qeff_zoo.runtime.chat_output.call_grammar import ANYTHING, CallRules
@@ -116,25 +117,35 @@ class _FreeRules(CallRules):
         """Return the symbols of calls without a mark, with which an output begins, or of a text."""
         calls = self._calls
         (begin, hole), (after, _), *_ = holes(calls.begin + calls.call)
-        pattern = re.escape(begin).replace("/", r"\/")
-        pattern += r"\{" if hole == "call" else rf"\s*{_NAME}\s*{re.escape(after[:1])}"
         drops = f"({' | '.join(self.drops)})*" if self.drops else ""
-        call = self._each(lambda name, schema: self.call(name, schema))
-        more = f"({self.text(calls.join)} {call})*" if self._several else ""
-        section = f"{self.text(calls.begin)} {call} {more} {self.text(calls.end)}"
-        text = self.new(rf"/(?s:.+)/ & ~(/\s*{pattern}(?s:.*)/)", terminal=True)
-        return rf"{drops} (/\s{{0,4}}/? {section} | {text}?)"
+        more = f"({self.text(calls.join)} {self._call})*" if self._several else ""
+        rest = f"{more} {self._end}"
+        if hole == "call":
+            pattern = r"\s*\{"
+            section = rf"/\s{{0,4}}/? {self.text(calls.begin)} {self._call} {rest}"
+        else:  # one lexeme up to the arguments: the name alone may begin a text
+            bracket = after[:1]
+            pattern = rf"\s*{re.escape(begin)}\s*{_NAME}\s*{re.escape(bracket)}"
+            _, _, row = calls.call.partition(f"{{name}}{bracket}")
+            first = []
+            for name, schema in self._schemas.items():
+                mark = rf"/\s{{0,4}}/ {json.dumps(begin + name + bracket)}"
+                first.append(f"{self.new(mark, terminal=True)} {self.row(row, name, schema)}")
+            section = f"{self.new(' | '.join(first))} {rest}"
+        text = self.new(rf"/(?s:.+)/ & ~(/{pattern}(?s:.*)/)", terminal=True)
+        return f"{drops} ({section} | {text}?)"
 
     def channels(self) -> str:
         """Return the symbols of messages with channels: analyses and preambles, and then a call or an answer."""
         begin, end = self.exactly("<|channel|>"), self.until("<|end|>")
         message, start = self.exactly("<|message|>"), self.exactly("<|start|>assistant")
         self.add("before", f'{begin} ("analysis" | "commentary") {message} {end} {start}')
-        self.add("called", self._each(lambda name, schema: self.call(name, schema)))
-        more = f"({self.exactly('<|call|>')} {start} before* called)*" if self._several else ""
+        more = (
+            f"({self.exactly('<|call|>')} {start} before* {self._call})*" if self._several else ""
+        )
         marks = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
         text = self.new(f"/(?s:.+)/ & {self._without(marks)}", terminal=True)
-        return f'before* (called {more} | {begin} "final" {message} {text}?)'
+        return f'before* ({self._call} {more} | {begin} "final" {message} {text}?)'
 
     def thought(self, reasoning: ReasoningFormat, body: str, thoughts: Thoughts) -> str:
         """Return the symbols of reasoning with what follows it, also of reasoning that has no end."""
@@ -149,11 +160,14 @@ class _FreeRules(CallRules):
         first, *rest = self._free_marks.pieces(end)
         if not rest and isinstance(first, str):
             whole = self.new(f"{opening} {ANYTHING}", f"[suffix={json.dumps(end)}]")
-            return f"({whole} {body} | {self.new(f'{opening} {endless}?', terminal=False)})"
-        before = self.new(f"{opening} {ANYTHING} & {self._without((end,))}", terminal=True)
-        return f"{before} ({self.exactly(end)} {body})?"
+            return f"({whole} {body} | {self._begun(opening, end)})"
+        return f"{self._begun(opening, end)} ({self.exactly(end)} {body})?"
 
-    def _chunks(self, openings: list[str], begin: str) -> str:
+    def _begun(self, opening: str, end: str) -> str:
+        """Return the name of the lexeme of reasoning without its end."""
+        return self.new(f"({opening} {ANYTHING}) & {self._without((end,))}", terminal=True)
+
+    def _chunks(self, openings: Sequence[str], begin: str) -> str:
         """Return the name of the rule of a text up to a call, and of the call."""
         chunks = []
         for opening in openings:
@@ -172,23 +186,29 @@ class _FreeRules(CallRules):
         """Return the symbols of calls, or of a marked answer, after their beginning."""
         calls = self._calls
         if calls.begin:
-            call = self._each(lambda name, schema: self.call(name, schema))
-            more = f"({self.text(calls.join)} {call})*" if self._several else ""
-            return f"{self.text(calls.begin[len(opening) :])} {call} {more} {self.text(calls.end)}"
+            more = f"({self.text(calls.join)} {self._call})*" if self._several else ""
+            return f"{self.text(calls.begin[len(opening) :])} {self._call} {more} {self._end}"
         rows = [row for row in (calls.call, *calls.also) if row.startswith(opening)]
-        found = [
-            self._each(lambda name, schema, row=row: self.row(row[len(opening) :], name, schema))
-            for row in rows
-        ]
+        found = [self._each(partial(self.row, row[len(opening) :])) for row in rows]
         if calls.answer:
             found.append(self.exactly(calls.answer[len(opening) :]))
         return f"({' | '.join(found)})"
 
-    def _each(self, call: Any) -> str:
+    @cached_property
+    def _call(self) -> str:
+        """Name of the rule of a whole call."""
+        return self._each(self.call)
+
+    @property
+    def _end(self) -> str:
+        """Symbols after the last call."""
+        return f"{self.blank('')} {self.text(self._calls.end)}" if self._calls.end else ""
+
+    def _each(self, call: Callable[[str, Any], str]) -> str:
         """Return the name of the rule of a call of any function."""
         return self.new(" | ".join(call(name, schema) for name, schema in self._schemas.items()))
 
-    def _text(self, openings: list[str], begin: str, *, drops: bool = False) -> str:
+    def _text(self, openings: Sequence[str], begin: str, *, drops: bool = False) -> str:
         """Return the symbols of free text, which may be absent.
 
         Args:
@@ -203,7 +223,7 @@ class _FreeRules(CallRules):
         return dropped if drops else f"{dropped} {text}?"
 
     @staticmethod
-    def _without(marks: "list[str] | tuple[str, ...]", begin: str = "") -> str:
+    def _without(marks: Sequence[str], begin: str = "") -> str:
         """Return the expression of a text without marks, which does not begin as reasoning does."""
         parts = [f"~({ANYTHING} {json.dumps(one, ensure_ascii=False)} {ANYTHING})" for one in marks]
         if begin:
