@@ -201,6 +201,8 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         reasoning_parser=arguments.reasoning_parser,
         strict_parameters=arguments.strict_parameters,
         shares_prefixes=arguments.share_prefix_cache,
+        tool_strict_level=arguments.tool_strict_level,
+        disable_additional_properties=arguments.disable_additional_properties,
     )
 
 
@@ -579,6 +581,18 @@ def _add_serve(commands: Any) -> None:
         "--reasoning-parser",
         metavar="NAME",
         help="format of reasoning, such as think; none for plain text (default: that of the chat template)",
+    )
+    parser.add_argument(
+        "--tool-strict-level",
+        choices=("off", "function", "parameter"),
+        default="off",
+        help="what holds for calls that a model makes by itself of functions that are not strict: nothing (off), that "
+        "the function exists and its arguments are an object (function), or its schema (parameter); default: off",
+    )
+    parser.add_argument(
+        "--disable-additional-properties",
+        action="store_true",
+        help="objects of JSON Schemas without additionalProperties have no further keys (default: as JSON Schema says)",
     )
     add_draft(parser)
     add_acceptance(parser)

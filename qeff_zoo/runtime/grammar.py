@@ -7,13 +7,14 @@ llguidance computes before each token which ones the grammar allows; the others 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, NoTokenError, Translating
+from qeff_zoo.runtime.closed_schemas import closed
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vocabulary import Vocabulary
@@ -120,6 +121,17 @@ class Grammar:
             GenerationError: If the text has such rules and is not GBNF.
         """
         return cls.gbnf(text) if _GBNF_RULE.search(text) else cls.lark(text)
+
+    def closed(self) -> "Grammar":
+        """Return the grammar with objects that have the keys of their properties alone, see `closed_schemas`."""
+        try:
+            parts = json.loads(self.source)["grammars"]
+        except ValueError:  # Lark is not wrapped
+            return self
+        for part in parts:
+            if "json_schema" in part:
+                part["json_schema"] = closed(part["json_schema"])
+        return replace(self, source=json.dumps({"grammars": parts}))
 
 
 class Guides:

@@ -78,7 +78,8 @@ def routes(runs: ChatRuns) -> APIRouter:
         if isinstance(body, ChatBody) or (has_chats and not body.raw):
             return runs.prepare(ChatRequest.model_validate(chat_of(body)))
         completion = CompletionRequest.model_validate(completion_of(body))
-        return prepare_completion(session, completion, runs.model.admit(completion), runs.bounds)
+        adapter = runs.model.admit(completion)
+        return prepare_completion(session, completion, adapter, runs.bounds, runs.formats)
 
     async def lines(
         body: ChatBody | GenerateBody, chat: Chat, handles: Sequence[Handle], begun: int

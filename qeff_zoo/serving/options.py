@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output import check_parsers
 from qeff_zoo.serving.adapters import Sources
+from qeff_zoo.serving.tools import ChatFormats, ToolStrictLevel
 
 #: Form of the lines of a request log.
 RequestLog: TypeAlias = Literal["text", "json", "none"]
@@ -41,6 +42,8 @@ class ServerOptions:
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
         shares_prefixes: Whether clients with different keys share the prefix cache.
+        tool_strict_level: What holds for calls that are not required, see `tools`.
+        disable_additional_properties: Whether objects of schemas without `additionalProperties` have no further keys.
 
     Raises:
         ServingError: A value is out of range.
@@ -67,6 +70,8 @@ class ServerOptions:
     reasoning_parser: str | None = None
     strict_parameters: bool = False
     shares_prefixes: bool = False
+    tool_strict_level: ToolStrictLevel = "off"
+    disable_additional_properties: bool = False
 
     def __post_init__(self) -> None:
         check_parsers(self.tool_parser, self.reasoning_parser)
@@ -85,6 +90,16 @@ class ServerOptions:
                 )
         if self.tls is not None:
             _check_certificate(*self.tls)
+
+    @property
+    def formats(self) -> ChatFormats:
+        """Formats of chats, and what holds for outputs in them."""
+        return ChatFormats(
+            self.tool_parser,
+            self.reasoning_parser,
+            self.tool_strict_level,
+            self.disable_additional_properties,
+        )
 
     @property
     def api_key(self) -> str | None:

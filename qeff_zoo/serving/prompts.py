@@ -87,10 +87,12 @@ def prepare_chat(
         )
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    formats = formats or ChatFormats()
     if session.describes_images:
         image, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
             cost = price(session, body, {"images": [image]}, bounds)
+        begun["grammar"] = _form(session, body, formats)
         work = partial(_choices, session, body, image, limit, logprobs, "messages", adapter, begun)
         found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
         return Chat(requests=found)
@@ -113,9 +115,8 @@ def prepare_chat(
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, cost, length, limit)
-    plan = output_plan(
-        session, body, _form(session, body), tokens, formats or ChatFormats(), options
-    )
+    form = _form(session, body, formats)
+    plan = output_plan(session, body, form, tokens, formats, options)
     work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter, plan=plan)
     if "videos" not in brought:
         found = work(brought, documents)
@@ -321,8 +322,16 @@ def prepare_completion(
     body: CompletionRequest,
     adapter: str | None,
     bounds: Bounds,
+    formats: ChatFormats | None = None,
 ) -> Preparation[Chat]:
     """Prepare a request for each choice, those of the first prompt first.
+
+    Args:
+        session: Session of the model.
+        body: Body of the client's request.
+        adapter: Name of a loaded adapter.
+        bounds: Limits of the server.
+        formats: What holds for structured output; None for the defaults.
 
     Raises:
         ApiError: The request cannot be served.
@@ -341,6 +350,7 @@ def prepare_completion(
             param="prompt",
             code="invalid_value",
         )
+    more = {**languages, "grammar": _form(session, body, formats or ChatFormats())}
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
             documents, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
@@ -355,7 +365,7 @@ def prepare_completion(
             body.logprobs,
             "prompt",
             adapter,
-            languages,
+            more,
             documents,
         )
     return Chat(requests=found)
@@ -418,7 +428,7 @@ def _choices(
     """Return `n` requests for one prompt or image; each has its own seed, so that their texts differ."""
     param = "documents" if documents else param
     more = {**more, "documents": documents} if documents else more
-    grammar = plan.grammar if plan else _form(session, body)
+    more = {**more, "grammar": plan.grammar} if plan else more
     more = {**more, "thinking": plan.thinking} if plan and plan.thinking else more
     with blaming(param):
         sampling = _sampling(session, body, logprobs)
@@ -432,7 +442,6 @@ def _choices(
             ignore_eos=body.ignore_eos,
             **more,
             adapter=adapter,
-            grammar=grammar,
         )
     request = replace(request, shown=plan.shown) if plan else request
     check_logprobs(_logprobs_of(request) * body.n, "n" if body.n > 1 else "logprobs")
@@ -494,7 +503,9 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
     return max(known, default=None)
 
 
-def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest) -> Grammar | None:
+def _form(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, formats: ChatFormats
+) -> Grammar | None:
     """Return the compiled grammar of the structured output; None for free text."""
     given = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
     if len(given) > 1:
@@ -509,6 +520,7 @@ def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest)
         with blaming(name, "invalid_schema"):
             found = _FORMS[name](value)
             if found is not None:
+                found = found.closed() if formats.closes_objects else found
                 session.guides.check(found)
             return found
     return None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request bodies: the supported parameters of OpenAI's API, with OpenAI's ranges and defaults."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
@@ -37,8 +38,8 @@ Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 #: Maximum number of tokens in parameters, beyond any context.
 MAX_TOKENS = 1 << 31
-#: Maximum number of stop strings, as in Anthropic's API; each is looked for in every new text.
-MAX_STOPS = 16
+#: Maximum number of stop strings; each is looked for in every new text.
+MAX_STOPS = 64
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -355,6 +356,11 @@ Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminat
 _IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
 
+#: Accounting of Claude Code, with which its system prompt begins. It changes with each request, and with it the prompt
+#: of every conversation from its first tokens on; it instructs no model.
+_ACCOUNTING = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
+
+
 class ChatMessage(BaseModel):
     """One message; fields beyond role and content are for the chat template."""
 
@@ -404,6 +410,8 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
+        if self.role in ("system", "developer") and _ACCOUNTING.match(self.text):
+            content = _ACCOUNTING.sub("", self.text, count=1)
         extra = dict(self.model_extra or {})
         if isinstance(calls := extra.get("tool_calls"), list):
             extra["tool_calls"] = [*map(as_function_call, calls)]
@@ -434,7 +442,7 @@ class Function(Definition):
     name: str = Field(pattern=r"^[A-Za-z0-9_./-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # arguments of a required call always match the schema
+    strict: bool | None = None  # calls match the schema; those that are required always do
 
 
 class Tool(Definition):

@@ -49,7 +49,6 @@ from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
-from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -222,7 +221,7 @@ def serve(
             origins=choices.allowed_origins,
             request_log=choices.request_log,
             page=choices.page,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             strict_parameters=choices.strict_parameters,
             shares_prefixes=choices.shares_prefixes,
         )
@@ -297,7 +296,7 @@ def _loaded(
             metrics=metrics,
             image_hosts=choices.image_hosts,
             adapter_sources=None,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             store=store,
             strict_parameters=choices.strict_parameters,
             shares_prefixes=choices.shares_prefixes,
