@@ -83,7 +83,7 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         damages={"every text without its first character": _without_first},
     )
     against = {
-        "reference": "CrossEncoder" if "scores" in answer else "SentenceTransformer",
+        "reference": answer["reference"],
         "revision": source_in(package.manifest).get("revision"),
         "transformers": answer["transformers"],
         "dtype": "text",

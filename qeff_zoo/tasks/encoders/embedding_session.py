@@ -74,14 +74,7 @@ class EmbeddingSession(EncoderSession):
                 f"Package {str(self.folder)!r} pools the states of tokens; expected one without pooling. Build it with "
                 "--pooling none, or call `embed`."
             )
-        if kind and prompt is None and prompt_name is None:
-            prompt_name = self.settings.prompt_of(kind)
-        encoded = self.read(
-            [texts] if isinstance(texts, str) else texts,
-            self.settings.length_of(kind),
-            prompt=self.settings.prompt(prompt, prompt_name),
-            kind=kind,
-        )
+        encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
         found = self._answer(encoded, adapter)
         return [self.compared(*each, kind) for each in zip(encoded, found, strict=True)]
 
@@ -120,6 +113,18 @@ class EmbeddingSession(EncoderSession):
         if self._late is None:
             return states[: len(text.ids)]
         return self._late.compared(text, states, kind)
+
+    def comparable(self, text: Encoded, output: Array, kind: str | None) -> Array | list[Array]:
+        """Return the embedding of one text as `similarity` takes it, or the states of its compared tokens.
+
+        Args:
+            text: The text.
+            output: Output of the program for it.
+            kind: Kind of the text, "query" or "document"; None for neither.
+        """
+        if self.has_states:
+            return [self.compared(text, output, kind)]
+        return self.shortened(output[None])
 
     def require_pooling(self) -> None:
         """Raise `GenerationError` if the package has no pooling."""
@@ -224,13 +229,7 @@ class EmbeddingSession(EncoderSession):
         normalize: bool = False,
         adapter: str | None = None,
     ) -> Array:
-        if kind and prompt is None and prompt_name is None:
-            prompt_name = self.settings.prompt_of(kind)
         self.require_pooling()
-        encoded = self.read(
-            [texts] if isinstance(texts, str) else texts,
-            self.settings.length_of(kind),
-            prompt=self.settings.prompt(prompt, prompt_name),
-        )
+        encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
         found = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
         return normalized(found) if normalize else found

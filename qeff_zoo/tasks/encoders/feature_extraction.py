@@ -66,7 +66,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             "replace. Leave them out."
         ]
     read = files.reader_of(checkpoint.companions)
-    return settings.problems_of(checkpoint.name, read, "last_hidden_state", several=several)
+    kind = settings.SEVERAL if several else settings.SINGLE
+    return settings.problems_of(checkpoint.name, read, "last_hidden_state", kind=kind)
 
 
 def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[str]:

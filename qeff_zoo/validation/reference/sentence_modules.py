@@ -22,6 +22,7 @@ from torch import Tensor, nn
 Features: TypeAlias = dict[str, Any]
 
 _LIBRARY = "sentence_transformers"
+_SPARSE = f"{_LIBRARY}.sparse_encoder.modules"
 _OWN = "a reading of their files by qeff-zoo, since sentence-transformers is not installed"
 _TOKENS, _SENTENCE = "token_embeddings", "sentence_embedding"
 #: Older fields of a pooling, in the order of its results.
@@ -43,12 +44,15 @@ def witness(modules: nn.ModuleDict) -> str | None:
     return _OWN if classes else None
 
 
-def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
-    """Return the modules after the encoder by their numbers; a mean without modules.json.
+def load_modules(
+    folder: Path, settings: Mapping[str, Any], *, sparse: bool = False
+) -> nn.ModuleDict:
+    """Return the modules after the encoder by their numbers; without modules.json the library's default.
 
     Args:
         folder: Folder of the checkpoint.
         settings: `pooling` and `normalize`, where a user chose others than the checkpoint's.
+        sparse: Whether the embeddings are sparse.
     """
     listed = folder / "modules.json"
     entries = json.loads(listed.read_bytes())[1:] if listed.is_file() else []
@@ -59,7 +63,10 @@ def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
     chosen = settings.get("pooling")
     modes = chosen.split("+") if chosen else None
     made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
-    if not entries and chosen != "none":
+    if not entries and sparse:
+        kind = SpladePool if own else importlib.import_module(_SPARSE).SpladePooling
+        made["1"] = kind()
+    elif not entries and chosen != "none":
         made["1"] = Pool({"pooling_mode": modes or "mean"})
     return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
 
@@ -177,6 +184,30 @@ class Pool(nn.Module):
         return pooled
 
 
+class SpladePool(nn.Module):
+    """Pooling of the logits of each text by itself to weights of the vocabulary.
+
+    Args:
+        config: Content of its config.json; None for the default.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        config = config or {}
+        self.sums = config.get("pooling_strategy") == "sum"
+        self.logarithms = 2 if config.get("activation_function") == "log1p_relu" else 1
+
+    def forward(self, features: Features) -> Features:
+        """Add the embedding."""
+        rows = []
+        for logits, mask in zip(features[_TOKENS], features["attention_mask"], strict=True):
+            weights = logits[: int(mask.sum())].clamp(min=0)
+            for _ in range(self.logarithms):
+                weights = torch.log(1 + weights)
+            rows.append(weights.sum(0) if self.sums else weights.amax(0))
+        return {**features, _SENTENCE: torch.stack(rows)}
+
+
 class Dense(nn.Module):
     """A dense layer.
 
@@ -257,6 +288,7 @@ class Unchanged(nn.Module):
 
 _OWN_MODULES = {
     "Pooling": Pool,
+    "SpladePooling": SpladePool,
     "Dense": Dense,
     "LayerNorm": LayerNorm,
     "Normalize": Normalize,

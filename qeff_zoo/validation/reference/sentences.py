@@ -27,7 +27,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
-_SINGLE, _SCORES = "SentenceTransformer", "CrossEncoder"
+_SINGLE, _SCORES, _SPARSE = "SentenceTransformer", "CrossEncoder", "SparseEncoder"
 _SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
@@ -45,7 +45,8 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     listed = saved and (folder / "modules.json").is_file()
     settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
     kind = settings.get("model_type") or _SINGLE
-    if kind != (_SCORES if tasks.scores_texts(request["task"]) else _SINGLE):
+    expected = {tasks.SPARSE_EMBEDDING: _SPARSE}.get(request["task"], _SINGLE)
+    if kind != (_SCORES if tasks.scores_texts(request["task"]) else expected):
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
@@ -57,6 +58,7 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     prompts = [(None, None), (_FREE, None), ("", None), *((None, name) for name in opened.prompts)]
     return {
         "library": f"sentence-transformers {importlib.metadata.version('sentence-transformers')}",
+        "reference": kind,
         "transformers": transformers.__version__,
         "read": [
             {"text": text, "kind": kind, "prompt": prompt, "prompt_name": name}
