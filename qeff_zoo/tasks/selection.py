@@ -128,7 +128,8 @@ def _uncomputed(name: str, recipe: Recipe, architecture: str) -> str:
     heads = [f"{one} for its head, or " for one in served if _has_class([architecture], one)]
     return (
         f"{name!r} has architecture {architecture!r}, whose head no task computes{' unless requested' * bool(heads)}; "
-        f"expected {expected}. Give --task {''.join(heads)}{' or '.join(_bare(recipe))} to build the model without its head."
+        f"expected {expected}. Give --task {''.join(heads)}{' or '.join(_bare(recipe))} to build the model without its "
+        "head."
     )
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
     CrossEncoder,
-    files_of,
     read_cross_encoder,
 )
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of
 from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules, reader_of
+from qeff_zoo.checkpoint.sentence_transformers import files
+from qeff_zoo.checkpoint.sentence_transformers.colbert import read_colbert
+from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, reader_of
 from qeff_zoo.checkpoint.sentence_transformers.steps import (
     ACTIVATIONS,
     AND,
@@ -39,6 +41,16 @@ _MODES = {
 }
 _FEATURES = (TOKENS, SENTENCE)
 Reading: TypeAlias = Callable[[int, Module], Step | None]
+
+
+def read_modules(companions: Mapping[str, Path]) -> list[Module]:
+    """Return the modules of a model in order, for a ColBERT checkpoint those of a `MultiVectorEncoder`.
+
+    Args:
+        companions: Files beside the checkpoint, by relative path.
+    """
+    listed, colbert = files.read_modules(companions), read_colbert(reader_of(companions))
+    return colbert.modules(listed) if colbert else listed
 
 
 def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
@@ -131,14 +143,15 @@ def weight_files(companions: Mapping[str, Path]) -> dict[str, str]:
     return {
         module.folder: f"{module.folder}/{WEIGHTS}"
         for module in read_modules(companions)
-        if module.kind in _WEIGHTED and module.file in companions  # so that it cannot lie elsewhere
+        # Below the checkpoint's folder, with a config, so that it cannot lie elsewhere.
+        if module.kind in _WEIGHTED and module.folder and module.file in companions
     }
 
 
 def bindings_of(steps: Sequence[Step]) -> dict[str, str]:
     """Return the checkpoint tensor of every parameter of the steps, by its name in the model."""
     return {
-        f"{MODULES}.{step.place}.{name}": f"{step.folder}/{name}"
+        f"{MODULES}.{step.place}.{name}": f"{step.folder}/{name}" if step.folder else name
         for step in steps
         for name in step.parameters
     }

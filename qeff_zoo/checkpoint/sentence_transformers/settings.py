@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qeff_zoo.checkpoint.sentence_transformers.colbert import MARKERS, SEVERAL, translated
 from qeff_zoo.checkpoint.sentence_transformers.files import ENCODER_SETTINGS, SETTINGS, Reader
 from qeff_zoo.errors import GenerationError
 
-#: Classes of models in their settings: of one embedding per text, of one per token, and of sparse embeddings.
-SINGLE, SEVERAL, SPARSE = "SentenceTransformer", "MultiVectorEncoder", "SparseEncoder"
+#: Classes of models in their settings: of one embedding per text, and of sparse embeddings.
+SINGLE, SPARSE = "SentenceTransformer", "SparseEncoder"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 MAX_SIMILARITY = "maxsim"
 QUERY, DOCUMENT = "query", "document"
@@ -53,6 +54,7 @@ class SentenceSettings:
         truncate_dim: Number of the first values of an embedding that are returned; None for all.
         max_active_dims: Number of the largest weights of a sparse embedding that are returned; None for all.
         expansion: Expansion of queries of late interaction: `strategy`, `length`, `token`, `attend`; None for none.
+        markers: Prompts of a ColBERT checkpoint that are one token each if the vocabulary has it.
     """
 
     max_length: int
@@ -64,6 +66,7 @@ class SentenceSettings:
     truncate_dim: int | None
     max_active_dims: int | None
     expansion: Mapping[str, Any] | None
+    markers: tuple[str, ...] = ()
 
     def prompt(self, prompt: str | None, name: str | None) -> str:
         """Return the text that precedes texts: the given one, else the named one, else the default one.
@@ -99,6 +102,7 @@ def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSe
         read: Reader of their files.
         similarity: Similarity of a model whose files set none.
     """
+    read = translated(read)
     encoder, own = encoder_settings(read), read(SETTINGS)
     called = _called(encoder).get("max_length")
     lengths = {kind: encoder.get(f"{kind}_length") for kind in (QUERY, DOCUMENT)}
@@ -113,6 +117,7 @@ def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSe
         truncate_dim=own.get("truncate_dim"),
         max_active_dims=own.get("max_active_dims"),
         expansion=encoder.get("query_expansion"),
+        markers=tuple(own.get(MARKERS) or ()),
     )
 
 
@@ -125,6 +130,7 @@ def problems_of(name: str, read: Reader, output: str, *, kind: str = SINGLE) -> 
         output: Output of transformers' model that the task computes.
         kind: Class of models with such modules.
     """
+    read = translated(read)
     encoder, own, several = encoder_settings(read), read(SETTINGS), kind == SEVERAL
     file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
     found = [

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of
+from qeff_zoo.checkpoint.sentence_transformers.modules import read_steps
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
+from qeff_zoo.checkpoint.sentence_transformers.steps import MultiVectorMask
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.late_interaction import LateInteraction, max_similarities
@@ -36,10 +39,13 @@ class EmbeddingSession(EncoderSession):
         spec = read_json(folder / "manifest.json").get("spec") or {}
         #: Whether the program scales embeddings to length 1.
         self.normalizes = bool((spec.get("task") or {}).get("normalize"))
-        steps = (spec.get("task") or {}).get("modules") or ()
-        mask = next((step for step in steps if step["kind"] == "MultiVectorMask"), None)
+        kinds = {step["kind"] for step in (spec.get("task") or {}).get("modules") or ()}
         self._late: LateInteraction | None = None
-        if mask is not None and self.tokenizer is not None:
+        if MultiVectorMask.__name__ in kinds and self.tokenizer is not None:
+            steps = read_steps(files_of(folder))
+            mask = next(step for step in steps if isinstance(step, MultiVectorMask))
+            for marker in self.settings.markers:
+                self.tokenizer.register(marker)
             self._late = LateInteraction.of(self.settings.expansion or {}, mask, self.tokenizer)
 
     def states(

@@ -53,7 +53,7 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    from qeff_zoo.checkpoint.sentence_transformers import files, modules, settings, steps
+    from qeff_zoo.checkpoint.sentence_transformers import colbert, files, modules, settings, steps
 
     joined = (request.pooling or "").split(steps.AND)
     if len(joined) > 1 and "none" in joined:
@@ -66,7 +66,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             "replace. Leave them out."
         ]
     read = files.reader_of(checkpoint.companions)
-    kind = settings.SEVERAL if several else settings.SINGLE
+    kind = colbert.SEVERAL if several else settings.SINGLE
     return settings.problems_of(checkpoint.name, read, "last_hidden_state", kind=kind)
 
 

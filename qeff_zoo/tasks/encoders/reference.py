@@ -48,7 +48,10 @@ class TextReference(Answers):
         )
         if self._embeds:
             found = load_modules(
-                Path(request["checkpoint"]), request["settings"], sparse=self._states == "logits"
+                Path(request["checkpoint"]),
+                request["settings"],
+                model,
+                sparse=self._states == "logits",
             )
             # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
             model.sentence_modules = self._modules = found

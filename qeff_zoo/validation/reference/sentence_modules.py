@@ -19,6 +19,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.sentence_transformers.colbert import Colbert, read_colbert
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of, read_modules, reader_of
+from qeff_zoo.validation.reference import sentences
+
 Features: TypeAlias = dict[str, Any]
 
 _LIBRARY = "sentence_transformers"
@@ -45,15 +49,18 @@ def witness(modules: nn.ModuleDict) -> str | None:
 
 
 def load_modules(
-    folder: Path, settings: Mapping[str, Any], *, sparse: bool = False
+    folder: Path, settings: Mapping[str, Any], model: Any = None, *, sparse: bool = False
 ) -> nn.ModuleDict:
     """Return the modules after the encoder by their numbers; without modules.json the library's default.
 
     Args:
         folder: Folder of the checkpoint.
         settings: `pooling` and `normalize`, where a user chose others than the checkpoint's.
+        model: transformers' model of the checkpoint, for a ColBERT checkpoint.
         sparse: Whether the embeddings are sparse.
     """
+    if (colbert := read_colbert(reader_of(files_of(folder)))) and model is not None:
+        return nn.ModuleDict(_of_colbert(folder, colbert, model)).eval()
     listed = folder / "modules.json"
     entries = json.loads(listed.read_bytes())[1:] if listed.is_file() else []
     if settings.get("pooling") == "none":
@@ -69,6 +76,21 @@ def load_modules(
     elif not entries and chosen != "none":
         made["1"] = Pool({"pooling_mode": modes or "mean"})
     return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
+
+
+def _of_colbert(folder: Path, colbert: Colbert, model: Any) -> dict[str, nn.Module]:
+    """Return the modules that the library adds to a ColBERT checkpoint, by their numbers; else those of its files."""
+    if importlib.util.find_spec(_LIBRARY) is not None:
+        opened = sentences.open_around(folder, model, "MultiVectorEncoder")
+        return {str(place): one.float() for place, one in enumerate([*opened][1:], 1)}
+    found = {}
+    for place, module in enumerate(colbert.modules(read_modules(files_of(folder)))[1:], 1):
+        made: nn.Module = _OWN_MODULES[module.kind](module.config)
+        if module.kind == "Dense":
+            weights = load_file(folder / module.folder / "model.safetensors")
+            made.load_state_dict({name: weights[name] for name in made.state_dict()})
+        found[str(place)] = made.float()
+    return found
 
 
 def normalizes(folder: Path) -> bool:

@@ -53,7 +53,7 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
     scored = kind == _SCORES
-    opened = _open(folder, model, kind)
+    opened = open_around(folder, model, kind)
     texts = [*_TEXTS, *(zip(_TEXTS, reversed(_TEXTS), strict=True) if scored else ())]
     prompts = [(None, None), (_FREE, None), ("", None), *((None, name) for name in opened.prompts)]
     return {
@@ -87,7 +87,7 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     return {"ids": found["input_ids"][0].tolist(), "skipped": skipped}
 
 
-def _open(folder: Path, model: Any, kind: str) -> Any:
+def open_around(folder: Path, model: Any, kind: str) -> Any:
     """Open a checkpoint by a class of the library, around a model that is loaded already."""
     import sentence_transformers
 
