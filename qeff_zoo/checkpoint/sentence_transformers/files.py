@@ -25,6 +25,8 @@ ENCODER_SETTINGS = (
 )
 WEIGHTS = "model.safetensors"
 LIBRARY = "sentence_transformers"
+#: Module with a vector for each token, in place of an encoder.
+STATIC = "StaticEmbedding"
 #: Function that returns the object in a JSON file by its relative path; empty without such a file.
 Reader: TypeAlias = Callable[[str], dict[str, Any]]
 

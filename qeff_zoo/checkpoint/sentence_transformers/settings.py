@@ -55,6 +55,7 @@ class SentenceSettings:
         max_active_dims: Number of the largest weights of a sparse embedding that are returned; None for all.
         expansion: Expansion of queries of late interaction: `strategy`, `length`, `token`, `attend`; None for none.
         markers: Prompts of a ColBERT checkpoint that are one token each if the vocabulary has it.
+        special_tokens: Whether the tokenizer's special tokens are added.
     """
 
     max_length: int
@@ -67,6 +68,7 @@ class SentenceSettings:
     max_active_dims: int | None
     expansion: Mapping[str, Any] | None
     markers: tuple[str, ...] = ()
+    special_tokens: bool = True
 
     def prompt(self, prompt: str | None, name: str | None) -> str:
         """Return the text that precedes texts: the given one, else the named one, else the default one.
@@ -118,6 +120,7 @@ def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSe
         max_active_dims=own.get("max_active_dims"),
         expansion=encoder.get("query_expansion"),
         markers=tuple(own.get(MARKERS) or ()),
+        special_tokens=read("config.json").get("model_type") != "static_embedding",
     )
 
 

@@ -65,6 +65,12 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             f"{checkpoint.name!r} has an embedding for each token, and no pooling that --pooling or --normalize could "
             "replace. Leave them out."
         ]
+    listed = modules.read_modules(checkpoint.companions)
+    if listed and listed[0].kind == files.STATIC and request.pooling not in (None, "mean"):
+        return [
+            f"{checkpoint.name!r} has a {files.STATIC}, the mean of the vectors of tokens, which --pooling "
+            f"{request.pooling} does not replace. Leave it out."
+        ]
     read = files.reader_of(checkpoint.companions)
     kind = colbert.SEVERAL if several else settings.SINGLE
     return settings.problems_of(checkpoint.name, read, "last_hidden_state", kind=kind)

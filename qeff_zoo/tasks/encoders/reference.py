@@ -95,6 +95,7 @@ class TextReference(Answers):
         """Return what the modules make of the states of a text's own tokens."""
         features: dict[str, Any] = {
             "token_embeddings": states[None, : len(sequence)],
+            "input_ids": torch.tensor([sequence]),
             "attention_mask": torch.ones(1, len(sequence), dtype=torch.long),
         }
         if self._skipped is not None:

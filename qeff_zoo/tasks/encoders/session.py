@@ -208,7 +208,12 @@ class EncoderSession:
                 the task takes none.
         """
         most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
-        reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        reader = replace(
+            self._reader,
+            max_length=most,
+            side=side,
+            special_tokens=special_tokens and self.settings.special_tokens,
+        )
         if rendered:
             reader = replace(reader, prompt="", template=None)
         elif prompt is not None:

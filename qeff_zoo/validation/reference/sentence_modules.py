@@ -42,7 +42,7 @@ _FIELDS = (
 
 def witness(modules: nn.ModuleDict) -> str | None:
     """Return who computes modules after an encoder, for a record; None if there are none of a checkpoint's."""
-    classes = [type(module) for module in modules.values()]
+    classes = [type(getattr(module, "library", None) or module) for module in modules.values()]
     if any(one.__module__.partition(".")[0] == _LIBRARY for one in classes):
         return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
     return _OWN if classes else None
@@ -62,7 +62,9 @@ def load_modules(
     if (colbert := read_colbert(reader_of(files_of(folder)))) and model is not None:
         return nn.ModuleDict(_of_colbert(folder, colbert, model)).eval()
     listed = folder / "modules.json"
-    entries = json.loads(listed.read_bytes())[1:] if listed.is_file() else []
+    entries = json.loads(listed.read_bytes()) if listed.is_file() else []
+    static = bool(entries) and str(entries[0]["type"]).endswith(".StaticEmbedding")
+    entries = entries[1:]
     if settings.get("pooling") == "none":
         entries = []
     own = importlib.util.find_spec(_LIBRARY) is None
@@ -70,7 +72,9 @@ def load_modules(
     chosen = settings.get("pooling")
     modes = chosen.split("+") if chosen else None
     made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
-    if not entries and sparse:
+    if static:
+        made = {"0": StaticMean(folder, model), **made}
+    elif not entries and sparse:
         kind = SpladePool if own else importlib.import_module(_SPARSE).SpladePooling
         made["1"] = kind()
     elif not entries and chosen != "none":
@@ -204,6 +208,33 @@ class Pool(nn.Module):
         }
         pooled: Tensor = by_mode[mode]()
         return pooled
+
+
+class StaticMean(nn.Module):
+    """Mean of the vectors of each text's tokens: by the library's StaticEmbedding where it is installed.
+
+    Args:
+        folder: Folder of the checkpoint.
+        model: Model with the vectors.
+    """
+
+    def __init__(self, folder: Path, model: Any) -> None:
+        super().__init__()
+        self.library: nn.Module | None = None
+        if importlib.util.find_spec(_LIBRARY) is not None:
+            kind = importlib.import_module(f"{_LIBRARY}.sentence_transformer.modules")
+            self.library = kind.StaticEmbedding.load(str(folder), local_files_only=True)
+            if model is not None:  # the same weights, which a validation may round
+                self.library.embedding.weight = model.embedding.weight
+
+    def forward(self, features: Features) -> Features:
+        """Add the embedding."""
+        if self.library is None:
+            return {**features, _SENTENCE: features[_TOKENS].mean(1)}
+        ids = features["input_ids"]
+        starts = torch.arange(0, ids.numel(), ids.shape[1])
+        found = self.library({"input_ids": ids.flatten(), "offsets": starts})
+        return {**features, _SENTENCE: found[_SENTENCE]}
 
 
 class SpladePool(nn.Module):

@@ -84,7 +84,8 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     found = opened.preprocess([text], prompt=prompt, **({"task": kind} if kind else {}))
     left_out = any(getattr(module, "include_prompt", True) is False for module in opened)
     skipped = int(found.get("prompt_length") or 0) if left_out else 0
-    return {"ids": found["input_ids"][0].tolist(), "skipped": skipped}
+    ids = found["input_ids"]  # of a static embedding all texts in one row
+    return {"ids": (ids if ids.dim() == 1 else ids[0]).tolist(), "skipped": skipped}
 
 
 def open_around(folder: Path, model: Any, kind: str) -> Any:
