@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
     from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.sparse_embedding_session import (
+        SparseEmbedding,
+        SparseEmbeddingSession,
+    )
     from qeff_zoo.tasks.encoders.text_classification_session import (
         Classification,
         TextClassificationSession,
@@ -63,6 +67,8 @@ __all__ = [
     "Score",
     "Segment",
     "Session",
+    "SparseEmbedding",
+    "SparseEmbeddingSession",
     "SpeechSeq2SeqSession",
     "Stats",
     "Text2TextSession",
@@ -95,6 +101,7 @@ _PLACES = {
     f"{_TASKS}.encoder_decoder.image_to_text_session": ("ImageToTextSession",),
     f"{_TASKS}.encoder_decoder.text2text_session": ("Text2TextSession",),
     f"{_TASKS}.encoders.embedding_session": ("EmbeddingSession",),
+    f"{_TASKS}.encoders.sparse_embedding_session": ("SparseEmbedding", "SparseEmbeddingSession"),
     f"{_TASKS}.encoders.text_classification_session": (
         "Classification",
         "TextClassificationSession",

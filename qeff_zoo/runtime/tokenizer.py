@@ -231,6 +231,19 @@ class Tokenizer:
         if not any(isinstance(part, normalizers.Lowercase) for part in parts):
             self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
+    def register(self, marker: str) -> None:
+        """Let a prefix, or its first word, be one special token wherever it is in a text, if the vocabulary has it.
+
+        Args:
+            marker: Prefix of the texts of a ColBERT checkpoint, which its training inserted as a token.
+        """
+        for token in filter(None, (marker, next(iter(marker.split()), ""))):
+            if self.token_id(token) is not None:
+                if self._tokenizer.encode(token, add_special_tokens=False).tokens != [token]:
+                    added = tokenizers.AddedToken(token, normalized=False, special=True)
+                    self._tokenizer.add_special_tokens([added])
+                return
+
     @cached_property
     def named(self) -> frozenset[int]:
         """Ids of the tokens that transformers counts as special: those that the settings name."""

@@ -41,7 +41,7 @@ PATHS = (
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *("/embed", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
+    *("/embed", "/embed_sparse", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
     *(
         "/tokenize",
         "/apply-template",

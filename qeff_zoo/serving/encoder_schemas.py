@@ -107,6 +107,12 @@ class InputsRequest(PromptedRequest, _Cut):
     dimensions: int | None = Field(None, ge=1)
 
 
+class SparseInputsRequest(PromptedRequest, _Cut):
+    """Body of /embed_sparse, as in Text Embeddings Inference."""
+
+    inputs: Texts
+
+
 class SimilarInputs(BaseModel):
     """Texts of /similarity."""
 

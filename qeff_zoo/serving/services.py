@@ -23,6 +23,7 @@ from qeff_zoo.serving import (
     response_store,
     responses,
     scores,
+    sparse_embeddings,
     transcriptions,
 )
 from qeff_zoo.serving.chat_runs import ChatRuns
@@ -36,6 +37,7 @@ from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
 
 API = "/v1/"
 
@@ -177,6 +179,8 @@ class TextEncoding:
             routers.append(cohere.routes(backend, session, model.admit))
             routers.append(embeddings.routes(API, backend, session, model.admit))
             routers.append(ollama.embedding(backend, session, model))
+        if isinstance(session, SparseEmbeddingSession):
+            routers.append(sparse_embeddings.routes(backend, session, model.admit))
         return model, routers
 
 
