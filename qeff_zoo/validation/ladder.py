@@ -31,6 +31,7 @@ from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
+from qeff_zoo.runtime.tokenizer import sharing_tokenizers
 from qeff_zoo.tasks import find
 from qeff_zoo.validation.cases import short_stages
 from qeff_zoo.validation.costs import as_shipped, measure
@@ -92,10 +93,11 @@ def validate(
     step = progress or (lambda steps: None)
     with Reference(threads, server=server) as process:  # it starts while the package runs
         exact = exact or unrounded(package)
-        trial = try_package(package, threads, step, exact or opening, continues=not exact)
-        # A device is compared in every stage, in its own numerics.
-        short = None if opening else short_stages(trial.keys, trial.positions)
-        shipped = try_package(package, threads, step, opening, short) if exact else None
+        with sharing_tokenizers():
+            trial = try_package(package, threads, step, exact or opening, continues=not exact)
+            # A device is compared in every stage, in its own numerics.
+            short = None if opening else short_stages(trial.keys, trial.positions)
+            shipped = try_package(package, threads, step, opening, short) if exact else None
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
         reference = run_reference(
             process, package, checkpoint, trial, shipped=shipped, device=device, progress=step

@@ -294,7 +294,7 @@ def _measure(
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> dict[str, Array]:
     with within():
-        return losses.measure(variant, answers.predict)
+        return losses.measure(variant, answers.predict(losses.tokens[None])[0, :-1])
 
 
 def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:

@@ -60,7 +60,7 @@ from qeff_zoo.validation.reference.numerics import (
 from qeff_zoo.validation.reference.routing import Choices
 from qeff_zoo.validation.reference.runs import Answers, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
-from qeff_zoo.validation.reference.turns import return_freed_memory
+from qeff_zoo.validation.reference.turns import keep_freed_memory, return_freed_memory
 
 from . import sentences, settings, stored_weights, text
 
@@ -92,12 +92,16 @@ def main(arguments: Sequence[str]) -> None:
     brought = ("media.", "audio.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
-    stored = stored_weights.answer(request, model, unloaded)
     if unloaded:
         return_freed_memory()
-        ran = Layerwise(unloaded, request, answers, choices).run()
     else:
-        ran = _run_variants(model, request, answers, choices)
+        keep_freed_memory(sum(weight.nbytes for weight in model.parameters()))
+    stored = stored_weights.answer(request, model, unloaded)
+    ran = (
+        Layerwise(unloaded, request, answers, choices).run()
+        if unloaded
+        else _run_variants(model, request, answers, choices)
+    )
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
@@ -123,11 +127,11 @@ def _run_variants(
     """Run every variant."""
     continued = _continued(answers, request.get("greedy"))
     numerics = Numerics.from_dict(request["numerics"])
-    runs = {"reference": answers.alone(choices.note)}
+    losses = answers.losses() if numerics.rounds else None
+    with answers.scoring(losses, "reference") as found:
+        runs = {"reference": answers.alone(choices.note)}
     early, every = Early(request), range(len(runs["reference"]))
     begun: dict[str, Mapping[int, Array]] = {}
-    losses = answers.losses() if numerics.rounds else None
-    found = losses.measure("reference", answers.predict) if losses else {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
@@ -136,14 +140,15 @@ def _run_variants(
         round_matrices_to_float16(model, numerics.matrices)
     if numerics.rounds_weights or request.get("float16_weights"):
         judged = "rounded"
-        runs["rounded"] = answers.alone(choices.note)
-        found |= losses.measure("rounded", answers.predict) if losses else {}
+        with answers.scoring(losses, "rounded") as scored:
+            runs["rounded"] = answers.alone(choices.note)
+        found |= scored
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
     if numerics.int8_activations:
-        with Arithmetic(left_sides, halved=False):
+        with Arithmetic(left_sides, halved=False), answers.scoring(losses, "simulated") as scored:
             begun["simulated"] = answers.beginnings(every, early.enough)
-            found |= losses.measure("simulated", answers.predict) if losses else {}
+        found |= scored
     if numerics.int8_activations or request.get("swapped"):
         with damaged(answers.halves):
             if request.get("swapped"):

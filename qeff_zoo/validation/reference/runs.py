@@ -84,6 +84,11 @@ class Answers:
         """Begin to compare what variants predict of one text; None where answers are not logits of its tokens."""
         return None
 
+    @contextmanager
+    def scoring(self, losses: "Losses | None", variant: str) -> Iterator[dict[str, Array]]:
+        """Measure the losses of a variant in a block that runs it; yields what `Losses.measure` returns, in the end."""
+        yield {}
+
     def predict(self, input_ids: Tensor) -> Tensor:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
         raise NotImplementedError
