@@ -92,7 +92,7 @@ class DecoderReference(Answers):
                 after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
                 drafted = self._heads(hidden[0], torch.tensor(after))
             logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
-        tick()
+        tick(sum(len(self._beginning(number, length)) for number in numbers))
         if scored and self._scored:
             self._scored[1].append(logits[:scored])
             logits, wanted = logits[scored:], [wanted[0][scored:]]
@@ -122,6 +122,12 @@ class DecoderReference(Answers):
         media = any(self._media.among(number) for number in range(len(self._sequences)))
         return self.reads_tokens_alone and not (media or self._heads)
 
+    def tokens(self, length: int | None = None) -> int | None:
+        """Return the tokens of all sequences, or of their beginnings."""
+        if not self.plain:
+            return None
+        return sum(len(sequence[:length]) for sequence in self._sequences)
+
     def losses(self) -> Losses | None:
         """Start a comparison of the variants' predictions for the longest sequence."""
         number = max(range(len(self._sequences)), key=lambda number: len(self._sequences[number]))
@@ -144,7 +150,7 @@ class DecoderReference(Answers):
 
     def predict(self, input_ids: Tensor) -> Tensor:
         """Return the logits of all tokens of texts."""
-        tick()
+        tick(input_ids.numel())
         logits: Tensor = of_tokens(self._model)(input_ids=input_ids, use_cache=False).logits
         return logits
 

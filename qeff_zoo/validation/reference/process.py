@@ -58,7 +58,7 @@ from qeff_zoo.validation.reference.numerics import (
     round_weights,
 )
 from qeff_zoo.validation.reference.routing import Choices
-from qeff_zoo.validation.reference.runs import Answers, read_request
+from qeff_zoo.validation.reference.runs import Answers, announce, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import keep_freed_memory, return_freed_memory
 
@@ -125,8 +125,10 @@ def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
 ) -> Found:
     """Run every variant."""
-    continued = _continued(answers, request.get("greedy"))
     numerics = Numerics.from_dict(request["numerics"])
+    if (tokens := _tokens(model, request, answers, numerics)) is not None:
+        announce(tokens)
+    continued = _continued(answers, request.get("greedy"))
     losses = answers.losses() if numerics.rounds else None
     with answers.scoring(losses, "reference") as found:
         runs = {"reference": answers.alone(choices.note)}
@@ -181,6 +183,26 @@ def _run_variants(
     }
     arrays |= {f"{judged}.{name}": array for name, array in followed.items()}
     return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
+
+
+def _tokens(
+    model: Any, request: Mapping[str, Any], answers: Answers, numerics: Numerics
+) -> int | None:
+    """Return the tokens that all variants read together; None if calls are counted instead.
+
+    Of canaries the slightest alone, which most stages notice.
+    """
+    whole, early = answers.tokens(), Early(request)
+    if whole is None:
+        return None
+    device, halves = bool(request.get("device")), bool(request.get("float16_weights"))
+    passes = 2 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
+    passes += numerics.activations == "float16" and not halves
+    passes += not device and not numerics.rounds and _is_small(model)
+    beginnings = numerics.int8_activations * (2 - bool(request.get("swapped")))
+    faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
+    found = passes * whole + beginnings * (answers.tokens(early.enough) or 0) + faults
+    return int(found + (answers.tokens(early.each_stage) or 0))
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:
