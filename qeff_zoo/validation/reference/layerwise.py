@@ -165,7 +165,7 @@ class Layerwise:
             whole = (
                 self._alone
                 if self._request.get("swapped")
-                else partial(self._begun, self._everyone, early.enough)
+                else partial(self._begun, self._everyone, early.short)
             )
             passes["swapped"] = whole(around=_damaging(SWAPPED))
         if numerics.activations == "float16":

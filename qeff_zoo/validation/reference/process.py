@@ -156,7 +156,7 @@ def _run_variants(
             if request.get("swapped"):
                 runs["swapped"] = answers.alone()
             else:
-                begun["swapped"] = answers.beginnings(every, early.enough)
+                begun["swapped"] = answers.beginnings(every, early.short)
     if numerics.activations == "float16" and not request.get("float16_weights"):
         runs["half"] = _in_float16(model, answers, choices)
     followed = _follow_package(answers, choices)
@@ -199,10 +199,11 @@ def _tokens(
     passes = 2 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
     passes += numerics.activations == "float16" and not halves
     passes += not device and not numerics.rounds and _is_small(model)
-    beginnings = numerics.int8_activations * (2 - bool(request.get("swapped")))
+    lengths = [early.each_stage]
+    if numerics.int8_activations:
+        lengths += [early.enough, *([] if request.get("swapped") else [early.short])]
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
-    found = passes * whole + beginnings * (answers.tokens(early.enough) or 0) + faults
-    return int(found + (answers.tokens(early.each_stage) or 0))
+    return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:
