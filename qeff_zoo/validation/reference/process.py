@@ -57,6 +57,7 @@ from qeff_zoo.validation.reference.numerics import (
     round_matrices_to_float16,
     round_weights,
 )
+from qeff_zoo.validation.reference.resuming import Resuming
 from qeff_zoo.validation.reference.routing import Choices
 from qeff_zoo.validation.reference.runs import Answers, announce, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
@@ -130,7 +131,8 @@ def _run_variants(
         announce(tokens)
     continued = _continued(answers, request.get("greedy"))
     losses = answers.losses() if numerics.rounds else None
-    with answers.scoring(losses, "reference") as found:
+    resuming = Resuming(model, answers)
+    with resuming.recording(), answers.scoring(losses, "reference") as found:
         runs = {"reference": answers.alone(choices.note)}
     early, every = Early(request), range(len(runs["reference"]))
     begun: dict[str, Mapping[int, Array]] = {}
@@ -142,7 +144,7 @@ def _run_variants(
         round_matrices_to_float16(model, numerics.matrices)
     if numerics.rounds_weights or request.get("float16_weights"):
         judged = "rounded"
-        with answers.scoring(losses, "rounded") as scored:
+        with resuming.recording(), answers.scoring(losses, "rounded") as scored:
             runs["rounded"] = answers.alone(choices.note)
         found |= scored
     with Arithmetic(halved=True):
@@ -164,8 +166,7 @@ def _run_variants(
     kind = tasks.find(request["task"]).answers
 
     def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
-        with damaged(answers.halves, HEADS[number]) as words:
-            return words, answers.beginnings(sequences, early.each_stage)
+        return resuming.beginnings(HEADS[number], sequences, early.each_stage, runs[judged])
 
     faults = [Fault.from_dict(entry) for entry in request["faults"]]
     damages, noticed = Noticing(request, kind, runs[judged], others).run(
