@@ -2,7 +2,9 @@
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -62,6 +64,19 @@ class Encoded:
         )
 
 
+_shared: ContextVar["dict[Path, Tokenizer] | None"] = ContextVar("tokenizers", default=None)
+
+
+@contextmanager
+def sharing_tokenizers() -> Iterator[None]:
+    """Let sessions of one package that are opened in the block share its tokenizer, which takes seconds to read."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 class Tokenizer:
     """Tokenizer of a package, with the results of transformers.
 
@@ -104,8 +119,20 @@ class Tokenizer:
 
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
-        """Return the tokenizer of a folder, if it has one."""
-        return cls(folder) if (folder / "tokenizer.json").is_file() else None
+        """Return the tokenizer of a folder, if it has one; in `sharing_tokenizers` the same one every time."""
+        if not cls.is_in(folder):
+            return None
+        shared = _shared.get()
+        if shared is None:
+            return cls(folder)
+        if folder not in shared:
+            shared[folder] = cls(folder)
+        return shared[folder]
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Return whether a folder has a tokenizer."""
+        return (folder / "tokenizer.json").is_file()
 
     @cached_property
     def _anchor(self) -> list[int]:

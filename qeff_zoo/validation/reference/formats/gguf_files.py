@@ -92,6 +92,9 @@ class _Tensors(Mapping[str, Tensor]):
         ]
         return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._found  # a mapping's own would decode the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
 
