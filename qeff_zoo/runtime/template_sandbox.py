@@ -112,14 +112,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise OverBudgetError(f"it has {len(source):,} characters, more than {_SOURCE:,}")
         return self.from_string(source)
 
-    def rendered(self, template: jinja2.Template, **values: Any) -> str:
+    def rendered(self, template: jinja2.Template, values: Mapping[str, Any]) -> str:
         """Render a template of this environment.
+
+        Args:
+            template: The template.
+            values: Its variables.
 
         Raises:
             OverBudgetError: If rendering exceeds the budget.
         """
         self._account.left = _BUDGET
-        return template.render(**values)
+        return template.render(values)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Priced().visit(Parser(self, source, name, filename).parse())

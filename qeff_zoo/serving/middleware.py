@@ -2,6 +2,7 @@
 """Middleware before the endpoints: counts of responses, and checks of framing, API key and body."""
 
 import asyncio
+import json
 import re
 import secrets
 from collections.abc import Callable, Collection
@@ -17,15 +18,20 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.waiting import Bodies
 
 _SCHEME = "bearer "
-_MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
+_MAX_CONTAINERS = 65_536  # lists and objects of a body: Python takes seconds for millions of them
+_MAX_MEMBERS = 131_072  # of all objects of a body
 _MAX_DEPTH = 100  # of lists and objects within each other; schemas of functions have less than 30
 #: Escapes of UTF-16's halves of characters; and any escape, with a half that stands alone as group 1.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
+#: Half a character in UTF-8, which Python's parser of JSON accepts.
+_RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
+_SHORT = (
+    1 << 16
+)  # bytes of a body that is checked on the event loop; longer ones are checked in a thread
 
 
 class Framing:
@@ -151,7 +157,10 @@ class BodyLimit:
         body = b"".join(pieces)
         # A form has a limited number of fields, and a file.
         if not is_form(headers):
-            _check_json(body)
+            if len(body) > _SHORT:
+                await asyncio.to_thread(_check_json, body)
+            else:
+                _check_json(body)
         return body
 
 
@@ -171,30 +180,49 @@ def _check_json(body: bytes) -> None:
     """Refuse JSON that is larger, deeper or of other characters than any valid request, before it is parsed.
 
     Raises:
-        ApiError: It has too many lists and objects, they are nested too deeply, or a text is not Unicode.
+        ApiError: It has too many lists, objects and members of those, they are nested too deeply, or a text is not
+            Unicode in UTF-8.
     """
 
     def openings(codes: Any) -> Any:
         return (codes == ord("[")) | (codes == ord("{"))
 
+    if not json.detect_encoding(body).startswith("utf-8"):
+        raise ApiError(
+            400,
+            "The body is in UTF-16 or UTF-32; expected JSON in UTF-8. Encode it so.",
+            code="invalid_json",
+        )
     codes = np.frombuffer(body, np.uint8)  # faster than `bytes.count` where few are found
-    if np.count_nonzero(openings(codes)) > _MAX_DEPTH:
-        codes = np.frombuffer(_STRING.sub(b"", body), np.uint8)
+    members = np.count_nonzero(codes == ord(":"))
+    if members > _MAX_MEMBERS or np.count_nonzero(openings(codes)) > _MAX_DEPTH:
+        codes = _without_strings(body)
+        if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
+            raise too_large(f"{_MAX_MEMBERS:,} members of objects")
         opened, closed = openings(codes), (codes == ord("]")) | (codes == ord("}"))
         if np.count_nonzero(opened) > _MAX_CONTAINERS:
             raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
         steps = (opened.astype(np.int8) - closed)[opened | closed]
         if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
             raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
-    if b"\\" not in body or not _SURROGATE.search(body):
-        return
-    if half := next((one for one in _ESCAPE.finditer(body) if one[1]), None):
+    half = _RAW_SURROGATE.search(body)
+    if not half and b"\\" in body and _SURROGATE.search(body):
+        half = next((one for one in _ESCAPE.finditer(body) if one[1]), None)
+    if half:
         raise ApiError(
             400,
             f"The body has half a character, {half[0].decode(errors='replace')!r}; expected Unicode, in "
             "which \\ud800 to \\udfff come in pairs. Correct the text.",
             code="invalid_json",
         )
+
+
+def _without_strings(body: bytes) -> Any:
+    """Return the bytes of JSON outside of its strings, of which the last one may have no end."""
+    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left are the ends of strings
+    codes = np.frombuffer(body, np.uint8)
+    quotes = codes == ord('"')
+    return codes[((np.cumsum(quotes, dtype=np.uint8) & 1) == 0) & ~quotes]
 
 
 class ResponseCount:

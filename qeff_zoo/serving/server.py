@@ -49,6 +49,7 @@ from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
 from qeff_zoo.serving.tools import ChatFormats
+from qeff_zoo.serving.workers import shared
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -203,9 +204,10 @@ def serve(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: The session's task has no API.
+        ServingError: The session's task has no API, or no worker starts.
     """
     tune()
+    shared().check()
     with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
@@ -246,9 +248,10 @@ def serve_several(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: A package exceeds the memory budget.
+        ServingError: A package exceeds the memory budget, or no worker starts.
     """
     tune()
+    shared().check()
     store = ResponseStore()
 
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
