@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that works on inputs of clients, within limits of CPU time and memory; see `qeff_zoo.serving.workers`.
 
-    python -m qeff_zoo.runtime.worker SECONDS NBYTES
+    python -m qeff_zoo.runtime.worker NBYTES
 
-Pickled functions without arguments come in on stdin, and pickled pairs go out on the former stdout: whether the
-function returned, and its result or exception. It imports no program and no server, and starts within half a second.
+Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled pairs go out on the
+former stdout: whether the function returned, and its result or exception. The process imports no program and no server,
+and starts within half a second.
 """
 
 import math
@@ -21,10 +22,10 @@ from qeff_zoo.errors import ZooError
 _NICENESS = 5  # a third of a CPU's time where the model wants it
 
 
-def _serve(requests: BinaryIO, replies: BinaryIO, seconds: float) -> None:
+def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     while True:
         try:
-            work = pickle.load(requests)
+            seconds, work = pickle.load(requests)
         except EOFError:  # the server has ended
             return
         _limit_time(seconds)
@@ -58,11 +59,10 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(seconds: str, nbytes: str) -> None:
+def main(nbytes: str) -> None:
     """Serve requests until stdin ends.
 
     Args:
-        seconds: CPU time of one request.
         nbytes: Memory of the process.
     """
     signal.signal(
@@ -73,7 +73,7 @@ def main(seconds: str, nbytes: str) -> None:
     if sys.platform != "win32":
         os.nice(_NICENESS)
     _limit_memory(int(nbytes))
-    _serve(sys.stdin.buffer, replies, float(seconds))
+    _serve(sys.stdin.buffer, replies)
 
 
 if __name__ == "__main__":

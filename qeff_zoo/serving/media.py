@@ -38,13 +38,13 @@ class Step:
         work: A function, or a generator that yields where other clients' steps may run.
         nbytes: Required memory in bytes.
         fetches: Whether it waits for another server, without use of a CPU.
-        apart: Whether a worker does it, in a process that can be stopped; see `workers`.
+        apart: Seconds of CPU time of a worker, a process that can be stopped; 0 for a thread. See `workers`.
     """
 
     work: Callable[[], Any] | Steps[Any]
     nbytes: int = 0
     fetches: bool = False
-    apart: bool = False
+    apart: int = 0
 
 
 #: Preparation of a request: a generator that receives the result of each of its steps, and returns the prepared value.
@@ -120,7 +120,7 @@ class MediaPool:
         if step.apart:
             assert callable(step.work)
             async with self.room(step.nbytes):
-                return await shared().run(step.work)
+                return await shared().run(step.work, step.apart)
         async with self.room(step.nbytes):
             return await self.run(step.work, step.nbytes)
 

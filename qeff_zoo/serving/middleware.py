@@ -190,7 +190,7 @@ def _check_json(body: bytes) -> None:
     if not json.detect_encoding(body).startswith("utf-8"):
         raise ApiError(
             400,
-            "The body is in UTF-16 or UTF-32; expected JSON in UTF-8. Encode it so.",
+            "The body is not JSON in UTF-8, but text in UTF-16 or UTF-32; expected UTF-8. Encode it so.",
             code="invalid_json",
         )
     codes = np.frombuffer(body, np.uint8)  # faster than `bytes.count` where few are found

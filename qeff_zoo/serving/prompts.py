@@ -45,6 +45,9 @@ _QUICK_TEXT = 4096  # characters of a grammar that is converted in a fraction of
 _QUICK_CHAT = (
     1 << 16
 )  # bytes of a conversation that is rendered and tokenized in a fraction of a second
+_QUICK_IMAGE = 1 << 25  # bytes of a decoded image
+#: Seconds of CPU time in a worker. A grammar is compiled again in the server, in at most that time.
+_SECONDS_OF_GRAMMAR, SECONDS_OF_TEXT, _SECONDS_OF_IMAGE = 5, 20, 30
 _OF_COMPILED = (
     1 << 25
 ) + 1  # memory of a compiled grammar; small steps do not wait for its compilation
@@ -171,8 +174,14 @@ def _encoded(
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
+            nbytes = cost.nbytes[argument][place]
             with blaming("messages"):
-                found.append((yield Step(work, cost.nbytes[argument][place])))
+                if argument == "images" and nbytes > _QUICK_IMAGE:
+                    reads = cast("ImageTextToTextSession", session)
+                    apart = reads.preparation(brought[argument][place], len(works))
+                    prepared = yield Step(apart, nbytes, apart=_SECONDS_OF_IMAGE)
+                    (work,) = session.encoding(argument, [prepared])
+                found.append((yield Step(work, nbytes)))
             left += len(session.run_of(found[-1])) - cost.tokens[argument][place]
             check_context(session, length + left, limit, "messages")
     return {argument: files for argument, files in encoded.items() if files}
@@ -394,7 +403,7 @@ def _chat_tokens(
     work = session.encoding_apart(messages, options)
     if work is None or len(pickle.dumps(work)) <= _QUICK_CHAT:
         return session.encode_chat(messages, options)
-    tokens: list[int] = yield Step(work, apart=True)
+    tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
     return tokens
 
 
@@ -406,7 +415,7 @@ def _text_tokens(
     work = session.encoding_apart(cast("str", prompt)) if is_long else None
     if work is None:
         return session.encode(prompt)
-    tokens: list[int] = yield Step(work, apart=True)
+    tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
     return tokens
 
 
@@ -554,7 +563,7 @@ def _form(
                 return None
             (text,) = make.args
             is_long = isinstance(text, str) and len(text) > _QUICK_TEXT
-            found: Grammar = (yield Step(make, apart=True)) if is_long else make()
+            found: Grammar = (yield Step(make, apart=_SECONDS_OF_GRAMMAR)) if is_long else make()
             yield from _compiled(session, found)
             return found
     return None
@@ -566,5 +575,5 @@ def _compiled(session: TextGenerationSession, grammar: Grammar) -> Preparation[N
     if guides.is_quick(grammar):
         guides.check(grammar)
         return
-    yield Step(guides.trial(grammar), apart=True)
+    yield Step(guides.trial(grammar), apart=_SECONDS_OF_GRAMMAR)
     yield Step(partial(guides.check, grammar), _OF_COMPILED)

@@ -24,6 +24,7 @@ from qeff_zoo.runtime.token_answers import (
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.prompts import SECONDS_OF_TEXT
 from qeff_zoo.serving.rendering import rendered, template_input, text_to_tokenize
 from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from qeff_zoo.serving.streaming import unless_gone
@@ -58,7 +59,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
 
     async def apart(request: Request, work: Callable[[], _T], param: str) -> _T:
         with blaming(param):
-            return await unless_gone(request, shared().run(work))
+            return await unless_gone(request, shared().run(work, SECONDS_OF_TEXT))
 
     def tokens(body: TokenizeRequest) -> list[int]:
         tokenizer = _tokenizer(session, body.model)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -33,19 +33,14 @@ class WorkLimits:
     """Limits of one request in a worker.
 
     Args:
-        cpu_seconds: CPU time. A grammar is compiled again in the server, in at most that time.
+        cpu_seconds: CPU time.
         wall_seconds: Time on a busy machine.
         nbytes: Memory of the process. An idle one has 50 MB, and the vocabulary of its model after a first grammar.
     """
 
-    cpu_seconds: int = 5
-    wall_seconds: float = 60.0
+    cpu_seconds: int = 30
+    wall_seconds: float = 120.0
     nbytes: int = 1 << 30
-
-    @property
-    def arguments(self) -> tuple[str, str]:
-        """Arguments of a worker's command."""
-        return str(self.cpu_seconds), str(self.nbytes)
 
 
 class Workers:
@@ -62,17 +57,21 @@ class Workers:
         self._limits = limits
         self._idle: list[_Worker] = []  # appended and popped by several threads, which is atomic
 
-    async def run(self, work: Callable[[], _T]) -> _T:
+    async def run(self, work: Callable[[], _T], cpu_seconds: int | None = None) -> _T:
         """Call a function in a worker. Cancellation ends the worker.
 
         Args:
             work: A function of a module that workers can import, with its arguments; and its result, can be pickled.
+            cpu_seconds: CPU time of the work, if it is less than that of all work.
 
         Raises:
             GenerationError: The work exceeds its limits.
             ApiError: The worker ended for another reason.
         """
-        call = _Call(self._limits, self._idle, work)
+        limits = self._limits
+        if cpu_seconds is not None:
+            limits = replace(limits, cpu_seconds=min(cpu_seconds, limits.cpu_seconds))
+        call = _Call(limits, self._idle, work)
         return cast("_T", await in_thread(self._threads, call, call.stop))
 
     def check(self) -> None:
@@ -81,7 +80,7 @@ class Workers:
         Raises:
             ServingError: It does not start.
         """
-        command = " ".join((*_COMMAND, *self._limits.arguments))
+        command = " ".join((*_COMMAND, str(self._limits.nbytes)))
         try:
             _Call(self._limits, self._idle, os.getpid)()
         except (OSError, ApiError, GenerationError) as error:
@@ -112,7 +111,7 @@ class _Call:
         limit.daemon = True
         limit.start()
         try:
-            returned, result = worker.reply(self._work)
+            returned, result = worker.reply((self._limits.cpu_seconds, self._work))
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             code = worker.end()
             if self._stopped:
@@ -160,7 +159,7 @@ class _Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["RAYON_NUM_THREADS"] = environment["TOKENIZERS_PARALLELISM"] = "1"
         self._process = subprocess.Popen(
-            [*_COMMAND, *limits.arguments],
+            [*_COMMAND, str(limits.nbytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -171,11 +170,11 @@ class _Worker:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def reply(self, work: Callable[[], Any]) -> tuple[bool, Any]:
-        """Return the reply to a request: whether the work returned, and its result or exception."""
+    def reply(self, request: tuple[int, Callable[[], Any]]) -> tuple[bool, Any]:
+        """Return the reply to seconds of CPU time and work: whether it returned, and its result or exception."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(pickle.dumps(work, pickle.HIGHEST_PROTOCOL))
+        self._process.stdin.write(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
         self._process.stdin.flush()
         return cast("tuple[bool, Any]", pickle.load(self._process.stdout))
 
