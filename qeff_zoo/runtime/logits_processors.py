@@ -68,7 +68,10 @@ class TextSoFar:
 
     def ends_in(self, tokens: tuple[int, ...]) -> bool:
         """Return whether the text ends in a sequence of tokens."""
-        return not tokens or tuple(self.tokens[-len(tokens) :]) == tokens
+        if not tokens:
+            return True
+        ends = self.tokens[-1:] == [tokens[-1]]  # rarely: no word is compared in full without it
+        return ends and tuple(self.tokens[-len(tokens) :]) == tokens
 
 
 #: Change of logits (vocab,), in place.

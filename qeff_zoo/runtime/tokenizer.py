@@ -88,7 +88,9 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path, self._folder = str(folder / "tokenizer.json"), folder
+        path = str(folder / "tokenizer.json")
+        #: Folder of the tokenizer.
+        self.folder = folder
         try:
             raw = read_regular(path)
             content = raw.decode()
@@ -113,6 +115,8 @@ class Tokenizer:
         listed = settings.get("model_input_names")
         #: Whether `decode` returns special tokens.
         self.shows_special = False
+        #: Whether every text is converted to lower case first, beside what the file says.
+        self.lowers = False
         #: Tokens that `decode` never returns.
         self.hidden: frozenset[int] = frozenset()
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
@@ -251,6 +255,7 @@ class Tokenizer:
 
     def use_lowercase(self) -> None:
         """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
+        self.lowers = True
         before = self._tokenizer.normalizer
         parts: list[Any] = [before] if before else []
         if isinstance(before, normalizers.Sequence):
@@ -274,7 +279,7 @@ class Tokenizer:
     @cached_property
     def named(self) -> frozenset[int]:
         """Ids of the tokens that transformers counts as special: those that the settings name."""
-        settings = read_json(self._folder / "tokenizer_config.json")
+        settings = read_json(self.folder / "tokenizer_config.json")
         texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
         for name in (
             "model_specific_special_tokens",
@@ -296,7 +301,7 @@ class Tokenizer:
         """
         if text is not None:
             return self.token_id(text)
-        settings = read_json(self._folder / "tokenizer_config.json")
+        settings = read_json(self.folder / "tokenizer_config.json")
         values = (settings.get(name) for name in names)
         texts = (one.get("content") if isinstance(one, dict) else one for one in values)
         return next((self.token_id(one) for one in texts if isinstance(one, str)), None)

@@ -2,11 +2,13 @@
 """Request bodies: the supported parameters of OpenAI's API, with OpenAI's ranges and defaults."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -46,6 +48,13 @@ TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 #: Number of tokens to which a text is truncated, as in vLLM; -1 for as many as the model takes.
 Truncation: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None
 _FEW = Field(max_length=1024)
+
+
+def _short(texts: Sequence[str], most: int) -> Sequence[str]:
+    """Return texts that have at most a number of characters together."""
+    if (count := sum(map(len, texts))) > most:
+        raise ValueError(f"at most {most:,} characters are expected in all, not {count:,}")
+    return texts
 
 
 def _limit(value: Any) -> Any:
@@ -123,12 +132,16 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 _INT64 = 1 << 63
 #: Maximum number of messages of a chat. A template may take time quadratic in their number.
 MAX_MESSAGES = 8192
+#: Maximum number of different roles of a chat, since a template's forms are probed for each of them.
+_MAX_ROLES = 64
 #: Maximum number of functions of a chat.
 MAX_TOOLS = 1024
 #: Maximum number of characters of a text to tokenize.
 MAX_TEXT = 1 << 20
 #: Maximum number of characters of a regular expression or a grammar.
 MAX_FORM = 65536
+#: Maximum number of characters of all texts to choose from.
+_MAX_CHOICES = 262_144
 
 
 class RequestBody(BaseModel):
@@ -201,11 +214,11 @@ class ResponseFormat(BaseModel):
         return self
 
     @property
-    def grammar(self) -> Grammar | None:
-        """Grammar of the structured output; None for free text."""
+    def form(self) -> partial[Grammar] | None:
+        """Function that returns the grammar of the structured output; None for free text."""
         if self.type == "text":
             return None
-        return Grammar.json(self.json_schema.content if self.json_schema else self.content)
+        return partial(Grammar.json, self.json_schema.content if self.json_schema else self.content)
 
 
 class StructuredOutputs(BaseModel):
@@ -216,7 +229,14 @@ class StructuredOutputs(BaseModel):
     schema_: dict[str, Any] | None = Field(None, alias="json")
     json_object: Literal[True] | None = None
     regex: Annotated[str, Field(max_length=MAX_FORM)] | None = None
-    choice: Annotated[list[str], Field(min_length=1, max_length=4096)] | None = None
+    choice: (
+        Annotated[
+            list[str],
+            Field(min_length=1, max_length=4096),
+            AfterValidator(partial(_short, most=_MAX_CHOICES)),
+        ]
+        | None
+    ) = None
     grammar_: Annotated[str, Field(max_length=MAX_FORM)] | None = Field(None, alias="grammar")
 
     @model_validator(mode="after")
@@ -226,15 +246,15 @@ class StructuredOutputs(BaseModel):
         return self
 
     @property
-    def grammar(self) -> Grammar:
-        """Grammar of the structured output."""
+    def form(self) -> partial[Grammar]:
+        """Function that returns the grammar of the structured output."""
         if self.regex is not None:
-            return Grammar.regex(self.regex)
+            return partial(Grammar.regex, self.regex)
         if self.choice is not None:
-            return Grammar.choice(self.choice)
+            return partial(Grammar.choice, self.choice)
         if self.grammar_ is not None:
-            return Grammar.context_free(self.grammar_)
-        return Grammar.json(self.schema_)
+            return partial(Grammar.context_free, self.grammar_)
+        return partial(Grammar.json, self.schema_)
 
 
 class _Generating(RequestBody):
@@ -257,7 +277,7 @@ class _Generating(RequestBody):
     ignore_eos: bool = False
     logit_bias: Annotated[dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]], _FEW] = {}
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
-    bad_words: Annotated[list[Stop], _FEW] = []
+    bad_words: Annotated[list[Stop], _FEW, AfterValidator(partial(_short, most=MAX_FORM))] = []
     stop_token_ids: Annotated[list[TokenId], _FEW] = []
     include_stop_str_in_output: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
@@ -366,7 +386,7 @@ class ChatMessage(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    role: str
+    role: Annotated[str, Field(max_length=256)]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
 
     @property
@@ -418,8 +438,17 @@ class ChatMessage(BaseModel):
         return {"role": self.role, "content": content, **extra}
 
 
+def _few_roles(messages: list[ChatMessage]) -> list[ChatMessage]:
+    count = len({message.role for message in messages})
+    if count > _MAX_ROLES:
+        raise ValueError(f"at most {_MAX_ROLES} different roles are expected, not {count:,}")
+    return messages
+
+
 Messages: TypeAlias = Annotated[
-    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+    list[ChatMessage],
+    Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
+    AfterValidator(_few_roles),
 ]
 #: Name of one of several chat templates, never a source.
 TemplateName: TypeAlias = Annotated[str, Field(max_length=64)]

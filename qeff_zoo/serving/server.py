@@ -49,6 +49,7 @@ from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
+from qeff_zoo.serving.workers import shared
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -205,9 +206,10 @@ def serve(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: The session's task has no API.
+        ServingError: The session's task has no API, or no worker starts.
     """
     tune()
+    shared().check()
     with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
@@ -249,9 +251,10 @@ def serve_several(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: A package exceeds the memory budget.
+        ServingError: A package exceeds the memory budget, or no worker starts.
     """
     tune()
+    shared().check()
     store = ResponseStore()
 
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:

@@ -100,7 +100,7 @@ def output_plan(
     formats: ChatFormats,
     options: ChatOptions,
 ) -> OutputPlan:
-    """Return the grammar and the parser of the outputs of a chat.
+    """Return the grammar, which is not compiled yet, and the parser of the outputs of a chat.
 
     Args:
         session: Session of the model.
@@ -151,9 +151,6 @@ def output_plan(
                 several=several,
                 prompt=end,
             )
-    if grammar is not None and schemas:
-        with blaming("tools", "invalid_schema"):
-            session.guides.check(grammar)
     most = None if several else 1
     make = partial(
         known.parser, end, schemas=schemas, most=most, structured=form is not None and not must
