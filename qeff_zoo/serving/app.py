@@ -169,7 +169,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
-    app.include_router(ollama.catalog(model.listed))
+    app.include_router(ollama.catalog(model.listed, lambda _: model.template))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
     app.include_router(invocations.routes(app, routers))

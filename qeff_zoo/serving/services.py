@@ -134,6 +134,9 @@ class Generation:
             sizes.encoder_ctx_len or sizes.ctx_len,
             adapters=taken,
             capabilities=capabilities.of_generation(session, offer.formats),
+            template=next(iter(session.chat_template.sources.values()))
+            if session.chat_template
+            else "",
         )
         runs = ChatRuns(
             engine=backend,
