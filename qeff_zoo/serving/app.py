@@ -123,7 +123,7 @@ def create_app(
         page: Whether the server has a page for people.
         strict_parameters: Whether parameters and tools that change nothing are refused.
     """
-    metrics = Metrics(backend.stats)
+    metrics = Metrics(backend.stats, name)
     offer = Offer(
         name=name,
         aliases=aliases,

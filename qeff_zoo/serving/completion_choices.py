@@ -45,7 +45,7 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     Raises:
         ApiError: A choice failed, or was cancelled because the server shuts down.
     """
-    observers = [metrics.stopwatch() for _ in handles]
+    observers = [metrics.stopwatch(handle) for handle in handles]
     async with aclosing(stream_deltas(handles)) as deltas:
         async for number, delta in deltas:
             observers[number](delta)

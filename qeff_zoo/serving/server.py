@@ -285,7 +285,7 @@ def _loaded(
     """Load a package for a fleet, whose models share kept responses."""
     session = open_session()
     with service_of(session).open(session, choices) as backend:
-        metrics = Metrics(backend.stats)
+        metrics = Metrics(backend.stats, choices.name)
         offer = Offer(
             name=choices.name,
             aliases=(),
