@@ -65,8 +65,9 @@ def certificate(folder: Path) -> tuple[str, str]:
 def test_each_request_has_a_line_without_its_content(
     engine: Engine, capsys: pytest.CaptureFixture[str], form: Any
 ) -> None:
-    with running(engine, request_log=form) as url:
+    with running(engine, request_log=form, quiet_paths=["/health"]) as url:
         body = json.dumps({"model": MODEL, **BODY}).encode()
+        assert get(url, "health") == {"status": "ok"}
         assert post(url, "completions", body, **{"X-Request-Id": "mine"})[0] == 200
         assert post(url, "completions", b"{}")[0] == 400
     first, second = capsys.readouterr().err.splitlines()
@@ -74,9 +75,13 @@ def test_each_request_has_a_line_without_its_content(
         found = json.loads(first)
         assert found["request_id"] == "mine"
         assert (found["method"], found["path"], found["status"]) == ("POST", "/v1/completions", 200)
+        assert (found["model"], found["generated_tokens"]) == (MODEL, 1)
+        assert found["prompt_tokens"] == len(engine.session.encode(PROMPT))
         assert json.loads(second)["status"] == 400
     else:
-        assert re.fullmatch(r"\S+ 127\.0\.0\.1 POST /v1/completions 200 [0-9.]+ mine", first)
+        usage = f"model={MODEL} prompt_tokens=[0-9]+ generated_tokens=1"
+        begun = r"\S+ 127\.0\.0\.1 POST /v1/completions 200 [0-9.]+ mine"
+        assert re.fullmatch(f"{begun} {usage}", first)
     assert PROMPT not in first + second
 
 

@@ -104,6 +104,7 @@ def create_app(
     request_log: RequestLog = "none",
     page: bool = True,
     strict_parameters: bool = False,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -122,6 +123,7 @@ def create_app(
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         page: Whether the server has a page for people.
         strict_parameters: Whether parameters and tools that change nothing are refused.
+        quiet_paths: Paths whose successful requests have no line in the log.
     """
     metrics = Metrics(backend.stats, name)
     offer = Offer(
@@ -142,6 +144,7 @@ def create_app(
         origins=origins,
         request_log=request_log,
         page=page,
+        quiet_paths=quiet_paths,
     )
     return ResponseCount(app, metrics, PATHS)
 
@@ -186,6 +189,7 @@ def guarded(
     origins: Collection[str],
     request_log: RequestLog,
     page: bool,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
@@ -194,7 +198,7 @@ def guarded(
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
-    return RequestNames(Framing(app), request_log)
+    return RequestNames(Framing(app), request_log, quiet_paths)
 
 
 def _models(model: Model) -> APIRouter:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.serving import request_usage
 from qeff_zoo.serving.errors import ApiError, brief
 
 
@@ -59,6 +60,7 @@ class Model:
         Raises:
             ApiError: The name is unknown.
         """
+        request_usage.count(model=name or self.name)
         for known in (name, plain(name)):
             if known in ("", self.name) or known in self.aliases:
                 return None

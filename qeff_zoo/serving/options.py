@@ -39,6 +39,8 @@ class ServerOptions:
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
+        quiet_paths: Paths whose successful requests have no line in the log.
+        keep_alive_timeout: Seconds until an idle connection ends.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
 
     Raises:
@@ -65,6 +67,8 @@ class ServerOptions:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     strict_parameters: bool = False
+    quiet_paths: tuple[str, ...] = ()
+    keep_alive_timeout: float = 5.0
 
     def __post_init__(self) -> None:
         check_parsers(self.tool_parser, self.reasoning_parser)
@@ -74,6 +78,12 @@ class ServerOptions:
             ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
             ("idle_timeout", self.idle_timeout, (self.idle_timeout or 0) >= 0, "0 or more"),
             ("memory_budget", self.memory_budget, self.memory_budget != 0, "1 byte or more"),
+            (
+                "keep_alive_timeout",
+                self.keep_alive_timeout,
+                self.keep_alive_timeout > 0,
+                "more than 0",
+            ),
             ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
         ):
             if not fits:

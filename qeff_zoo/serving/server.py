@@ -221,8 +221,9 @@ def serve(
             page=choices.page,
             formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
             strict_parameters=choices.strict_parameters,
+            quiet_paths=choices.quiet_paths,
         )
-        server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
+        server = Server.of(choices, app, backend.close, announce)
         server.run([listener])
 
 
@@ -270,8 +271,9 @@ def serve_several(
         origins=choices.allowed_origins,
         request_log=choices.request_log,
         page=choices.page,
+        quiet_paths=choices.quiet_paths,
     )
-    server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
+    server = Server.of(choices, app, fleet.close, announce)
     server.run([listener])
 
 
@@ -315,6 +317,7 @@ class Server(uvicorn.Server):
         patience: Time limit of running requests at shutdown, in seconds.
         announce: Callback with the URL of the ready server.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
+        keep_alive: Seconds until an idle connection ends.
     """
 
     def __init__(
@@ -324,6 +327,7 @@ class Server(uvicorn.Server):
         patience: float,
         announce: Callable[[str], None],
         tls: tuple[str, str] | None = None,
+        keep_alive: float = 5.0,
     ) -> None:
         chain, key = tls or (None, None)
         self._scheme = "https" if tls else "http"
@@ -337,10 +341,23 @@ class Server(uvicorn.Server):
             server_header=False,
             ssl_certfile=chain,
             ssl_keyfile=key,
+            timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # any number of seconds
         )
         super().__init__(config)
         self._close, self._patience, self._announce = close, patience, announce
         self._hurry = False
+
+    @classmethod
+    def of(
+        cls,
+        choices: ServerOptions,
+        app: ASGIApp,
+        close: Callable[[], object],
+        announce: Callable[[str], None],
+    ) -> "Server":
+        """Return the server of an app with options; for the arguments see the class."""
+        patience, keep_alive = choices.shutdown_timeout, choices.keep_alive_timeout
+        return cls(app, close, patience, announce, choices.tls, keep_alive)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and announce the URL."""

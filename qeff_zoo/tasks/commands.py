@@ -29,7 +29,7 @@ DECODER_CONVERSATION = (*CONVERSATION, *SPECULATION, *PREFIX_CACHE)
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (
     *SPECULATION, *PREFIX_CACHE, "generation_config", "lora_modules", "allow_adapters", "tool_parser",
-    "reasoning_parser",
+    "reasoning_parser", "chat_template", "default_chat_template_kwargs",
 )  # fmt: skip
 DISAGGREGATED = ("role", "prefill_from")
 #: Of measured generation, and of measured transcription.
