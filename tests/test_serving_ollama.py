@@ -342,7 +342,7 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
     root = url.removesuffix("/v1")
     hi = {"messages": QUESTION}
     for path, body, output in (
-        ("chat", {**hi, "options": {"mirostat": 1}}, "mirostat"),
+        ("chat", {**hi, "options": {"mirostat": 3}}, "mirostat"),
         ("chat", {**hi, "options": {"temperature": 9}}, "temperature"),
         ("chat", {**hi, "options": {"num_predict": 0}}, "max_completion_tokens"),
         ("chat", {**hi, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),

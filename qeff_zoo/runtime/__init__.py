@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.engine import Engine, Handle, Stats, stream_deltas
     from qeff_zoo.runtime.grammar import Grammar
     from qeff_zoo.runtime.labels import Score
+    from qeff_zoo.runtime.llama_samplers import Dry, Mirostat, Xtc
     from qeff_zoo.runtime.metrics import Metrics
     from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
     from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -46,6 +47,7 @@ __all__ = [
     "Classification",
     "CtcSession",
     "Delta",
+    "Dry",
     "EmbeddingSession",
     "Engine",
     "Generation",
@@ -55,6 +57,7 @@ __all__ = [
     "ImageEmbeddingSession",
     "ImageToTextSession",
     "Metrics",
+    "Mirostat",
     "PrefillServer",
     "Prefills",
     "PrefixCacheOptions",
@@ -74,6 +77,7 @@ __all__ = [
     "TokenLogprobs",
     "Transcription",
     "TranscriptionOptions",
+    "Xtc",
     "ZeroShotSession",
     "open_session",
     "stream_deltas",
@@ -87,6 +91,7 @@ _PLACES = {
     f"{_RUNTIME}.grammar": ("Grammar",),
     f"{_RUNTIME}.disaggregated": ("Prefills", "PrefillServer"),
     f"{_RUNTIME}.labels": ("Score",),
+    f"{_RUNTIME}.llama_samplers": ("Dry", "Mirostat", "Xtc"),
     f"{_RUNTIME}.metrics": ("Metrics",),
     f"{_RUNTIME}.prefix_cache": ("PrefixCacheOptions",),
     f"{_RUNTIME}.sampling": ("Sampling", "TokenLogprobs"),

@@ -76,7 +76,7 @@ def routes(runs: ChatRuns) -> APIRouter:
     has_chats = session.chat_template is not None or session.describes_images
 
     def prepare(body: ChatBody | GenerateBody) -> Preparation[Chat]:
-        if isinstance(body, ChatBody) or (has_chats and not body.raw):
+        if isinstance(body, ChatBody) or (has_chats and not (body.raw or body.suffix)):
             return runs.prepare(ChatRequest.model_validate(chat_of(body)))
         completion = CompletionRequest.model_validate(completion_of(body))
         return prepare_completion(session, completion, runs.model.admit(completion), runs.bounds)

@@ -10,20 +10,23 @@ from qeff_zoo.serving.errors import unknown_parameter
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Texts
 
-_SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")  # fmt: skip
+_SAME = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop"),
+    *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_eta", "mirostat_tau"),
+)
 #: Parameters of OpenAI's API by ollama's options; None for options of ollama's runner, which change no output here.
 _OPTIONS = {name: name for name in _SAME} | {
     "repeat_penalty": "repetition_penalty",
     "num_predict": "max_completion_tokens",
     **dict.fromkeys(
         (
-            "f16_kv", "logits_all", "low_vram", "main_gpu", "mirostat_eta", "mirostat_tau", "num_batch", "num_ctx",
+            "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx",
             "num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "repeat_last_n", "use_mlock", "use_mmap",
             "vocab_only",
         )
     ),
 }  # fmt: skip
-_NEUTRAL = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
+_NEUTRAL = {"tfs_z": 1}
 #: Options by the names of parameters that clients of other APIs, such as the AI SDK's, send beside `options`.
 _BESIDE = {name: name for name in _SAME} | {
     "max_output_tokens": "num_predict",
@@ -122,7 +125,7 @@ class GenerateBody(GenerationBody):
     system: str = ""
     images: list[str] = Field([])
     raw: bool = False  # without the chat template
-    suffix: Literal[""] = ""
+    suffix: str = ""  # of the prompt, which no chat template renders then
     template: Literal[""] = ""
     context: list[int] = Field([], max_length=0)
 
@@ -178,6 +181,7 @@ def completion_of(body: GenerateBody) -> Object:
     found = body.parameters()
     limit = found.pop("max_completion_tokens", _RAW_TOKENS)
     found["logprobs"] = body.top_logprobs if body.logprobs else None
+    found["suffix"] = body.suffix
     return {**found, "prompt": body.prompt, "max_tokens": limit}
 
 

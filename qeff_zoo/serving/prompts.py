@@ -17,6 +17,7 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
+from qeff_zoo.runtime.fill_in_middle import middle_prompt
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
@@ -342,7 +343,10 @@ def prepare_completion(
         )
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
-            documents, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+            documents, tokens = _parts(session, body, prompt) or (
+                [],
+                _tokens(session, body, prompt),
+            )
         tokens = _truncated(session, body, tokens, body.max_tokens, whole=bool(documents))
         length = 1 if session.sources else sum(map(len, [*documents, tokens]))
         check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
@@ -359,6 +363,23 @@ def prepare_completion(
         )
     return Chat(requests=found)
     yield  # no step takes long
+
+
+def _tokens(session: TextGenerationSession, body: CompletionRequest, prompt: Any) -> list[int]:
+    """Return the tokens of a prompt, or those for the text between it and the suffix of the request."""
+    if not body.suffix:
+        return session.encode(prompt)
+    known = session.tokenizer is not None and isinstance(prompt, str)
+    found = middle_prompt(session.tokenizer, prompt, body.suffix) if known else None
+    if found is None:
+        raise ApiError(
+            400,
+            "Parameter 'suffix' is given, which requires a prompt as text and a model whose tokenizer has tokens for "
+            "fill in the middle; expected both. Leave it out, or use such a model.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    return found
 
 
 def _truncated(
@@ -450,6 +471,7 @@ def _sampling(
         "repetition_penalty",
         "bad_words",
         "min_tokens",
+        "typical_p",
     )
     given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
     if "top_k" in given:
@@ -465,6 +487,7 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
+        **body.llama_samplers,
     )
 
 

@@ -13,7 +13,15 @@ PROMPTS = ("prompt", "prompts_file")
 #: Options of `run` with inputs, by kind; a task requires the kind that is its `reads`.
 INPUTS = {"text": PROMPTS, "image": ("image",), "video": ("video",), "audio": ("audio",)}
 SAMPLING = (
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *(
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+    ),
     *("frequency_penalty", "seed", "logprobs"),
 )
 TEMPLATE = ("chat_template", "chat_template_kwargs", "reasoning_effort")
