@@ -448,6 +448,12 @@ def _add_run(commands: Any) -> None:
         help="number of the first values of each embedding (default: the model's)",
     )
     parser.add_argument(
+        "--aggregation",
+        choices=("none", "simple", "first", "average", "max"),
+        help="print entities, not tokens: neighbours of one label, whose words have the label of each token "
+        "(simple), of the first one, of the mean scores or of the best one; none for single tokens",
+    )
+    parser.add_argument(
         "--pair",
         action="append",
         default=[],

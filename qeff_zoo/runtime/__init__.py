@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
     from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.entities import Entity
     from qeff_zoo.tasks.encoders.text_classification_session import (
         Classification,
         TextClassificationSession,
@@ -50,6 +51,7 @@ __all__ = [
     "Dry",
     "EmbeddingSession",
     "Engine",
+    "Entity",
     "Generation",
     "Grammar",
     "Handle",
@@ -100,6 +102,7 @@ _PLACES = {
     f"{_TASKS}.encoder_decoder.image_to_text_session": ("ImageToTextSession",),
     f"{_TASKS}.encoder_decoder.text2text_session": ("Text2TextSession",),
     f"{_TASKS}.encoders.embedding_session": ("EmbeddingSession",),
+    f"{_TASKS}.encoders.entities": ("Entity",),
     f"{_TASKS}.encoders.text_classification_session": (
         "Classification",
         "TextClassificationSession",

@@ -15,6 +15,7 @@ from qeff_zoo.serving import (
     capabilities,
     cohere,
     embeddings,
+    entities,
     generation,
     matching,
     messages,
@@ -36,6 +37,7 @@ from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
 
 API = "/v1/"
 
@@ -177,6 +179,8 @@ class TextEncoding:
             routers.append(cohere.routes(backend, session, model.admit))
             routers.append(embeddings.routes(API, backend, session, model.admit))
             routers.append(ollama.embedding(backend, session, model))
+        if isinstance(session, TokenClassificationSession):
+            routers.append(entities.routes(backend, session, model.admit))
         return model, routers
 
 
