@@ -9,9 +9,9 @@ from typing import Any
 
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "prefixItems")
-_PARTS = ("items", "additionalProperties", "not", "if", "then", "else")
+_PARTS = ("items", "additionalProperties")
 #: Keywords whose objects have the keys of other schemas too.
-_COMPOSED = ("allOf", "$ref", "unevaluatedProperties")
+_COMPOSED = ("allOf", "$ref", "unevaluatedProperties", "if", "dependentSchemas")
 
 
 def closed(schema: Any) -> Any:

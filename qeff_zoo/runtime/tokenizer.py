@@ -292,6 +292,11 @@ class Tokenizer:
         found = (self.token_id(one) for one in contents if isinstance(one, str))
         return frozenset(token for token in found if token is not None)
 
+    @property
+    def subword_prefix(self) -> str:
+        """Text before tokens within a word, such as "##"; empty for a model without one."""
+        return str(getattr(self._tokenizer.model, "continuing_subword_prefix", None) or "")
+
     def token_named(self, text: str | None, names: Sequence[str]) -> int | None:
         """Return the id of a token, or of the first special token that the settings have.
 

@@ -18,6 +18,7 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
+from qeff_zoo.runtime.fill_in_middle import middle_prompt
 from qeff_zoo.serving.answers import check_logprobs
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
@@ -387,7 +388,7 @@ def prepare_completion(
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
             parts = _parts(session, body, prompt)
-            documents, tokens = parts or ([], (yield from _text_tokens(session, prompt)))
+            documents, tokens = parts or ([], (yield from _prompt_tokens(session, body, prompt)))
         tokens = _truncated(session, body, tokens, body.max_tokens, whole=bool(documents))
         length = 1 if session.sources else sum(map(len, [*documents, tokens]))
         check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
@@ -427,6 +428,27 @@ def _text_tokens(
         return session.encode(prompt)
     tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
     return tokens
+
+
+def _prompt_tokens(
+    session: TextGenerationSession, body: CompletionRequest, prompt: str | Sequence[int]
+) -> Preparation[list[int]]:
+    """Return the tokens of a prompt, or those for the text between it and the suffix of the request."""
+    if not body.suffix:
+        return (yield from _text_tokens(session, prompt))
+    tokenizer = session.tokenizer
+    found = None
+    if tokenizer is not None and isinstance(prompt, str):
+        found = middle_prompt(tokenizer, prompt, body.suffix)
+    if found is None:
+        raise ApiError(
+            400,
+            "Parameter 'suffix' is given, which requires a prompt as text and a model whose tokenizer has tokens for "
+            "fill in the middle; expected both. Leave it out, or use such a model.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    return found
 
 
 def _truncated(
@@ -526,6 +548,7 @@ def _sampling(
         "repetition_penalty",
         "bad_words",
         "min_tokens",
+        "typical_p",
     )
     given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
     if "top_k" in given:
@@ -541,6 +564,7 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
+        **body.llama_samplers,
     )
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from qeff_zoo.runtime import Grammar
+from qeff_zoo.runtime import Dry, Grammar, Mirostat, Xtc
 from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
@@ -75,7 +75,9 @@ _IGNORED = frozenset(
     }
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
-_RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+_RENAMED = MappingProxyType(
+    {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "typ_p": "typical_p"}
+)
 #: Anthropic's edit of a conversation that keeps all reasoning, as its coding agents send it.
 _KEEPS_ALL = tuple(
     {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
@@ -87,7 +89,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "cache_prompt": (True,),
         "detokenize": (True,),
         "diversity_penalty": (0,),
-        "dry_multiplier": (0,),
         "dynatemp_range": (0,),
         "early_stopping": (False,),
         "encoding_format": ("float",),
@@ -95,7 +96,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "eta_cutoff": (0,),
         "length_penalty": (1.0,),
         "min_keep": (0,),
-        "mirostat": (0,),
         "n_predict": (-1,),
         "n_probs": (0,),
         "no_repeat_ngram_size": (0,),
@@ -105,11 +105,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "tfs_z": (1.0,),
         "top_a": (0,),
         "top_n_sigma": (-1, 0),
-        "xtc_probability": (0,),
         "priority": (0,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
-        "typical_p": (1.0,),
         "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
@@ -291,6 +289,38 @@ class _Generating(RequestBody):
 
     grammar: Annotated[str, Field(max_length=MAX_FORM)] = ""
     json_schema: dict[str, Any] | None = None
+    typical_p: float = Field(1.0, gt=0, le=1)
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    dry_multiplier: float = Field(0.0, ge=0, le=100)
+    dry_base: float = Field(1.75, ge=1.1, le=100)
+    dry_allowed_length: int = Field(2, ge=1, le=MAX_TOKENS)
+    dry_penalty_last_n: int = Field(-1, ge=-1, le=MAX_TOKENS)
+    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = Field(5.0, ge=0, le=100)
+    mirostat_eta: Share = 0.1
+
+    @property
+    def llama_samplers(self) -> dict[str, Any]:
+        """Sampling parameters of llama-server's API that the request has."""
+        found: dict[str, Any] = {}
+        if self.xtc_probability:
+            found["xtc"] = Xtc(probability=self.xtc_probability, threshold=self.xtc_threshold)
+        if self.mirostat:
+            found["mirostat"] = Mirostat(
+                version=self.mirostat, tau=self.mirostat_tau, eta=self.mirostat_eta
+            )
+        if self.dry_multiplier:
+            breakers = self.dry_sequence_breakers
+            found["dry"] = Dry(
+                multiplier=self.dry_multiplier,
+                base=self.dry_base,
+                allowed_length=self.dry_allowed_length,
+                last_n=self.dry_penalty_last_n,
+                **({} if breakers is None else {"sequence_breakers": tuple(breakers)}),
+            )
+        return found
 
 
 class _InMessage(BaseModel):
@@ -574,6 +604,7 @@ class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
+    suffix: Annotated[str, Field(max_length=MAX_TEXT)] = ""  # text after the generated one
     echo: bool = False
     # 0 with `echo` or `prompt_logprobs` alone
     max_tokens: Annotated[int | None, Field(ge=0), BeforeValidator(_limit)] = 16

@@ -23,6 +23,7 @@ from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
+from qeff_zoo.serving import request_usage
 from qeff_zoo.serving.answers import check_numbers, json_answer
 from qeff_zoo.serving.embedding_prompts import Prompted, of_kind, prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
@@ -186,7 +187,9 @@ async def encoded(
     )
     try:
         with blaming(param):
-            return await unless_gone(request, work)
+            read, outputs = await unless_gone(request, work)
+            request_usage.count(prompt_tokens=sum(len(one.ids) for one in read))
+            return read, outputs
     except BusyError as error:
         raise queue_full(error) from error
 

@@ -19,6 +19,7 @@ from qeff_zoo.runtime.chat_output.formats import (
 from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
+from qeff_zoo.runtime.json_schemas import narrowed
 
 ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
 _DEFINITIONS = ("$defs", "definitions")
@@ -192,8 +193,10 @@ class CallRules:
         """Return a rule of JSON, with the definitions of the schema that it is a part of."""
         known = root if isinstance(root, Mapping) else {}
         shared = {key: known[key] for key in _DEFINITIONS if key in known}
-        whole = {"x-guidance": {"whitespace_pattern": BLANKS}, **shared, **schema}
-        return self.new(f"%json {json.dumps(whole)}")
+        whole = narrowed({**shared, **schema})
+        return self.new(
+            f"%json {json.dumps({'x-guidance': {'whitespace_pattern': BLANKS}, **whole})}"
+        )
 
     def _arguments(self, schema: Any) -> str:
         if self._format.argument:

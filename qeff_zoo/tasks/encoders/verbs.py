@@ -132,7 +132,10 @@ class ClassifyTokens:
     arguments: argparse.Namespace
 
     def __call__(self, session: Any) -> None:
-        """Classify and print."""
+        """Classify and print; with an aggregation, entities."""
+        if self.arguments.aggregation is not None:
+            self._print_entities(session)
+            return
         found = session.classify(self.prompts, adapter=self.arguments.adapter)
         if self.arguments.json:
             outputs = [
@@ -147,6 +150,23 @@ class ClassifyTokens:
             for token in tokens
         ]
         print(table(rows, ["token", "at", "label", "score"]))
+
+    def _print_entities(self, session: Any) -> None:
+        aggregation, adapter = self.arguments.aggregation, self.arguments.adapter
+        found = session.entities(self.prompts, aggregation, adapter=adapter)
+        if self.arguments.json:
+            outputs = [
+                {"text": text, "entities": [asdict(entity) for entity in entities]}
+                for text, entities in zip(self.prompts, found, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [entity.text, f"{entity.start}-{entity.end}", entity.label, f"{entity.score:.4f}"]
+            for entities in found
+            for entity in entities
+        ]
+        print(table(rows, ["entity", "at", "label", "score"]))
 
 
 def print_embeddings(
