@@ -646,6 +646,15 @@ def test_a_loss_that_is_no_number_ends_the_run(chats: str, tmp_path: Path) -> No
 # --- configurations ------------------------------------------------------------------------------
 
 
+def test_aliases_of_a_configuration_are_refused(tmp_path: Path) -> None:
+    """Nine lists, each of nine aliases of the one before, are 387 million values."""
+    file = tmp_path / "config.yaml"
+    lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    file.write_text("\n".join(["a0: &a0 [lol]", *lists]))
+    with pytest.raises(PlanError, match="has the alias '\\*a0' in line 2"):
+        read(file, {})
+
+
 def test_sections_of_qefficient_are_read(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("""

@@ -367,3 +367,51 @@ def test_nonsense_fails_one_request_and_no_other(monkeypatch: pytest.MonkeyPatch
     assert "nan" in str(sick.error)
     assert audio == [None]
     assert well.token_ids == greedy_answer(well.request.prompt, 6, -1)
+
+
+@pytest.mark.parametrize("names", [("mallory", "alice"), ("mallory", "")])
+def test_clients_share_the_slots_whatever_they_submit(names: tuple[str, str]) -> None:
+    """A client with many requests, each submitted alone, does not precede a client with one."""
+    scheduler = scheduler_of(ToyDecoder(4, CTX_LEN, 8))
+    many = [Answer(Request(prompt=(1,), limit=50, client=names[0]), None) for _ in range(20)]
+    for answer in many:
+        scheduler.submit(answer)
+    scheduler.step()
+    assert scheduler.running == 4
+    late = Answer(Request(prompt=(2,), limit=5, client=names[1]), None)
+    scheduler.submit(late)
+    for _ in range(5):
+        scheduler.step()
+    assert late.ended
+    assert not any(answer.ended for answer in many)
+    while scheduler.step():
+        pass
+    assert all(len(answer.token_ids) == 50 for answer in many)
+
+
+def test_groups_of_one_client_share_its_slots() -> None:
+    scheduler = scheduler_of(ToyDecoder(3, CTX_LEN, 8))
+    several = [Answer(Request(prompt=(1,), limit=50, client="a"), None) for _ in range(9)]
+    scheduler.submit(*several)
+    scheduler.step()
+    single = Answer(Request(prompt=(2,), limit=5, client="a"), None)
+    scheduler.submit(single)
+    for _ in range(5):
+        scheduler.step()
+    assert single.ended
+
+
+@pytest.mark.parametrize("salts", [(b"a", b"a"), (b"a", b"b"), (b"", b"b")])
+@pytest.mark.parametrize("answers", [False, True])
+def test_cached_prefixes_are_those_of_one_salt(salts: tuple[bytes, bytes], answers: bool) -> None:
+    decoder = ToyDecoder(1, CTX_LEN, 8)
+    scheduler = Scheduler(decoder, PrefixCache(decoder, 1000 * BLOCK_BYTES, answers=answers))
+    found = []
+    for salt in salts:
+        answer = Answer(Request(prompt=(3,) * 40, limit=20, salt=salt), None)
+        scheduler.submit(answer)
+        while scheduler.step():
+            pass
+        found.append(answer.reused_tokens)
+    assert found[0] == 0
+    assert bool(found[1]) == (salts[0] == salts[1])

@@ -85,7 +85,7 @@ def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Pope
             process.kill()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_command_serves_until_a_signal(trained: Package, sent: int) -> None:
     """A stream that runs then is finished, and there is no traceback."""
     arguments = (trained.path, "--port", 0, "--threads", 1, "--json", "--model-name", MODEL)

@@ -298,7 +298,7 @@ def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ApiError):
         store.find("d")
     store.remove("c")
-    assert store._nbytes == store.find("a").nbytes
+    assert store._nbytes.total() == store.find("a").nbytes
 
 
 def test_responses_are_measured_without_a_look_at_their_text() -> None:

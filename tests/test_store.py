@@ -535,6 +535,8 @@ def test_verify_reads_everything(store: Store) -> None:
     assert sum(done) == package.size + len(b"graph")
     overwrite(package.file("weights"), bytes(len(FILES["model.onnx.data"])))
     assert "has digest" in store.verify()[KEY][0]
+    (package.path / "manifest.json.origin").write_text("{")
+    assert "note of origin" in store.verify()[KEY][0]
     package.file("weights").unlink()
     assert "is damaged" in store.verify()[KEY][0]
     assert states(store) == {"package": "damaged", "graph": "complete"}

@@ -61,6 +61,10 @@ def status_command(arguments: argparse.Namespace) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Build what a zoo lacks, and print the report; return 1 if a package is red."""
+    from qeff_zoo.farm.reach import keep_local
+
+    if arguments.address is None:
+        keep_local()
     from qeff_zoo.farm.running import run
     from qeff_zoo.terminal.progress_bars import board
 

@@ -341,9 +341,13 @@ class _Reader:
     def _value(self, where: str, option: Option, value: Any) -> Any:
         kind, several = option.kind, get_origin(option.kind) is tuple
         if kind is JsonText:
-            if isinstance(value, dict):
-                return JsonText(canonical(value).decode())
-            self._refuse(f"{option.name} of {where}", value, "a table")
+            try:
+                if isinstance(value, dict):
+                    return JsonText(canonical(value).decode())
+                expected = "a table"
+            except (TypeError, ValueError) as error:
+                expected = f"a table of JSON values: {str(error).partition(';')[0]}"
+            self._refuse(f"{option.name} of {where}", value, expected)
             return value
         one = get_args(kind)[0] if several else kind
         parts = value if several and isinstance(value, list) else [value]

@@ -113,7 +113,16 @@ def _load(path: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        alias = next((one for one in yaml.parse(text) if isinstance(one, yaml.AliasEvent)), None)
+        if alias is not None:  # a few of them can stand for any number of values
+            raise PlanError(
+                [
+                    f"{str(path)!r} has the alias {'*' + alias.anchor!r} in line {alias.start_mark.line + 1}; expected "
+                    "values that are written out. Write it out."
+                ]
+            )
+        found = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise PlanError(

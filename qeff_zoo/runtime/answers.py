@@ -47,6 +47,8 @@ class Request:
         grammar: The form of the answer; None for any.
         shown: Added tokens that the text contains as they are.
         thinking: Budget of the reasoning; None for no limit.
+        client: Client of the request: clients share the batch slots. Empty for a client of its own.
+        salt: Salt of the keys in the prefix cache, which are shared among requests of one salt.
     """
 
     prompt: tuple[int, ...]
@@ -66,6 +68,8 @@ class Request:
     grammar: Grammar | None = None
     shown: frozenset[int] = frozenset()
     thinking: ThinkingBudget | None = None
+    client: str = ""
+    salt: bytes = b""
 
     @property
     def read(self) -> Source | ImagePrompt:
@@ -168,6 +172,8 @@ class Answer:
         self.reused_tokens = 0
         #: Prompt that another process computed, until it is in a batch slot.
         self.handed: Handover | None = None
+        #: `time.perf_counter()` when the request first had a batch slot.
+        self.started: float | None = None
         #: Number of drafted and checked tokens, and of the accepted tokens among them.
         self.drafted_tokens = self.accepted_tokens = 0
         self.finish_reason: FinishReason | None = None

@@ -17,6 +17,8 @@ from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 
+_FEW = 16  # waiting requests that a client may have whatever others need
+
 
 class Handle:
     """Request that an engine serves: iterate over it, with `for` or `async for`, or await its `Generation`.
@@ -120,6 +122,11 @@ class Handle:
         self._engine._wake(self._readers, now=first)
 
     @property
+    def started(self) -> float | None:
+        """`time.perf_counter()` when the request first had a batch slot; None before."""
+        return self._answer.started
+
+    @property
     def error(self) -> Exception | None:
         """Error that ended the request; None without one."""
         return self._answer.error
@@ -189,6 +196,7 @@ class Stats:
             lacked. An encoder of `image-to-text` has no cache, and encodes an image for each choice.
         audio: Number of audio inputs, see `images`.
         encoded_audio: Number of encoded audio inputs, see `encoded_images`.
+        cache_usage: Share of the positions of all batch slots that running requests have filled.
     """
 
     rows: int
@@ -207,6 +215,7 @@ class Stats:
     encoded_images: int = 0
     audio: int = 0
     encoded_audio: int = 0
+    cache_usage: float = 0.0
 
 
 class Engine:
@@ -289,11 +298,7 @@ class Engine:
                 raise GenerationError(
                     "The engine is closed; expected an open one. Make another one of the session."
                 )
-            if len(self._active) + len(handles) > self.capacity:
-                raise BusyError(
-                    f"{len(self._active):,} requests run or wait; expected fewer than "
-                    f"{self.capacity + 1 - len(handles):,}. Try again later."
-                )
+            self._require_room([handle.request for handle in handles])
             answers = [handle._answer for handle in handles]
             self._active += answers
             if self._prefills is None:
@@ -302,6 +307,24 @@ class Engine:
         if self._prefills is not None:
             self._hand_over(answers)
         return handles
+
+    def _require_room(self, requests: Sequence[Request]) -> None:
+        """Refuse requests beyond the queue, or a client's that would leave less than a fourth of it to others."""
+        free = self.capacity - len(self._active) - len(requests)
+        if free < 0:
+            raise BusyError(
+                f"{len(self._active):,} requests run or wait; expected fewer than "
+                f"{self.capacity + 1 - len(requests):,}. Try again later."
+            )
+        client = requests[0].client if requests else ""
+        if not client:
+            return
+        own = sum(answer.request.client == client for answer in self._active) + len(requests)
+        if own > max(_FEW + self.session.decoder.sizes.rows, 3 * free):
+            raise BusyError(
+                f"{own:,} requests of this client would run or wait, with room for {free:,} of others; expected at "
+                f"most three times that room. Try again later."
+            )
 
     def _hand_over(self, answers: list[Answer]) -> None:
         """Compute the prompts of one submission on prefill servers; then schedule the requests here."""
@@ -354,8 +377,15 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
+                cache_usage=self._cache_usage(),
                 **self.session.shown,
             )
+
+    def _cache_usage(self) -> float:
+        sizes = self.session.decoder.sizes
+        started = [one for one in self._active if one.started is not None and not one.ended]
+        filled = sum(len(one.request.prompt) + len(one.token_ids) for one in started)
+        return min(1.0, filled / (sizes.rows * sizes.ctx_len))
 
     def close(self, *, drain: bool = False) -> None:
         """Close the engine to new requests, and release the session.

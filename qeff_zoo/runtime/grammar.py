@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, NoTokenError, Translating
+from qeff_zoo.runtime.closed_schemas import closed
+from qeff_zoo.runtime.json_schemas import narrowed
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vocabulary import Vocabulary
@@ -62,21 +64,22 @@ class Grammar:
         """Return the grammar of JSON by a schema, or of any JSON object without one.
 
         Args:
-            schema: A JSON Schema, or its text. Unsupported keywords, such as `uniqueItems`, are rejected when the
-                grammar is used.
+            schema: A JSON Schema, or its text. Unsupported keywords, such as `not`, are rejected when the grammar is
+                used; see `json_schemas` for those that are replaced.
 
         Raises:
             GenerationError: If the schema is not a JSON object.
         """
         wanted: Any = {"type": "object"} if schema is None else schema
-        wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
         try:
+            wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
+            wanted = json.dumps(narrowed(wanted))
             source = _matching().grammar_from_json_schema(
                 wanted, overrides={"whitespace_pattern": BLANKS}
             )
         except ValueError as error:
             raise GenerationError(
-                f"Cannot hold an answer to a JSON Schema of {len(wanted):,} characters: {error}. Expected a JSON "
+                f"Cannot hold an answer to a JSON Schema of {len(str(wanted)):,} characters: {error}. Expected a JSON "
                 "object. Correct it."
             ) from error
         return cls(source)
@@ -127,6 +130,17 @@ class Grammar:
             GenerationError: If the text has such rules and is not GBNF.
         """
         return cls.gbnf(text) if _GBNF_RULE.search(text) else cls.lark(text)
+
+    def closed(self) -> "Grammar":
+        """Return the grammar with objects that have the keys of their properties alone, see `closed_schemas`."""
+        try:
+            parts = json.loads(self.source)["grammars"]
+        except ValueError:  # Lark is not wrapped
+            return self
+        for part in parts:
+            if "json_schema" in part:
+                part["json_schema"] = closed(part["json_schema"])
+        return replace(self, source=json.dumps({"grammars": parts}))
 
 
 class Guides:

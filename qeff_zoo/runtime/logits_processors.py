@@ -39,6 +39,10 @@ class Penalties(Protocol):
         """Penalty for each occurrence of a generated token."""
 
     @property
+    def dry(self) -> "Processor | None":
+        """Penalty of repetitions."""
+
+    @property
     def allowed_token_ids(self) -> Collection[int] | None:
         """Tokens to sample from."""
 
@@ -193,6 +197,8 @@ def _penalties(
         yield _RepetitionPenalty(sampling.repetition_penalty)
     if sampling.presence_penalty or sampling.frequency_penalty:
         yield _OccurrencePenalty(sampling.presence_penalty, sampling.frequency_penalty)
+    if sampling.dry is not None:
+        yield sampling.dry
 
 
 def _penalize(scores: Array, tokens: Sequence[int], penalty: float) -> None:

@@ -7,9 +7,10 @@ more than a third of the requests wait for their first token, the prefill call r
 first tokens come soonest, and the others wait once. Otherwise it runs a short piece of one prompt, if the length of
 calls changes no bit (`Decoder.split`).
 
-Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
-the client with the fewest, and a client without any takes one from a client with several. The evicted request is
-computed again later, in the same calls, so that generated text does not depend on other clients.
+Requests of one client share the batch slots fairly with other clients: a free slot is for the client with the fewest,
+and a client without any takes one from a client with several. Groups of requests that one client submitted together
+share its slots in the same way. The evicted request is computed again later, in the same calls, so that generated text
+does not depend on other clients.
 
 With speculative decoding, the next call of a slot has the draft after its newest token, and rejected tokens are
 dropped: states with an entry for each position are overwritten, the others restored, so that accepted tokens run
@@ -19,7 +20,7 @@ separate call, as long as every decoding slot has a draft that is worth the dela
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,9 +47,38 @@ class _Group:
 
     Args:
         waiting: Requests without a batch slot.
+        name: Name of the client; empty for a client of its own.
     """
 
     waiting: deque[Answer]
+    name: str = ""
+
+    @property
+    def client(self) -> Hashable:
+        """Client of the requests."""
+        return self.name or self
+
+
+class _Rows:
+    """Numbers of batch slots of clients and of their groups.
+
+    Args:
+        groups: Group of each slot.
+    """
+
+    def __init__(self, groups: Iterable[_Group]) -> None:
+        self._clients, self._groups = Counter[Hashable](), Counter[_Group]()
+        for group in groups:
+            self.add(group)
+
+    def add(self, group: _Group, count: int = 1) -> None:
+        """Add slots to a group and its client."""
+        self._clients[group.client] += count
+        self._groups[group] += count
+
+    def of(self, group: _Group) -> tuple[int, int]:
+        """Return the numbers of slots of a group's client, and of the group."""
+        return self._clients[group.client], self._groups[group]
 
 
 @dataclass(eq=False)
@@ -201,7 +231,7 @@ class Scheduler:
     def submit(self, *answers: Answer) -> None:
         """Submit requests that share batch slots as one client's; they start when the client's turn comes."""
         if answers:
-            self._groups.append(_Group(deque(answers)))
+            self._groups.append(_Group(deque(answers), answers[0].request.client))
 
     def cancel(self, answer: Answer) -> None:
         """End a request at its current state; no effect on one that has ended."""
@@ -238,24 +268,24 @@ class Scheduler:
         return bool(self._groups or self._slots)
 
     def _admit(self) -> None:
-        """Give free batch slots to waiting groups, first to the one with the fewest.
+        """Give free batch slots to waiting groups, first to those of the client with the fewest.
 
         Among requests admitted together the shortest prompt is first, since it decodes first.
         """
         taken = {slot.row for slot in self._slots}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
-        rows = Counter(slot.group for slot in self._slots)
+        rows = _Rows(slot.group for slot in self._slots)
         joined: list[tuple[Answer, _Group]] = []
         while self._groups:
-            group = min(self._groups, key=lambda one: rows[one])  # the oldest of equals
-            if len(joined) == len(free) and not rows[group] and (slot := self._spare(rows)):
+            group = min(self._groups, key=rows.of)  # the oldest of equals
+            if len(joined) == len(free) and (slot := self._spare(group, rows)):
                 self._evict(slot)
-                rows[slot.group] -= 1
+                rows.add(slot.group, -1)
                 free.append(slot.row)
             if len(joined) == len(free):
                 break
             joined.append((group.waiting.popleft(), group))
-            rows[group] += 1
+            rows.add(group)
             if not group.waiting:
                 self._groups.remove(group)
         joined.sort(key=lambda one: one[0].request.prompt_tokens)
@@ -263,15 +293,16 @@ class Scheduler:
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             prompt = () if request.documents else request.prompt
-            keys = self._prefixes.keys(prompt, request.spans, answer.adapter.digest)
+            terms = answer.adapter.digest + request.salt
+            keys = self._prefixes.keys(prompt, request.spans, terms)
             drafter = self._speculation.drafter(request) if self._speculation else None
             slot = _Slot(answer, group, row, keys, drafter)
+            answer.started = answer.started or time.perf_counter()
             self._slots.append(slot)
             if request.documents:
                 assert self._document_cache is not None, "the request is of another session"
-                digest = answer.adapter.digest
                 slot.placing = Placing(
-                    self._document_cache, request.prompt, request.documents, digest
+                    self._document_cache, request.prompt, request.documents, terms
                 )
             self._take_over(slot)
 
@@ -291,11 +322,17 @@ class Scheduler:
             slot.done = len(slot.answer.request.prompt)
             self._extend([slot], {slot.row: handed.logits})
 
-    def _spare(self, rows: Counter[_Group]) -> _Slot | None:
-        """Choose the request to evict for a group without slots: the least advanced of the group with most slots."""
-        group, count = rows.most_common(1)[0]
-        slots = [slot for slot in self._slots if slot.group is group]
-        return min(slots, key=lambda slot: slot.done) if count > 1 else None
+    def _spare(self, group: _Group, rows: "_Rows") -> _Slot | None:
+        """Choose the request to evict for a group without slots; None if no client, or no group of its, has several.
+
+        It is the least advanced of the group with most slots, of the client with most slots.
+        """
+        of_client, of_group = rows.of(group)
+        slots = [one for one in self._slots if not of_client or one.group.client == group.client]
+        most = max((rows.of(one.group) for one in slots), default=(0, 0))
+        if of_group or most[bool(of_client)] < 2:
+            return None
+        return min((one for one in slots if rows.of(one.group) == most), key=lambda one: one.done)
 
     def _evict(self, slot: _Slot) -> None:
         """Take a request's batch slot away; the request is the first of its group to wait."""
@@ -490,7 +527,8 @@ class Scheduler:
             return
         if self._keeps_answers and prefixes.place(slot.done) > len(slot.keys):
             tokens = [*request.prompt, *answer.token_ids][: slot.done]
-            slot.keys = prefixes.keys(tokens, request.spans, answer.adapter.digest, slot.keys)
+            terms = answer.adapter.digest + request.salt
+            slot.keys = prefixes.keys(tokens, request.spans, terms, slot.keys)
         prefixes.save(slot.keys, slot.row, slot.done, since)
 
     def _extend(self, slots: Sequence[_Slot], logits: Mapping[int, Array]) -> None:

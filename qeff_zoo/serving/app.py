@@ -10,14 +10,16 @@ from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
+from qeff_zoo.serving.accounts import Addresses
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.leniency import Leniency, Lenient
 from qeff_zoo.serving.matching import ImageQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
+from qeff_zoo.serving.outbox import Outbox
 from qeff_zoo.serving.page import PAGE_PATHS, Page
 from qeff_zoo.serving.prompt_embeddings import PromptQueue
 from qeff_zoo.serving.request_log import RequestNames
@@ -39,7 +41,7 @@ PATHS = (
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *("/embed", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
+    *("/embed", "/embed_sparse", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
     *(
         "/tokenize",
         "/apply-template",
@@ -104,6 +106,8 @@ def create_app(
     request_log: RequestLog = "none",
     page: bool = True,
     strict_parameters: bool = False,
+    shares_prefixes: bool = False,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -122,8 +126,10 @@ def create_app(
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         page: Whether the server has a page for people.
         strict_parameters: Whether parameters and tools that change nothing are refused.
+        shares_prefixes: Whether clients with different keys share the prefix cache.
+        quiet_paths: Paths whose successful requests have no line in the log.
     """
-    metrics = Metrics(backend.stats)
+    metrics = Metrics(backend.stats, name)
     offer = Offer(
         name=name,
         aliases=aliases,
@@ -133,6 +139,7 @@ def create_app(
         adapter_sources=adapter_sources,
         formats=formats or ChatFormats(),
         strict_parameters=strict_parameters,
+        shares_prefixes=shares_prefixes,
     )
     app = guarded(
         endpoints(backend, offer)[0],
@@ -142,6 +149,7 @@ def create_app(
         origins=origins,
         request_log=request_log,
         page=page,
+        quiet_paths=quiet_paths,
     )
     return ResponseCount(app, metrics, PATHS)
 
@@ -169,7 +177,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
-    app.include_router(ollama.catalog(model.listed))
+    app.include_router(ollama.catalog(model.listed, lambda _: model.template))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
     app.include_router(invocations.routes(app, routers))
@@ -186,15 +194,16 @@ def guarded(
     origins: Collection[str],
     request_log: RequestLog,
     page: bool,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
-    app = ollama.JsonBodies(app)
+    app = Outbox(ollama.JsonBodies(app))
     app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
-    return RequestNames(Framing(app), request_log)
+    return RequestNames(Addresses(app), request_log, quiet_paths)
 
 
 def _models(model: Model) -> APIRouter:

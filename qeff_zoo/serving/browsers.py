@@ -16,8 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qeff_zoo.checkpoint.hub_access import LOOPBACK
 from qeff_zoo.serving.errors import ApiError, brief
+from qeff_zoo.serving.page import PAGE_PATHS
 
 ANY = "*"
+_SHOWN = frozenset((*PAGE_PATHS, "/health", "/ping", "/metrics", "/version"))
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+)(?::([0-9]{1,5}))?")
 
 
@@ -127,7 +129,7 @@ class AllowedOrigins:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with CORS headers for its browser, or refuse it."""
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
-        origin = headers.get("origin")
+        origin = headers.get("origin") or _embedding(scope, headers)
         if origin is None or _is_own(origin, headers):
             await self._app(scope, receive, send)
         elif {ANY, origin} & self._origins:
@@ -141,6 +143,16 @@ class AllowedOrigins:
             ).response(scope["path"])
             refusal.headers["Vary"] = "Origin"
             await refusal(scope, receive, send)
+
+
+def _embedding(scope: Scope, headers: Headers) -> str | None:
+    """Return a name for the foreign page of a request without `Origin`, such as for an image; None for no such page.
+
+    The page and the figures of the server may be linked and shown, as they change nothing.
+    """
+    site = headers.get("sec-fetch-site")
+    is_foreign = site in ("cross-site", "same-site")
+    return site if is_foreign and scope["path"] not in _SHOWN else None
 
 
 def _is_own(origin: str, headers: Headers) -> bool:

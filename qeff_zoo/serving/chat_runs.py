@@ -2,13 +2,14 @@
 """Chats of one model that run in its engine, for every API that the server has."""
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fastapi import Request
 
 from qeff_zoo.runtime import Engine, Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Event
+from qeff_zoo.serving.accounts import Turns, current
 from qeff_zoo.serving.chats import Chat, chat_events
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.media import MediaPool, Preparation
@@ -19,6 +20,8 @@ from qeff_zoo.serving.prompts import prepare_chat
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.tools import ChatFormats
+
+_PREPARATIONS = 8  # of a client at a time
 
 
 class StreamBuilder(Protocol):
@@ -41,6 +44,7 @@ class ChatRuns:
         metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
         formats: Formats of the model's chats.
+        shares_prefixes: Whether clients with different keys share the prefix cache.
     """
 
     engine: Engine
@@ -48,12 +52,15 @@ class ChatRuns:
     metrics: Metrics
     image_hosts: Collection[str]
     formats: ChatFormats
+    shares_prefixes: bool = False
+    turns: Turns = field(init=False)
     bounds: Bounds = field(init=False)
     pool: MediaPool = field(init=False)
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(choices=self.engine.share)
         self.pool = MediaPool(self.bounds.decoded_bytes)
+        self.turns = Turns(_PREPARATIONS)
 
     def prepare(self, body: ChatRequest) -> Preparation[Chat]:
         """Prepare the chat of a body.
@@ -78,8 +85,11 @@ class ChatRuns:
         Raises:
             ApiError: The request cannot be served.
         """
-        chat = await unless_gone(request, self.pool.prepare(preparation))
-        return chat, submit(self.engine, chat.requests)
+        chat = await self._prepared(request, preparation)
+        client = current()
+        salt = b"" if self.shares_prefixes else client.tenant
+        requests = [replace(one, client=client.name, salt=salt) for one in chat.requests]
+        return chat, submit(self.engine, requests)
 
     async def count(self, request: Request, preparation: Preparation[Chat]) -> dict[str, object]:
         """Return the object of the number of tokens of a prompt, as in OpenAI's API.
@@ -91,9 +101,13 @@ class ChatRuns:
         Raises:
             ApiError: The request cannot be served.
         """
-        chat = await unless_gone(request, self.pool.prepare(preparation))
+        chat = await self._prepared(request, preparation)
         tokens = chat.requests[0].prompt_tokens
         return {"object": "response.input_tokens", "input_tokens": tokens}
+
+    async def _prepared(self, request: Request, preparation: Preparation[Chat]) -> Chat:
+        async with self.turns.one():
+            return await unless_gone(request, self.pool.prepare(preparation))
 
     async def stream(
         self,

@@ -2,15 +2,16 @@
 """Cohere's endpoints of text embeddings: embeddings in several types, and prompts by the kind of input."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.embedding_prompts import prompted
 from qeff_zoo.serving.embeddings import base64_of, vectors_of
 from qeff_zoo.serving.encoder_queue import EncoderQueue
@@ -24,13 +25,13 @@ def _bits(vectors: Array) -> Array:
     return np.packbits(vectors > 0, axis=1)
 
 
-#: Functions from embeddings, (texts, hidden), to their lists by type.
-_TYPES: Mapping[str, Callable[[Array], list[Any]]] = MappingProxyType(
+#: Functions from embeddings, (texts, hidden), to what is written of them, by type.
+_TYPES: Mapping[str, Callable[[Array], Array | Iterator[str]]] = MappingProxyType(
     {
-        "float": lambda vectors: vectors.tolist(),
-        "base64": lambda vectors: [*map(base64_of, vectors)],
-        "ubinary": lambda vectors: _bits(vectors).tolist(),
-        "binary": lambda vectors: (_bits(vectors).astype(np.int16) - 128).tolist(),
+        "float": lambda vectors: vectors,
+        "base64": lambda vectors: map(base64_of, vectors),
+        "ubinary": _bits,
+        "binary": lambda vectors: _bits(vectors).astype(np.int16) - 128,
     }
 )
 
@@ -53,7 +54,9 @@ def routes(
         admit(body)
         texts = require_few(body.given, "texts")
         reading = prompted(session, body)
-        read, outputs = await encoded(request, queue, texts, body, "texts", reading=reading)
+        read, outputs = await encoded(
+            request, queue, texts, body, "texts", reading=reading, written=len(body.embedding_types)
+        )
         vectors = vectors_of(session, outputs, body.output_dimension, param="output_dimension")
         tokens = sum(len(one.ids) for one in read)
         version = "1" if request.url.path == "/v1/embed" else "2"
@@ -68,7 +71,7 @@ def routes(
             "response_type": "embeddings_by_type",
         }
         if version == "1" and "embedding_types" not in body.model_fields_set:
-            found |= {"embeddings": vectors.tolist(), "response_type": "embeddings_floats"}
-        return JSONResponse(found)
+            found |= {"embeddings": vectors, "response_type": "embeddings_floats"}
+        return await json_answer(found)
 
     return router

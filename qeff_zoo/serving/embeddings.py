@@ -3,7 +3,6 @@
 
 import asyncio
 import base64
-import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.embedding_prompts import prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
@@ -37,35 +36,27 @@ def embedding_list(
     body: EmbeddingRequest | ImageEmbeddingRequest | PromptEmbeddingRequest,
     texts: Sequence[Encoded],
     vectors: Array,
-) -> str:
-    """Return OpenAI's object of embeddings, as JSON. Each truncated text has `"truncated": true`.
+) -> dict[str, Any]:
+    """Return OpenAI's object of embeddings for `json_answer`. Each truncated text has `"truncated": true`.
 
     Args:
         body: Body of the request.
         texts: All encoded texts.
         vectors: (texts, hidden), float32.
     """
-    # Serialized one by one, so that other threads can run: a number takes a microsecond, and there may be millions.
-    data = ",".join(
-        json.dumps(
-            {"object": "embedding", "index": number, "embedding": _written(row, body.encoding_format)}
-            | ({"truncated": True} if text.cut else {}),
-            allow_nan=False,
-        )
+    data = (
+        {"object": "embedding", "index": number, "embedding": _written(row, body.encoding_format)}
+        | ({"truncated": True} if text.cut else {})
         for number, (text, row) in enumerate(zip(texts, vectors, strict=True))
-    )  # fmt: skip
+    )
     tokens = sum(len(text.ids) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     frame = {"id": f"embd-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
-    rest = json.dumps({**frame, "model": body.model, "usage": usage})
-    return f'{rest[:-1]}, "data": [{data}]}}'
+    return {**frame, "model": body.model, "usage": usage, "data": data}
 
 
-def _written(vector: Array, encoding: str) -> str | list[float]:
-    if encoding == "float":
-        numbers: list[float] = vector.tolist()
-        return numbers
-    return base64_of(vector)
+def _written(vector: Array, encoding: str) -> str | Array:
+    return vector if encoding == "float" else base64_of(vector)
 
 
 def base64_of(vector: Array) -> str:
@@ -127,8 +118,7 @@ async def embedded(
             texts, vectors = await unless_gone(request, work)
     except BusyError as error:
         raise queue_full(error) from error
-    content = await asyncio.to_thread(embedding_list, body, texts, shortened(vectors, dimensions))
-    return Response(content, media_type="application/json")
+    return await json_answer(embedding_list(body, texts, shortened(vectors, dimensions)))
 
 
 def routes(
@@ -149,8 +139,7 @@ def routes(
         admit(body)
         read, outputs = await encoded_input(request, queue, body, prompted(session, body))
         vectors = vectors_of(session, outputs, body.dimensions, normalize=body.normalized)
-        content = await asyncio.to_thread(embedding_list, body, read, vectors)
-        return Response(content, media_type="application/json")
+        return await json_answer(embedding_list(body, read, vectors))
 
     @router.post("/embed")
     async def embed(request: Request, body: InputsRequest) -> Response:
@@ -162,8 +151,7 @@ def routes(
             request, queue, texts, body.truncation, "inputs", reading=reading
         )
         vectors = vectors_of(session, outputs, body.dimensions, normalize=body.normalize)
-        content = await asyncio.to_thread(json.dumps, vectors.tolist(), allow_nan=False)
-        return Response(content, media_type="application/json")
+        return await json_answer(vectors)
 
     @router.post("/similarity")
     async def similarity(request: Request, body: SimilarityRequest) -> Response:
@@ -171,10 +159,16 @@ def routes(
         given, options = body.inputs, body.parameters
         texts = require_few([given.source_sentence, *given.sentences], "inputs")
         _, outputs = await encoded(
-            request, queue, texts, options.truncation, "inputs", reading=prompted(session, options)
+            request,
+            queue,
+            texts,
+            options.truncation,
+            "inputs",
+            reading=prompted(session, options),
+            written=0,
         )
         vectors = vectors_of(session, outputs)
         found = await asyncio.to_thread(session.similarity, vectors[:1], vectors[1:])
-        return JSONResponse(found[0].tolist())
+        return await json_answer(found[0])
 
     return router

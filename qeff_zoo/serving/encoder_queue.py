@@ -3,8 +3,8 @@
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +15,7 @@ from qeff_zoo.runtime import Stats
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.accounts import current
 from qeff_zoo.serving.errors import shutting_down
 from qeff_zoo.serving.threads import in_thread
 from qeff_zoo.serving.waiting import Waiting
@@ -29,12 +30,14 @@ class _Job:
         texts: All of them.
         left: Numbers of the texts without an output, the shortest last.
         future: Future of all outputs; also done if the client disconnected.
+        client: Name of the client.
         found: Finished outputs by number.
     """
 
     texts: Sequence[Encoded]
     left: list[int]
     future: asyncio.Future[list[Array]]
+    client: str
     found: dict[int, Array] = field(default_factory=dict)
 
 
@@ -66,6 +69,7 @@ class EncoderQueue:
         special_tokens: bool = True,
         prompt: str | None = None,
         kind: str | None = None,
+        check: Callable[[list[Encoded]], None] = lambda _: None,
     ) -> tuple[list[Encoded], list[Array]]:
         """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
 
@@ -77,6 +81,7 @@ class EncoderQueue:
             special_tokens: Whether the tokenizer's special tokens are added.
             prompt: Text that precedes every text, but no list of token ids and no chat; None for the session's default.
             kind: Kind of the texts of an embedding, "query" or "document"; None for neither.
+            check: Function that refuses the texts before they are encoded.
 
         Raises:
             BusyError: The queue is full.
@@ -95,9 +100,11 @@ class EncoderQueue:
             read = await asyncio.to_thread(reading, texts, max_length, side)
             if not cut:
                 self._check_lengths(read)
+            check(read)
             self._tokens += sum(len(text.ids) for text in read)
             left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
-            job = _Job(read, left, asyncio.get_running_loop().create_future())
+            future = asyncio.get_running_loop().create_future()
+            job = _Job(read, left, future, current().name)
             self._jobs.append(job)
             if self._serving is None:
                 self._serving = asyncio.create_task(self._serve())
@@ -137,23 +144,24 @@ class EncoderQueue:
         self._serving = None
 
     def _next_call(self) -> list[tuple[_Job, int]]:
-        """Choose the texts of the next call: from every request in turn, none longer than the first.
+        """Choose the texts of the next call: from every client's requests in turn, none longer than the first.
 
         A request's texts are ordered by length, since similar lengths need less padding.
         """
         self._jobs = deque(job for job in self._jobs if not job.future.done())
         if not self._jobs:
             return []
-        first, sizes = self._jobs[0], self.session.sizes
+        turns, sizes = deque(_alternating(self._jobs)), self.session.sizes
+        first = turns[0]
         longest = sizes.covering(len(first.texts[first.left[-1]].ids))
         call: list[tuple[_Job, int]] = []
-        turns = deque(self._jobs)
         while turns and len(call) < sizes.batch_size:
             job = turns.popleft()
             if job.left and len(job.texts[job.left[-1]].ids) <= longest:
                 call.append((job, job.left.pop()))
                 turns.append(job)
-        self._jobs.rotate(-1)
+        self._jobs.remove(first)
+        self._jobs.append(first)
         return call
 
     def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
@@ -164,6 +172,16 @@ class EncoderQueue:
                 return None
             loop = asyncio.get_running_loop()
             return loop.run_in_executor(self._worker, partial(self.session.run_encoded, texts))
+
+
+def _alternating(jobs: Iterable[_Job]) -> list[_Job]:
+    """Return requests with clients in turn: the first of each client, then the second ones."""
+    ranks, before = list[int](), Counter[str]()
+    jobs = [*jobs]
+    for job in jobs:
+        ranks.append(before[job.client])
+        before[job.client] += 1
+    return [job for _, job in sorted(zip(ranks, jobs, strict=True), key=lambda one: one[0])]
 
 
 def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI's endpoints of text generation: chat completions and completions."""
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError
@@ -66,7 +68,8 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
             )
             return EventStream(chunks, handles)
         answers = await runs.finish(request, handles)
-        return JSONResponse(reply.whole(chat, answers, body.n))
+        whole = await asyncio.to_thread(reply.whole, chat, answers, body.n)
+        return await json_answer(whole)
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
@@ -88,7 +91,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         reply = begun("completion", body, body.logprobs is not None)
         if body.echo:
             reply.echo = [*map(partial(_text, session), listed(body.prompt))]
-        preparation = prepare_completion(session, body, adapter, runs.bounds)
+        preparation = prepare_completion(session, body, adapter, runs.bounds, runs.formats)
         return await answer(request, body, preparation, reply)
 
     return router

@@ -2,7 +2,7 @@
 """OpenAI's objects of log-probabilities: of chats and responses, and of completions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qeff_zoo.runtime import TokenLogprobs
@@ -23,6 +23,8 @@ class LogprobObjects:
 
     tokenizer: Tokenizer | None
     as_ids: bool = False
+    #: Texts of tokens, the same of which are among the alternatives of many others.
+    _texts: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of_chat(self, token: TokenLogprobs) -> dict[str, Any]:
         """Return the object of a token of a chat or a response."""
@@ -41,7 +43,11 @@ class LogprobObjects:
 
     def text(self, token_id: int) -> str:
         """Return the text of a token."""
-        return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
+        if self.tokenizer is None:
+            return f"token_id:{token_id}"
+        if token_id not in self._texts:
+            self._texts[token_id] = self.tokenizer.piece(token_id)
+        return self._texts[token_id]
 
     def _name(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self.as_ids else self.text(token_id)

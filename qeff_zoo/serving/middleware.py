@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware before the endpoints: counts of responses, and checks of framing, API key and body."""
+"""Middleware before the endpoints: counts of responses, and checks of API key and body."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import BusyError
+from qeff_zoo.serving.accounts import Client, enter
 from qeff_zoo.serving.errors import ApiError, queue_full, too_large
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.waiting import Bodies
@@ -26,39 +27,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
-#: Half a character in UTF-8, which Python's parser of JSON accepts.
-_RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
-_SHORT = (
-    1 << 16
-)  # bytes of a body that is checked on the event loop; longer ones are checked in a thread
-
-
-class Framing:
-    """Middleware that refuses requests with both length headers, whose end a proxy may place elsewhere.
-
-    Args:
-        app: The guarded app.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it and close its connection."""
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if "content-length" in headers and "transfer-encoding" in headers:
-                refusal = ApiError(
-                    400,
-                    "The request has the headers Content-Length and Transfer-Encoding; expected one of them. Leave one "
-                    "out.",
-                    code="invalid_body",
-                ).response(scope["path"])
-                refusal.headers["Connection"] = "close"
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+_SHORT = 1 << 16  # bytes of a body that is checked on the event loop; a thread checks longer ones
 
 
 class ApiKey:
@@ -91,6 +61,7 @@ class ApiKey:
                 )
                 await refusal.response(scope["path"])(scope, receive, send)
                 return
+            enter(Client.of_key(self._keys[found.index(True)]))
         await self._app(scope, receive, send)
 
 
@@ -140,28 +111,26 @@ class BodyLimit:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             raise too_large(f"{self._most:,} bytes")
-        pieces, left, more = list[bytes](), self._most, True
+        body, more = bytearray(), True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            pieces.append(message.get("body", b""))
-            left -= len(pieces[-1])
-            if left < 0:
+            piece = message.get("body", b"")
+            if len(body) + len(piece) > self._most:
                 raise too_large(f"{self._most:,} bytes")
+            body += piece
             try:
-                grow(len(pieces[-1]))
+                grow(len(piece))
             except BusyError as error:
                 raise queue_full(error) from error
             more = message.get("more_body", False)
-        body = b"".join(pieces)
         # A form has a limited number of fields, and a file.
-        if not is_form(headers):
-            if len(body) > _SHORT:
-                await asyncio.to_thread(_check_json, body)
-            else:
-                _check_json(body)
-        return body
+        if is_form(headers):
+            return bytes(body)
+        if len(body) > _SHORT:
+            return await asyncio.to_thread(_checked_json, bytes(body))
+        return _checked_json(bytes(body))
 
 
 def is_form(headers: Headers) -> bool:
@@ -176,53 +145,69 @@ async def _disconnect(receive: Receive) -> Message:
     return message
 
 
-def _check_json(body: bytes) -> None:
-    """Refuse JSON that is larger, deeper or of other characters than any valid request, before it is parsed.
+def _checked_json(body: bytes) -> bytes:
+    """Return JSON in UTF-8; refuse what is larger, deeper or of other characters than any valid request, unparsed.
 
     Raises:
-        ApiError: It has too many lists, objects and members of those, they are nested too deeply, or a text is not
-            Unicode in UTF-8.
+        ApiError: It has too many lists, objects and members of those, they are nested too deeply, a text is not
+            Unicode, or a number is not finite.
     """
-
-    def openings(codes: Any) -> Any:
-        return (codes == ord("[")) | (codes == ord("{"))
-
-    if not json.detect_encoding(body).startswith("utf-8"):
+    encoding = json.detect_encoding(body)
+    try:
+        text = body.decode(encoding)
+    except UnicodeDecodeError as error:
         raise ApiError(
             400,
-            "The body is not JSON in UTF-8, but text in UTF-16 or UTF-32; expected UTF-8. Encode it so.",
+            f"The body is not Unicode in {encoding}: {error.reason} at byte {error.start:,}; expected JSON in UTF-8. "
+            "Correct it.",
+            code="invalid_json",
+        ) from error
+    body = body if encoding == "utf-8" else text.encode()
+    del text
+    codes = _outside_of_texts(body)
+    opened, closed = ((codes == ord(one)) | (codes == ord(other)) for one, other in ("[{", "]}"))
+    if np.count_nonzero(opened) > _MAX_CONTAINERS:
+        raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
+    if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
+        raise too_large(f"{_MAX_MEMBERS:,} members of objects")
+    steps = (opened.astype(np.int8) - closed)[opened | closed]
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
+        raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
+    if b"N" in (numbers := codes.tobytes()) or b"I" in numbers:
+        raise ApiError(
+            400,
+            "The body has NaN or Infinity, which JSON lacks; expected finite numbers. Correct it.",
             code="invalid_json",
         )
-    codes = np.frombuffer(body, np.uint8)  # faster than `bytes.count` where few are found
-    members = np.count_nonzero(codes == ord(":"))
-    if members > _MAX_MEMBERS or np.count_nonzero(openings(codes)) > _MAX_DEPTH:
-        codes = _without_strings(body)
-        if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
-            raise too_large(f"{_MAX_MEMBERS:,} members of objects")
-        opened, closed = openings(codes), (codes == ord("]")) | (codes == ord("}"))
-        if np.count_nonzero(opened) > _MAX_CONTAINERS:
-            raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
-        steps = (opened.astype(np.int8) - closed)[opened | closed]
-        if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
-            raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
-    half = _RAW_SURROGATE.search(body)
-    if not half and b"\\" in body and _SURROGATE.search(body):
-        half = next((one for one in _ESCAPE.finditer(body) if one[1]), None)
-    if half:
+    _check_escapes(body)
+    return body
+
+
+def _outside_of_texts(body: bytes) -> Any:
+    """Return the characters of JSON that are in no text, in a time that does not depend on the number of texts."""
+    plain = body.replace(rb"\\", b"  ").replace(
+        rb"\"", b"  "
+    )  # from left to right, as escapes are read
+    codes = np.frombuffer(plain, np.uint8)
+    quotes = codes == ord('"')
+    return codes[~(np.bitwise_xor.accumulate(quotes) | quotes)]
+
+
+def _check_escapes(body: bytes) -> None:
+    """Refuse escapes of half a character.
+
+    Raises:
+        ApiError: There is one.
+    """
+    if b"\\" not in body or not _SURROGATE.search(body):
+        return
+    if half := next((one for one in _ESCAPE.finditer(body) if one[1]), None):
         raise ApiError(
             400,
             f"The body has half a character, {half[0].decode(errors='replace')!r}; expected Unicode, in "
             "which \\ud800 to \\udfff come in pairs. Correct the text.",
             code="invalid_json",
         )
-
-
-def _without_strings(body: bytes) -> Any:
-    """Return the bytes of JSON outside of its strings, of which the last one may have no end."""
-    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is left are the ends of strings
-    codes = np.frombuffer(body, np.uint8)
-    quotes = codes == ord('"')
-    return codes[((np.cumsum(quotes, dtype=np.uint8) & 1) == 0) & ~quotes]
 
 
 class ResponseCount:

@@ -18,6 +18,8 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
+from qeff_zoo.runtime.fill_in_middle import middle_prompt
+from qeff_zoo.serving.answers import check_logprobs
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
@@ -97,11 +99,12 @@ def prepare_chat(
         )
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    formats = formats or ChatFormats()
     if session.describes_images:
         image, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
             cost = price(session, body, {"images": [image]}, bounds)
-        form = yield from _form(session, body)
+        form = yield from _form(session, body, formats)
         work = partial(
             _choices, session, body, image, limit, logprobs, "messages", adapter, begun, form=form
         )
@@ -126,8 +129,8 @@ def prepare_chat(
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, cost, length, limit)
-    form = yield from _form(session, body)
-    plan = output_plan(session, body, form, tokens, formats or ChatFormats(), options)
+    form = yield from _form(session, body, formats)
+    plan = output_plan(session, body, form, tokens, formats, options)
     if plan.grammar is not None:
         with blaming("tools" if body.offered else "messages", "invalid_schema"):
             yield from _compiled(session, plan.grammar)
@@ -353,8 +356,16 @@ def prepare_completion(
     body: CompletionRequest,
     adapter: str | None,
     bounds: Bounds,
+    formats: ChatFormats | None = None,
 ) -> Preparation[Chat]:
     """Prepare a request for each choice, those of the first prompt first.
+
+    Args:
+        session: Session of the model.
+        body: Body of the client's request.
+        adapter: Name of a loaded adapter.
+        bounds: Limits of the server.
+        formats: What holds for structured output; None for the defaults.
 
     Raises:
         ApiError: The request cannot be served.
@@ -373,11 +384,11 @@ def prepare_completion(
             param="prompt",
             code="invalid_value",
         )
-    form = yield from _form(session, body)
+    form = yield from _form(session, body, formats or ChatFormats())
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
             parts = _parts(session, body, prompt)
-            documents, tokens = parts or ([], (yield from _text_tokens(session, prompt)))
+            documents, tokens = parts or ([], (yield from _prompt_tokens(session, body, prompt)))
         tokens = _truncated(session, body, tokens, body.max_tokens, whole=bool(documents))
         length = 1 if session.sources else sum(map(len, [*documents, tokens]))
         check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
@@ -417,6 +428,27 @@ def _text_tokens(
         return session.encode(prompt)
     tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
     return tokens
+
+
+def _prompt_tokens(
+    session: TextGenerationSession, body: CompletionRequest, prompt: str | Sequence[int]
+) -> Preparation[list[int]]:
+    """Return the tokens of a prompt, or those for the text between it and the suffix of the request."""
+    if not body.suffix:
+        return (yield from _text_tokens(session, prompt))
+    tokenizer = session.tokenizer
+    found = None
+    if tokenizer is not None and isinstance(prompt, str):
+        found = middle_prompt(tokenizer, prompt, body.suffix)
+    if found is None:
+        raise ApiError(
+            400,
+            "Parameter 'suffix' is given, which requires a prompt as text and a model whose tokenizer has tokens for "
+            "fill in the middle; expected both. Leave it out, or use such a model.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    return found
 
 
 def _truncated(
@@ -492,8 +524,16 @@ def _choices(
             grammar=form,
         )
     request = replace(request, shown=plan.shown) if plan else request
+    check_logprobs(_logprobs_of(request) * body.n, "n" if body.n > 1 else "logprobs")
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
     return [replace(request, sampling=replace(request.sampling, seed=seed)) for seed in seeds]
+
+
+def _logprobs_of(request: Request) -> int:
+    """Return the maximum number of log-probabilities of a choice, those of its prompt and of alternatives included."""
+    of_tokens, of_prompt = request.sampling.logprobs, request.sampling.prompt_logprobs
+    generated = 0 if of_tokens is None else (1 + of_tokens) * (request.limit - len(request.scored))
+    return generated + (0 if of_prompt is None else (1 + of_prompt) * request.prompt_tokens)
 
 
 def _sampling(
@@ -508,6 +548,7 @@ def _sampling(
         "repetition_penalty",
         "bad_words",
         "min_tokens",
+        "typical_p",
     )
     given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
     if "top_k" in given:
@@ -523,6 +564,7 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
+        **body.llama_samplers,
     )
 
 
@@ -544,7 +586,7 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
 
 
 def _form(
-    session: TextGenerationSession, body: ChatRequest | CompletionRequest
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, formats: ChatFormats
 ) -> Preparation[Grammar | None]:
     """Return the compiled grammar of the structured output; None for free text."""
     given = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
@@ -564,6 +606,7 @@ def _form(
             (text,) = make.args
             is_long = isinstance(text, str) and len(text) > _QUICK_TEXT
             found: Grammar = (yield Step(make, apart=_SECONDS_OF_GRAMMAR)) if is_long else make()
+            found = found.closed() if formats.closes_objects else found
             yield from _compiled(session, found)
             return found
     return None

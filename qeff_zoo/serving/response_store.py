@@ -3,21 +3,25 @@
 
 import asyncio
 import sys
-from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import Handle
+from qeff_zoo.serving.accounts import Client, current
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.errors import ApiError, brief
 from qeff_zoo.serving.objects import Object
 
 #: Bytes of kept conversations, and of one of them.
 MAX_KEPT = 64 << 20
 MAX_CONVERSATION = 8 << 20
+#: Responses of one client that run in the background.
+MAX_BACKGROUND = 64
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,13 @@ class _Stored:
         body: Object of the response.
         messages: Messages of the conversation, including those of the response.
         nbytes: Size of both as JSON.
+        client: Client that made it.
     """
 
     body: Object
     messages: list[Object]
     nbytes: int
+    client: Client
 
 
 @dataclass(frozen=True)
@@ -44,21 +50,47 @@ class _Running:
         messages: Messages of the conversation before the response.
         handles: Handles of its generation.
         task: Task that keeps the finished response.
+        client: Client that made it.
     """
 
     body: Object
     messages: list[Object]
     handles: Sequence[Handle]
     task: asyncio.Task[None]
+    client: Client
+
+
+_Any = TypeVar("_Any", _Stored, _Running)
 
 
 class ResponseStore:
-    """Most recent responses by id, for the thread of the event loop."""
+    """Most recent responses by id, for the thread of the event loop.
+
+    Each belongs to the key of its request, and does not exist for other keys. Clients share the memory: the oldest
+    responses of the client with most make room.
+    """
 
     def __init__(self) -> None:
         self._stored: OrderedDict[str, _Stored] = OrderedDict()
-        self._nbytes = 0
+        self._nbytes: Counter[str] = Counter()
         self._running: dict[str, _Running] = {}
+
+    def check_background(self) -> None:
+        """Refuse one more response in the background, if too many of the current client run.
+
+        Raises:
+            ApiError: The limit is reached.
+        """
+        name = current().name
+        count = sum(one.client.name == name for one in self._running.values())
+        if count >= MAX_BACKGROUND:
+            raise ApiError(
+                429,
+                f"{count:,} responses of this client run in the background; expected fewer than {MAX_BACKGROUND:,} "
+                "before another one. Wait for one of them, or cancel one.",
+                param="background",
+                code="queue_full",
+            )
 
     def run(
         self,
@@ -76,7 +108,7 @@ class ResponseStore:
             work: Coroutine that waits for them, and keeps the finished response.
         """
         name, task = body["id"], asyncio.create_task(work)
-        self._running[name] = _Running(body, messages, handles, task)
+        self._running[name] = _Running(body, messages, handles, task, current())
         task.add_done_callback(lambda _: self._running.pop(name, None))
 
     async def until_ended(self, name: str) -> None:
@@ -90,7 +122,7 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id.
         """
-        if running := self._running.get(name):
+        if running := self._own(self._running, name):
             return {**running.body, "status": "in_progress"}
         return self.find(name).body
 
@@ -100,7 +132,7 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id, or it does not run in the background.
         """
-        running = self._running.pop(name, None)
+        running = self._own(self._running, name)
         if running is None:
             body = self.find(name).body
             if not body["background"]:
@@ -111,6 +143,7 @@ class ResponseStore:
                     code="invalid_value",
                 )
             return body
+        del self._running[name]
         running.task.cancel()
         for handle in running.handles:
             handle.cancel()
@@ -118,15 +151,15 @@ class ResponseStore:
         return self.shown(name)
 
     def add(self, body: Object, messages: list[Object]) -> None:
-        """Keep a response; the oldest ones make room. One that is too long is not kept."""
+        """Keep a response of the current client; older ones make room. One that is too long is not kept."""
         nbytes = _nbytes([body, messages])
         if nbytes > MAX_CONVERSATION:
             return
-        self._stored[body["id"]] = _Stored(body, messages, nbytes)
-        self._nbytes += nbytes
-        while self._nbytes > MAX_KEPT:
-            _, oldest = self._stored.popitem(last=False)
-            self._nbytes -= oldest.nbytes
+        self._stored[body["id"]] = _Stored(body, messages, nbytes, current())
+        self._nbytes[current().name] += nbytes
+        while self._nbytes.total() > MAX_KEPT:
+            ((largest, _),) = self._nbytes.most_common(1)
+            self._drop(next(id for id, one in self._stored.items() if one.client.name == largest))
 
     def find(self, name: str, param: str | None = None) -> _Stored:
         """Return a kept response.
@@ -134,7 +167,7 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id.
         """
-        if name in self._running:
+        if self._own(self._running, name):
             raise ApiError(
                 400,
                 f"Response {brief(name)} is in progress; expected a finished one. Retrieve it until its status is "
@@ -142,7 +175,8 @@ class ResponseStore:
                 param=param,
                 code="response_not_finished",
             )
-        if name not in self._stored:
+        stored = self._own(self._stored, name)
+        if stored is None:
             raise ApiError(
                 404,
                 f"There is no response {brief(name)}; expected one of this server that was kept (`store`), and is not "
@@ -151,7 +185,7 @@ class ResponseStore:
                 code="response_not_found",
             )
         self._stored.move_to_end(name)
-        return self._stored[name]
+        return stored
 
     def remove(self, name: str) -> None:
         """Forget a response; one in the background ends.
@@ -159,10 +193,19 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id.
         """
-        if name in self._running:
+        if self._own(self._running, name):
             self.cancel(name)
-        self._nbytes -= self.find(name).nbytes
-        del self._stored[name]
+        self.find(name)
+        self._drop(name)
+
+    def _own(self, responses: Mapping[str, _Any], name: str) -> _Any | None:
+        """Return a response of the current client's key; None for those of others."""
+        found = responses.get(name)
+        return found if found and found.client.tenant == current().tenant else None
+
+    def _drop(self, name: str) -> None:
+        stored = self._stored.pop(name)
+        self._nbytes[stored.client.name] -= stored.nbytes
 
 
 def _nbytes(content: object) -> int:
@@ -189,7 +232,7 @@ def kept(api: str, store: ResponseStore) -> APIRouter:
 
     @router.get(f"{api}responses/{{name}}")
     async def retrieve(name: str) -> Response:
-        return JSONResponse(store.shown(name))
+        return await json_answer(store.shown(name))
 
     @router.post(f"{api}responses/{{name}}/cancel")
     async def cancel(name: str) -> Response:

@@ -5,6 +5,7 @@ A request becomes a chat, and the events of its output become items. Responses a
 unless the request sets `store` to false: the most recent ones, until the server ends.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from starlette.background import BackgroundTask
 
 from qeff_zoo.runtime import Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
+from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.completion_choices import cancelling, whole
@@ -338,11 +340,14 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
         except ApiError as error:
             keep(body, _failed(builder, error), before)
         else:
-            keep(body, builder.whole(generation, chat.output(generation)), before)
+            output = chat.output(generation)
+            keep(body, await asyncio.to_thread(builder.whole, generation, output), before)
 
     @router.post(f"{api}responses")
     async def create(request: Request, body: ResponsesRequest) -> Response:
         body.check_background()
+        if body.background:
+            store.check_background()
         before = conversation(body)
         with renaming(_PARAMS):
             chat_body = ChatRequest.model_validate(body.as_chat(before))
@@ -359,8 +364,9 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
         if body.stream:
             return EventStream(stream(body, builder, chat, handles, before), handles)
         (generation,) = await runs.finish(request, handles)
-        made = builder.whole(generation, chat.output(generation))
-        return JSONResponse(keep(body, made, before))
+        output = chat.output(generation)
+        made = await asyncio.to_thread(builder.whole, generation, output)
+        return await json_answer(keep(body, made, before))
 
     @router.post(f"{api}responses/input_tokens")
     async def count(request: Request, body: ResponsesRequest) -> Response:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request bodies: the supported parameters of OpenAI's API, with OpenAI's ranges and defaults."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from qeff_zoo.runtime import Grammar
+from qeff_zoo.runtime import Dry, Grammar, Mirostat, Xtc
 from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
@@ -39,8 +40,8 @@ Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 #: Maximum number of tokens in parameters, beyond any context.
 MAX_TOKENS = 1 << 31
-#: Maximum number of stop strings, as in Anthropic's API; each is looked for in every new text.
-MAX_STOPS = 16
+#: Maximum number of stop strings; each is looked for in every new text.
+MAX_STOPS = 64
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -74,7 +75,9 @@ _IGNORED = frozenset(
     }
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
-_RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+_RENAMED = MappingProxyType(
+    {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "typ_p": "typical_p"}
+)
 #: Anthropic's edit of a conversation that keeps all reasoning, as its coding agents send it.
 _KEEPS_ALL = tuple(
     {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
@@ -86,7 +89,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "cache_prompt": (True,),
         "detokenize": (True,),
         "diversity_penalty": (0,),
-        "dry_multiplier": (0,),
         "dynatemp_range": (0,),
         "early_stopping": (False,),
         "encoding_format": ("float",),
@@ -94,7 +96,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "eta_cutoff": (0,),
         "length_penalty": (1.0,),
         "min_keep": (0,),
-        "mirostat": (0,),
         "n_predict": (-1,),
         "n_probs": (0,),
         "no_repeat_ngram_size": (0,),
@@ -104,11 +105,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "tfs_z": (1.0,),
         "top_a": (0,),
         "top_n_sigma": (-1, 0),
-        "xtc_probability": (0,),
         "priority": (0,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
-        "typical_p": (1.0,),
         "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
@@ -290,6 +289,38 @@ class _Generating(RequestBody):
 
     grammar: Annotated[str, Field(max_length=MAX_FORM)] = ""
     json_schema: dict[str, Any] | None = None
+    typical_p: float = Field(1.0, gt=0, le=1)
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    dry_multiplier: float = Field(0.0, ge=0, le=100)
+    dry_base: float = Field(1.75, ge=1.1, le=100)
+    dry_allowed_length: int = Field(2, ge=1, le=MAX_TOKENS)
+    dry_penalty_last_n: int = Field(-1, ge=-1, le=MAX_TOKENS)
+    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = Field(5.0, ge=0, le=100)
+    mirostat_eta: Share = 0.1
+
+    @property
+    def llama_samplers(self) -> dict[str, Any]:
+        """Sampling parameters of llama-server's API that the request has."""
+        found: dict[str, Any] = {}
+        if self.xtc_probability:
+            found["xtc"] = Xtc(probability=self.xtc_probability, threshold=self.xtc_threshold)
+        if self.mirostat:
+            found["mirostat"] = Mirostat(
+                version=self.mirostat, tau=self.mirostat_tau, eta=self.mirostat_eta
+            )
+        if self.dry_multiplier:
+            breakers = self.dry_sequence_breakers
+            found["dry"] = Dry(
+                multiplier=self.dry_multiplier,
+                base=self.dry_base,
+                allowed_length=self.dry_allowed_length,
+                last_n=self.dry_penalty_last_n,
+                **({} if breakers is None else {"sequence_breakers": tuple(breakers)}),
+            )
+        return found
 
 
 class _InMessage(BaseModel):
@@ -375,6 +406,11 @@ Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminat
 _IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
 
+#: Accounting of Claude Code, with which its system prompt begins. It changes with each request, and with it the prompt
+#: of every conversation from its first tokens on; it instructs no model.
+_ACCOUNTING = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
+
+
 class ChatMessage(BaseModel):
     """One message; fields beyond role and content are for the chat template."""
 
@@ -424,6 +460,8 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
+        if self.role in ("system", "developer") and _ACCOUNTING.match(self.text):
+            content = _ACCOUNTING.sub("", self.text, count=1)
         extra = dict(self.model_extra or {})
         if isinstance(calls := extra.get("tool_calls"), list):
             extra["tool_calls"] = [*map(as_function_call, calls)]
@@ -463,7 +501,7 @@ class Function(Definition):
     name: str = Field(pattern=r"^[A-Za-z0-9_./-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # arguments of a required call always match the schema
+    strict: bool | None = None  # calls match the schema; those that are required always do
 
 
 class Tool(Definition):
@@ -566,6 +604,7 @@ class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
+    suffix: Annotated[str, Field(max_length=MAX_TEXT)] = ""  # text after the generated one
     echo: bool = False
     # 0 with `echo` or `prompt_logprobs` alone
     max_tokens: Annotated[int | None, Field(ge=0), BeforeValidator(_limit)] = 16

@@ -8,7 +8,7 @@ pooling by the cosines of their tokens (late interaction, as in ColBERT).
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -23,6 +23,8 @@ from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
+from qeff_zoo.serving import request_usage
+from qeff_zoo.serving.answers import check_numbers, json_answer
 from qeff_zoo.serving.embedding_prompts import Prompted, of_kind, prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import (
@@ -41,12 +43,14 @@ from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import (
     FEATURE_EXTRACTION,
+    SPARSE_EMBEDDING,
     TEXT_CLASSIFICATION,
     TEXT_RANKING,
     TOKEN_CLASSIFICATION,
 )
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 #: Maximum number of texts in a request, as in OpenAI's API.
@@ -54,6 +58,7 @@ MAX_INPUTS = 2048
 #: Tasks of poolings in vLLM's API.
 _POOLING_TASKS = {
     FEATURE_EXTRACTION: "embed",
+    SPARSE_EMBEDDING: "embed",
     TEXT_CLASSIFICATION: "classify",
     TEXT_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
@@ -142,6 +147,7 @@ async def encoded(
     *,
     special_tokens: bool = True,
     reading: Prompted | None = None,
+    written: int = 1,
 ) -> tuple[list[Encoded], list[Array]]:
     """Encode the texts of a request while its client is connected.
 
@@ -153,6 +159,10 @@ async def encoded(
         param: Parameter with the texts.
         special_tokens: Whether the tokenizer's special tokens are added.
         reading: Prompt and length of the texts; None for the session's own.
+        written: How often the answer has the output of each text; 0 for an answer without it.
+
+    Raises:
+        ApiError: The request cannot be served, or its answer would be too large.
     """
     longest = reading.max_length if reading else queue.session.max_length
     length, own = body.truncate_prompt_tokens, longest if reading else None
@@ -173,12 +183,22 @@ async def encoded(
         special_tokens=special_tokens,
         prompt=reading.prompt if reading else None,
         kind=reading.kind if reading else None,
+        check=lambda read: check_numbers(written * _numbers(queue.session, read), param),
     )
     try:
         with blaming(param):
-            return await unless_gone(request, work)
+            read, outputs = await unless_gone(request, work)
+            request_usage.count(prompt_tokens=sum(len(one.ids) for one in read))
+            return read, outputs
     except BusyError as error:
         raise queue_full(error) from error
+
+
+def _numbers(session: EncoderSession, texts: Sequence[Encoded]) -> int:
+    """Return the number of numbers in the outputs of texts."""
+    per_token = session.has_states or session.task == TOKEN_CLASSIFICATION
+    rows = sum(len(one.ids) for one in texts) if per_token else len(texts)
+    return rows * session.width
 
 
 def reranks(queue: EncoderQueue) -> Scorer | None:
@@ -186,7 +206,9 @@ def reranks(queue: EncoderQueue) -> Scorer | None:
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    return _of_embeddings(queue, session) if isinstance(session, EmbeddingSession) else None
+    if isinstance(session, EmbeddingSession | SparseEmbeddingSession):
+        return _of_embeddings(queue, session)
+    return None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
@@ -200,12 +222,14 @@ def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer
     return scores
 
 
-def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
+def _of_embeddings(
+    queue: EncoderQueue, session: EmbeddingSession | SparseEmbeddingSession
+) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
         _named(session, body)
-        rows: list[dict[str, Array]] = []
+        rows: list[dict[str, Any]] = []
         tokens = 0
         for kind, each in (
             (QUERY, [one for one, _ in pairs]),
@@ -213,25 +237,18 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
         ):
             texts = [*dict.fromkeys(each)]  # each is encoded once
             reading = of_kind(session, kind)
-            read, outputs = await encoded(request, queue, texts, body, param, reading=reading)
-            states = [
-                session.compared(one, output, kind)
-                if session.has_states
-                else session.shortened(output[None])
-                for one, output in zip(read, outputs, strict=True)
-            ]
-            rows.append(dict(zip(texts, states, strict=True)))
+            read, outputs = await encoded(
+                request, queue, texts, body, param, reading=reading, written=0
+            )
+            found = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
+            rows.append(dict(zip(texts, found, strict=True)))
             tokens += _tokens(read)
         queries, documents = rows
 
         def interact() -> list[float]:
             """Return the similarity of each pair."""
-
-            def given(states: Array) -> Array | list[Array]:
-                return [states] if session.has_states else states
-
             return [
-                float(session.similarity(given(queries[one]), given(documents[other]))[0, 0])
+                float(session.similarity(queries[one], documents[other])[0, 0])
                 for one, other in pairs
             ]
 
@@ -356,18 +373,18 @@ def _add_classify(
     async def classify(request: Request, body: ClassifyRequest) -> Response:
         admit(body)
         read, outputs = await encoded_input(request, queue, body, _named(session, body))
-        data = []
-        for number, logits in enumerate(outputs):
+
+        def described(number: int, logits: Array) -> dict[str, Any]:
             values = _scores(session, body, logits)
-            data.append(
-                {
-                    "index": number,
-                    "label": best_first(session.labels, values)[0].label,
-                    "probs": values.tolist(),
-                    "num_classes": len(session.labels),
-                }
-            )
-        return JSONResponse(_listed(body, "classify", data, _tokens(read)))
+            return {
+                "index": number,
+                "label": best_first(session.labels, values)[0].label,
+                "probs": values,
+                "num_classes": len(session.labels),
+            }
+
+        data = (described(*one) for one in enumerate(outputs))
+        return await json_answer(_listed(body, "classify", data, _tokens(read)))
 
 
 def _add_predict(
@@ -381,12 +398,14 @@ def _add_predict(
         admit(body)
         texts = require_few(body.texts, "inputs")
         _, outputs = await encoded(request, queue, texts, body.truncation, "inputs")
-        found = []
-        for logits in outputs:
+
+        def labelled(logits: Array) -> list[dict[str, Any]]:
             values = logits if body.raw_scores else session.activate(logits)
             best = best_first(session.labels, values)
-            found.append([{"score": one.score, "label": one.label} for one in best])
-        return JSONResponse(found[0] if body.is_single else found)
+            return [{"score": one.score, "label": one.label} for one in best]
+
+        found = map(labelled, outputs)
+        return await json_answer(next(found) if body.is_single else found)
 
 
 def _add_pooling(
@@ -399,6 +418,8 @@ def _add_pooling(
         """Return the output of a text: its embedding, its scores, or those of each token."""
         if isinstance(session, TextClassificationSession):
             return _scores(session, body, output)
+        if isinstance(session, SparseEmbeddingSession):
+            return session.active(output).dense()
         tokens = (
             session.compared(one, output)
             if isinstance(session, EmbeddingSession) and session.has_states
@@ -419,17 +440,17 @@ def _add_pooling(
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
         reading = _named(session, body)
-        if isinstance(session, EmbeddingSession):
+        if isinstance(session, EmbeddingSession | SparseEmbeddingSession):
             reading = prompted(session)
         read, outputs = await encoded_input(request, queue, body, reading)
-        data = [
-            {"index": number, "object": "pooling", "data": np.asarray(values(body, *both)).tolist()}
+        data = (
+            {"index": number, "object": "pooling", "data": np.asarray(values(body, *both))}
             for number, both in enumerate(zip(read, outputs, strict=True))
-        ]
-        return JSONResponse(_listed(body, "pool", data, _tokens(read)))
+        )
+        return await json_answer(_listed(body, "pool", data, _tokens(read)))
 
 
-def _listed(body: EncoderRequest, kind: str, data: Sequence[Any], tokens: int) -> dict[str, Any]:
+def _listed(body: EncoderRequest, kind: str, data: Iterable[Any], tokens: int) -> dict[str, Any]:
     return {
         "id": f"{kind}-{uuid.uuid4().hex}",
         "object": "list",

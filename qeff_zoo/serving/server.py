@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +49,6 @@ from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
-from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.workers import shared
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
@@ -57,6 +57,7 @@ _LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
     60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
 )
+_HANGUP = getattr(signal, "SIGHUP", None)  # absent on Windows
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -83,8 +84,9 @@ def serve_prefills(
             "text-generation. Leave --role out."
         )
     server = PrefillServer(cast("TextGenerationSession", session), listener, api_key=api_key)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.close())
+    for number in (signal.SIGINT, signal.SIGTERM, _HANGUP):
+        if number and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: server.close())
     host, port = listener.getsockname()[:2]
     listener.listen()
     announce(f"{f'[{host}]' if ':' in host else host}:{port}")
@@ -221,10 +223,12 @@ def serve(
             origins=choices.allowed_origins,
             request_log=choices.request_log,
             page=choices.page,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
+            quiet_paths=choices.quiet_paths,
         )
-        server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
+        server = Server.of(choices, app, backend.close, announce)
         server.run([listener])
 
 
@@ -273,8 +277,9 @@ def serve_several(
         origins=choices.allowed_origins,
         request_log=choices.request_log,
         page=choices.page,
+        quiet_paths=choices.quiet_paths,
     )
-    server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
+    server = Server.of(choices, app, fleet.close, announce)
     server.run([listener])
 
 
@@ -288,7 +293,7 @@ def _loaded(
     """Load a package for a fleet, whose models share kept responses."""
     session = open_session()
     with service_of(session).open(session, choices) as backend:
-        metrics = Metrics(backend.stats)
+        metrics = Metrics(backend.stats, choices.name)
         offer = Offer(
             name=choices.name,
             aliases=(),
@@ -296,9 +301,10 @@ def _loaded(
             metrics=metrics,
             image_hosts=choices.image_hosts,
             adapter_sources=None,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             store=store,
             strict_parameters=choices.strict_parameters,
+            shares_prefixes=choices.shares_prefixes,
         )
         app, model = endpoints(backend, offer)
         yield Loaded(
@@ -318,6 +324,7 @@ class Server(uvicorn.Server):
         patience: Time limit of running requests at shutdown, in seconds.
         announce: Callback with the URL of the ready server.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
+        keep_alive: Seconds until an idle connection ends.
     """
 
     def __init__(
@@ -327,6 +334,7 @@ class Server(uvicorn.Server):
         patience: float,
         announce: Callable[[str], None],
         tls: tuple[str, str] | None = None,
+        keep_alive: float = 5.0,
     ) -> None:
         chain, key = tls or (None, None)
         self._scheme = "https" if tls else "http"
@@ -340,10 +348,23 @@ class Server(uvicorn.Server):
             server_header=False,
             ssl_certfile=chain,
             ssl_keyfile=key,
+            timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # any number of seconds
         )
         super().__init__(config)
         self._close, self._patience, self._announce = close, patience, announce
         self._hurry = False
+
+    @classmethod
+    def of(
+        cls,
+        choices: ServerOptions,
+        app: ASGIApp,
+        close: Callable[[], object],
+        announce: Callable[[str], None],
+    ) -> "Server":
+        """Return the server of an app with options; for the arguments see the class."""
+        patience, keep_alive = choices.shutdown_timeout, choices.keep_alive_timeout
+        return cls(app, close, patience, announce, choices.tls, keep_alive)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and announce the URL."""
@@ -362,6 +383,23 @@ class Server(uvicorn.Server):
         closing = asyncio.create_task(self._close_in_time())
         await super().shutdown(sockets)
         closing.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Shut down on SIGHUP, too, unless it is ignored, as by `nohup`; the signal is not raised again at the end."""
+        with super().capture_signals():
+            before = signal.getsignal(_HANGUP) if _HANGUP else signal.SIG_IGN
+            if (
+                before == signal.SIG_IGN
+                or threading.current_thread() is not threading.main_thread()
+            ):
+                yield
+                return
+            signal.signal(_HANGUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(_HANGUP, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Shut down gracefully; on a second signal, cancel the running requests."""

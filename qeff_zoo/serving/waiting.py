@@ -6,8 +6,11 @@ from contextlib import contextmanager
 
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Stats
+from qeff_zoo.serving.accounts import Shares, current
 
 _SMALL = 1 << 20  # bytes of a body; smaller bodies do not wait for larger ones
+#: Number of places of a queue that a client may take whatever others need.
+FEW = 16
 _SHARE = 4  # small bodies have this fraction of the memory
 
 
@@ -20,24 +23,25 @@ class Bodies:
 
     def __init__(self, most: int) -> None:
         small = most // _SHARE
-        #: Remaining bytes for small bodies (True), and for others (False).
-        self._left = {True: small, False: most - small}
+        #: Room of small bodies (True), and of others (False).
+        self._rooms = {True: _room(small), False: _room(most - small)}
 
     @contextmanager
     def one(self) -> Iterator[Callable[[int], None]]:
-        """Count a body until the end of the block.
+        """Count a body of the current client until the end of the block.
 
         Returns:
             A function that adds bytes to the body; it raises `BusyError` if they exceed the limit.
         """
-        size, is_small = 0, True
+        size, room, client = 0, self._rooms[True], current()
 
         def grow(nbytes: int) -> None:
-            nonlocal size, is_small
-            self._left[is_small] += size
-            size, is_small = size + nbytes, size + nbytes <= _SMALL
-            self._left[is_small] -= size
-            if self._left[is_small] < 0:
+            nonlocal size, room
+            room.take(-size, client)
+            size, room = size + nbytes, self._rooms[size + nbytes <= _SMALL]
+            has_room = room.has(size, client)
+            room.take(size, client)
+            if not has_room:
                 raise BusyError(
                     f"The server has no memory for a body of {size:,} bytes beside those of other requests; expected "
                     "fewer or smaller requests at a time. Try again later."
@@ -46,7 +50,11 @@ class Bodies:
         try:
             yield grow
         finally:
-            self._left[is_small] += size
+            room.take(-size, client)
+
+
+def _room(most: int) -> Shares:
+    return Shares(most, most // 16)
 
 
 class Waiting:
@@ -57,26 +65,34 @@ class Waiting:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        #: Numbers of running or waiting requests, and of ended ones.
-        self.active = self.ended = 0
+        self._most, self._places = most, Shares(most + 1, FEW)
+        #: Number of ended requests.
+        self.ended = 0
+
+    @property
+    def active(self) -> int:
+        """Number of running or waiting requests."""
+        return self._places.total
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a request for its duration.
+        """Count a request of the current client for its duration.
 
         Raises:
-            BusyError: The queue is full.
+            BusyError: The queue is full, or has no more room for this client.
         """
-        if self.active > self._most:
+        client = current()
+        if not self._places.has(1, client):
+            own = self._places.held[client.name]
             raise BusyError(
-                f"{self.active:,} requests run or wait; expected at most {self._most:,}. Try again later."
+                f"{self.active:,} requests run or wait, {own:,} of them of this client; expected at most "
+                f"{self._most:,}, with room for other clients. Try again later."
             )
-        self.active += 1
+        self._places.take(1, client)
         try:
             yield
         finally:
-            self.active -= 1
+            self._places.take(-1, client)
             self.ended += 1
 
     def stats(self, *, rows: int, running: int, prompt_tokens: int = 0) -> Stats:

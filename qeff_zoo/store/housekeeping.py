@@ -21,6 +21,7 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import misplaced, walk
 from qeff_zoo.package.manifest import MANIFEST_NAME, parse
+from qeff_zoo.store.origins import origin_problem
 from qeff_zoo.store.partials import Partials
 
 #: Errors of a disk that takes nothing more.
@@ -239,7 +240,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> dict[str, list[s
 
 
 def _package_problems(folder: Path, progress: Progress | None) -> list[str]:
-    problem = _package_problem(folder)
+    problem = _package_problem(folder) or origin_problem(folder)
     return [problem] if problem else Package.open(folder).verify(progress)
 
 

@@ -6,6 +6,7 @@ says nothing, as of a package that was put there by hand. Unknown origins are no
 """
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,6 +62,17 @@ def read_origin(package: Path) -> Provenance | None:
         if [type(value) for value in asdict(origin).values()] == [str, str, str, bool]:
             return origin
     return None
+
+
+def origin_problem(package: Path) -> str:
+    """Return what is wrong with the note in a package's folder; empty for a readable note, or none.
+
+    Args:
+        package: Its folder in the store.
+    """
+    if read_origin(package) or not os.path.lexists(package / _NOTE):
+        return ""
+    return f"its note of origin, {_NOTE}, is damaged, so that its origin is unknown: pull or build it again"
 
 
 def write_origin(package: Path, origin: Provenance) -> None:

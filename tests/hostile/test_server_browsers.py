@@ -137,6 +137,18 @@ def test_pages_of_the_server_itself_and_what_is_no_browser(guarded: str) -> None
         )
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_no_image_of_a_strange_page_loads_a_model(engine: Engine, site: str) -> None:
+    """Such a request has no Origin. The page itself, and the figures, may be linked."""
+    for origins, expected in (([], 403), (["*"], 200)):
+        with running(engine, origins=origins) as url:
+            place = "/tokenizer_info?model=other"
+            assert request(url, "GET", place, None, Sec_Fetch_Site=site)[0] == expected
+            for own in ("same-origin", "none"):
+                assert request(url, "GET", place, None, Sec_Fetch_Site=own)[0] == 200
+            assert request(url, "GET", "/health", None, Sec_Fetch_Site=site)[0] == 200
+
+
 def test_without_a_flag_no_origin_is_allowed(engine: Engine) -> None:
     with running(engine) as url:
         assert preflight(url, CHAT)[0] == 403

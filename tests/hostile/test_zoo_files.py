@@ -33,6 +33,8 @@ FILES = {
     "number": f"{MODEL}memory = {'9' * 5000}\n",
     "variants": f"{MODEL}[[variants]]\n"
     + "\n".join(f"{one} = {[*range(1, 400)]}" for one in SIZES),
+    "no JSON number": f"{MODEL}[[variants]]\nqnn_config = {{a = [nan]}}\n",
+    "a date": f"{MODEL}[[include]]\nqnn_config = {{a = 2020-01-01}}\n",
     "special files": '[[models]]\nmodel = "folder*"\n',
     "special weights": '[[models]]\nmodel = "*.gguf"\n',
 }
