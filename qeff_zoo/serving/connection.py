@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
         self._number += 1
 
     def on_headers_complete(self) -> None:
-        """Begin to respond to a request, unless it asks for another protocol: then `_parse` begins it again.
+        """Begin to respond to a request; one that offers another protocol is begun again by `_parse`.
 
         Raises:
             HttpParserError: The request is refused.

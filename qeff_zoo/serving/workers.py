@@ -133,7 +133,7 @@ class _Call:
         raise result
 
     def stop(self) -> None:
-        """End the worker, whose reply is not needed any more."""
+        """End the worker, whose reply has no reader."""
         with self._lock:
             self._stopped = True
             if self._worker:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that take all there is, and clients that ask for what is another's."""
+"""Clients that take all of a server, and clients that request responses of others."""
 
 import asyncio
 import json

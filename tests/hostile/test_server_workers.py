@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work of unknown cost is done by processes that end with their client, or beyond their limits."""
+"""Workers do work of unknown cost; they end with their client, or beyond their limits."""
 
 import asyncio
 import base64
@@ -126,7 +126,9 @@ ENDLESS_GRAMMARS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("param", ENDLESS_GRAMMARS)
-def test_an_endless_grammar_delays_no_other_client(url: str, hurried: Workers, param: str) -> None:
+def test_an_endless_grammar_is_refused_and_other_clients_continue(
+    url: str, hurried: Workers, param: str
+) -> None:
     body = {"model": MODEL, "messages": QUESTION, "max_tokens": 1, **ENDLESS_GRAMMARS[param]}
     found: list[Any] = []
     raw = json.dumps(body).encode()
