@@ -20,7 +20,7 @@ from qeff_zoo.serving.encoder_schemas import ImageEmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
-from qeff_zoo.serving.prompts import read_media
+from qeff_zoo.serving.prompts import read_large, read_media
 from qeff_zoo.serving.rendering import refuse_files
 from qeff_zoo.serving.schemas import listed
 from qeff_zoo.serving.scores import require_short
@@ -129,8 +129,9 @@ def _read(
         return None, read
     with blaming(param):
         (width, height) = size_of(images[0], BOUNDS.images)
-        work = partial(session.prepare, images)
-        return (yield Step(work, BYTES_OF_PIXEL * width * height)), read
+        nbytes = BYTES_OF_PIXEL * width * height
+        image = yield from read_large(images[0], nbytes)
+        return (yield Step(partial(session.prepare, [image]), nbytes)), read
 
 
 def _refusal(message: str, param: str) -> ApiError:

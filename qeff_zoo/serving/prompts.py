@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.image_options import OF_VIDEOS, ImageInput, VideoInput
-from qeff_zoo.media.images import ImageLimits
+from qeff_zoo.media.images import ImageLimits, ImageSource, read_image
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
@@ -105,6 +105,8 @@ def prepare_chat(
         with blaming("messages"):
             cost = price(session, body, {"images": [image]}, bounds)
         form = yield from _form(session, body, formats)
+        with blaming("messages"):
+            image = yield from read_large(image, sum(cost.nbytes["images"]))
         work = partial(
             _choices, session, body, image, limit, logprobs, "messages", adapter, begun, form=form
         )
@@ -313,6 +315,19 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Prepa
             else:
                 found.append(_sent(url, noun))
     return found
+
+
+def read_large(image: bytes, nbytes: int) -> Preparation[ImageSource]:
+    """Return the pixels of a large image, which a worker decodes; a smaller one as it is.
+
+    Args:
+        image: Content of the file.
+        nbytes: Memory of its decoding.
+    """
+    if nbytes <= _QUICK_IMAGE:
+        return image
+    pixels: ImageSource = yield Step(partial(read_image, image), nbytes, apart=_SECONDS_OF_IMAGE)
+    return pixels
 
 
 def _sent(url: str, noun: str) -> bytes | list[bytes]:

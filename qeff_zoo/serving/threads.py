@@ -52,7 +52,7 @@ async def in_thread(
     Args:
         pool: The threads.
         work: The function.
-        stop: A function that makes a running call end soon, since nobody waits for its result.
+        stop: A function that makes a running call end soon, whose result is not needed any more.
     """
     called = pool.submit(work)
     del work

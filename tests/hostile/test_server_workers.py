@@ -21,6 +21,7 @@ from PIL import Image
 
 import qeff_zoo
 from qeff_zoo.errors import ContextLengthError, GenerationError, ServingError
+from qeff_zoo.media.images import read_image
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Grammar
 from qeff_zoo.runtime.prompts import PromptReader
@@ -204,6 +205,20 @@ def test_a_large_image_is_prepared_as_in_this_process(seeing: Package, pool: Wor
         body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": [part]}]}
         status, answer = post(url, "chat/completions", json.dumps(body).encode())
     assert status == 200, answer
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_pixels_of_a_worker_are_those_of_the_file(form: str) -> None:
+    """Sessions read an array as they read the file that it comes from, rotated and without its alpha."""
+    drawn = np.random.default_rng(0).integers(0, 255, (30, 40, 4), dtype=np.uint8)
+    image, file = Image.fromarray(drawn), BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated
+    image = image.convert("RGB") if form == "JPEG" else image
+    image.save(file, form, exif=exif)
+    pixels = read_image(file.getvalue())
+    assert pixels.shape == (40, 30, 3)
+    assert np.array_equal(read_image(pixels), pixels)
 
 
 @contextmanager

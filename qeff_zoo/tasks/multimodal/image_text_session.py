@@ -134,7 +134,7 @@ class ImageTextToTextSession(MediaTextSession):
         made: Prepared = process([source_of(given)])
         return made
 
-    def preparation(self, given: Any, count: int) -> "partial[Prepared]":
+    def preparation(self, given: Any, count: int) -> "partial[dict[str, Any]]":
         """Return a call that prepares an image, see `prepare`, and that another process can make.
 
         Args:
