@@ -513,6 +513,7 @@ def _gguf(
     if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
         header = checkpoint.gguf_header
         gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+        gguf.warn_of_differences(found.name, checkpoint.text_config, header)
     return checkpoint
 
 
