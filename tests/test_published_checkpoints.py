@@ -94,6 +94,14 @@ def test_weights_without_a_head_embed(models: Models, tmp_path: Path) -> None:
     assert planned(source).recipe.task == "feature-extraction"
 
 
+def test_experts_that_mlx_stacked_in_floats_are_refused(llama: Path) -> None:
+    weights = load_file(llama / WEIGHTS)
+    weights["model.layers.0.mlp.switch_mlp.up_proj.weight"] = np.zeros((2, 4, 4), np.float32)
+    save_file(weights, llama / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"is a float checkpoint of mlx-lm, as its tensor"):
+        _ = open_checkpoint(str(llama)).tensors
+
+
 @pytest.mark.parametrize(
     ("name", "other"),
     [

@@ -45,6 +45,7 @@ from qeff_zoo.checkpoint.weight_files import (
     only_config,
     only_gguf,
     read_weight_map,
+    stacked_by_mlx,
     undescribed,
     weights_entry,
 )
@@ -292,7 +293,8 @@ class Checkpoint:
         from . import formats
 
         if not self.quantization:
-            if error := undescribed(self.name, self.files, self.stored):
+            error = undescribed(self.name, self.files, self.stored)
+            if error := error or stacked_by_mlx(self.name, self.stored):
                 raise error
             return Encodings(encoded={})
         metadata = (
