@@ -1028,7 +1028,9 @@ def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
         assert named in str(caught.value)
 
 
-def test_a_configuration_that_differs_from_the_file_is_warned_of(home: Path, tmp_path: Path) -> None:
+def test_a_configuration_that_differs_from_the_file_is_warned_of(
+    home: Path, tmp_path: Path
+) -> None:
     folder = make(tmp_path / "model", "qwen3")
     path = write(folder / "model.gguf", folder)
     (folder / "model.safetensors").unlink()
