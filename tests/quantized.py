@@ -68,7 +68,9 @@ def bfloat16(values: Array) -> Array:
 GROUP = 32
 
 
-def quantize(source: Path, target: Path, how: str, *, plain: tuple[str, ...] = ()) -> Path:
+def quantize(
+    source: Path, target: Path, how: str, *, plain: tuple[str, ...] = (), head: bool = False
+) -> Path:
     """Write a checkpoint whose matrices of layers are quantized, rounded to the nearest.
 
     Args:
@@ -76,6 +78,7 @@ def quantize(source: Path, target: Path, how: str, *, plain: tuple[str, ...] = (
         target: Made here.
         how: One of `WRITERS`.
         plain: Modules that stay as they are, by the ends of their paths.
+        head: Whether the output matrix is quantized too.
     """
     shutil.copytree(source, target)
     config, write = WRITERS[how]
@@ -84,7 +87,12 @@ def quantize(source: Path, target: Path, how: str, *, plain: tuple[str, ...] = (
     for name, value in load_file(source / "model.safetensors").items():
         path = name.rpartition(".")[0]
         router = path.endswith((".gate", ".router"))
-        if ".layers." not in name or value.ndim != 2 or router or path.endswith(plain or "!"):
+        if (
+            not (".layers." in name or (head and path == "lm_head"))
+            or value.ndim != 2
+            or router
+            or path.endswith(plain or "!")
+        ):
             tensors[name] = value
         else:
             made = write(value.astype(np.float32), random)

@@ -21,7 +21,7 @@ from qeff_zoo.checkpoint.expressions import rows
 from qeff_zoo.checkpoint.formats.gguf_config import _known
 from qeff_zoo.checkpoint.formats.gguf_names import _document, layouts
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
-from qeff_zoo.checkpoint.sentence_transformers.modules import read_pooling
+from qeff_zoo.checkpoint.sentence_transformers.modules import bindings_of, read_pooling, read_steps
 from qeff_zoo.errors import ZooError
 from qeff_zoo.export import architectures
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
@@ -885,10 +885,18 @@ def test_an_embedder_alone_embeds_as_llama_cpp_does(
     assert np.abs(pooled - expected).max() < LIMIT * expected.std()
 
 
-def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dense", [False, True])
+def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(
+    home: Path, tmp_path: Path, dense: bool
+) -> None:
     folder = make(tmp_path / "model", "gemma3_text")
     changes = {"attention__sliding_window": 10, "pooling_type": 1, "attention__causal": False}
-    path = write(tmp_path / "model.gguf", folder, architecture="gemma-embedding", **changes)
+    random = np.random.default_rng(2)
+    layers = {"dense_2": (128, 64), "dense_3": (64, 128)} if dense else {}
+    extra = {f"{name}.weight": random.standard_normal(shape) for name, shape in layers.items()}
+    for name, (rows_, columns) in layers.items():
+        changes |= {f"{name}_feat_in": columns, f"{name}_feat_out": rows_}
+    path = write(tmp_path / "model.gguf", folder, extra, architecture="gemma-embedding", **changes)
     tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
     with opened(path) as llama:
         expected = llama.embedding(tokens)
@@ -897,11 +905,17 @@ def test_an_embedding_gemma_alone_embeds_as_llama_cpp_does(home: Path, tmp_path:
     found = read_pooling(checkpoint.companions)
     assert found is not None
     assert found == ("mean", True)
+    steps = bindings_of(read_steps(checkpoint.companions))
+    assert sorted(steps.values()) == sorted(name for name in checkpoint.logical if "Dense" in name)
+    assert len(steps) == len(layers)
     model = of_transformers(checkpoint, tmp_path / "again", AutoModel)
     assert model.config.sliding_window == 6  # as transformers takes it of a bidirectional model
     with torch.no_grad():
         states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
-    assert np.abs(states.mean(0) - expected).max() < LIMIT * expected.std()
+    embedding = states.mean(0)
+    for name in sorted(name for name in checkpoint.logical if "Dense" in name):
+        embedding = rows(checkpoint.values[name], checkpoint.read, checkpoint.tensors) @ embedding
+    assert np.abs(embedding - expected).max() < LIMIT * expected.std()
 
 
 def test_gates_may_stand_apart(home: Path, tmp_path: Path) -> None:
@@ -1012,6 +1026,24 @@ def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
         with pytest.raises(ZooError, match="--config-from") as caught:
             open_checkpoint(str(path))
         assert named in str(caught.value)
+
+
+def test_a_configuration_that_differs_from_the_file_is_warned_of(
+    home: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "model", "qwen3")
+    path = write(folder / "model.gguf", folder)
+    (folder / "model.safetensors").unlink()
+    open_checkpoint(str(path))
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 1e6
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-5}))
+    with pytest.warns(UserWarning, match=r"rms_norm_eps 0\.001 in the file and 1e-05") as caught:
+        checkpoint = open_checkpoint(str(path))
+    assert "rope_theta 5000.0 in the file and 1000000.0 in the configuration" in str(
+        caught[0].message
+    )
+    assert checkpoint.config["rms_norm_eps"] == 1e-5
 
 
 def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 import qeff_zoo
 from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.authors_forms import converted
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError
@@ -91,6 +92,32 @@ def test_weights_without_a_head_embed(models: Models, tmp_path: Path) -> None:
     source = models.copy(models.llama, tmp_path / "source")
     AutoModel.from_pretrained(source).save_pretrained(source)
     assert planned(source).recipe.task == "feature-extraction"
+
+
+def test_experts_that_mlx_stacked_in_floats_are_refused(llama: Path) -> None:
+    weights = load_file(llama / WEIGHTS)
+    weights["model.layers.0.mlp.switch_mlp.up_proj.weight"] = np.zeros((2, 4, 4), np.float32)
+    save_file(weights, llama / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"is a float checkpoint of mlx-lm, as its tensor"):
+        _ = open_checkpoint(str(llama)).tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("liuhaotian/llava-v1.6-34b", "llava-hf/llava-v1.6-34b-hf"),
+        ("llava-v1.5-13b", "llava-hf/llava-1.5-13b-hf"),
+        ("liuhaotian/llava-v1.5-7b-lora", None),  # an adapter, which nobody converted
+        ("lmms-lab/LLaVA-NeXT-Video-7B-DPO", "llava-hf/LLaVA-NeXT-Video-7B-DPO-hf"),
+        ("lmms-lab/llava-onevision-qwen2-72b-ov-sft", "llava-hf/llava-onevision-qwen2-72b-ov-hf"),
+        ("DAMO-NLP-SG/VideoLLaMA3-7B-Image", "lkhl/VideoLLaMA3-7B-Image-HF"),
+        ("DAMO-NLP-SG/VideoLLaMA3-7B", None),  # other weights than those of images
+        ("AIDC-AI/Ovis2-8B", None),
+        ("ucaslcl/GOT-OCR2_0", "stepfun-ai/GOT-OCR-2.0-hf"),
+    ],
+)
+def test_a_checkpoint_of_its_authors_code_has_a_converted_one(name: str, other: str | None) -> None:
+    assert converted(name) == other
 
 
 def test_quantized_weights_that_only_the_quantizers_own_file_describes(llama: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -518,6 +519,25 @@ def test_rows_of_integers_are_looked_up(
     assert (table.kept, table.format.offsets) == (True, kind != "Q6_K")
     assert ways(package)["weights"] == {"kept": 1}
     assert_alike(package, build(file, config_from=floats, weights="fp32"))
+
+
+@pytest.mark.parametrize(("how", "tied"), [("gptq", False), ("awq", True)])
+def test_a_quantized_head_is_used_whatever_the_config_ties(
+    models: Models, home: Path, tmp_path: Path, how: str, tied: bool
+) -> None:
+    floats = models.checkpoint("llama-256", "llama", vocab_size=256)  # whole words of AWQ
+    models.trace(floats, home)
+    source = quantize(floats, tmp_path / "c", how, head=True)
+    edit_json(source / "config.json", tie_word_embeddings=tied)
+    own = (
+        pytest.warns(UserWarning, match="'lm_head.weight' with own values")
+        if tied
+        else nullcontext()
+    )
+    with own:
+        package = qeff_zoo.build(source, ctx_len=64)
+    assert_validated(package)
+    assert "lm_head.weight" in {one.name for one in numerics(package).matrices if one.kept}
 
 
 def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(

@@ -2,6 +2,9 @@
 """Checkpoints with GGUF weights: configuration and tokenizer from the original model, or from the file itself."""
 
 import json
+import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,11 @@ from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.weight_files import gguf_entry
 from qeff_zoo.disk.user_paths import similar_path
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, ZooError
 from qeff_zoo.versions import installed
 
 #: Raised if the same file gives another configuration or tokenizer.
-_REVISION = 3
+_REVISION = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,45 @@ def find(
     )
 
 
+def warn_of_differences(name: str, config: Mapping[str, Any], header: GgufHeader) -> None:
+    """Warn of values that a file's metadata and its configuration set differently; the configuration counts.
+
+    Args:
+        name: Name of the checkpoint.
+        config: Configuration of the language model, from another source than the file.
+        header: Header of the file.
+    """
+    from qeff_zoo.checkpoint.formats.gguf_config import config_of
+
+    try:
+        made = config_of(name, header)
+    except ZooError:  # metadata that make no configuration cannot be compared
+        return
+    theta = _theta(made), _theta(config)
+    pairs = {key: (value, config[key]) for key, value in made.items() if key in config}
+    differing = [
+        f"{key} {one!r} in the file and {other!r} in the configuration"
+        for key, (one, other) in {**pairs, "rope_theta": theta}.items()
+        if _is_number(one) and _is_number(other) and not math.isclose(one, other, rel_tol=1e-5)
+    ]
+    if differing:
+        warnings.warn(
+            f"{name!r} and its configuration differ: {some(differing)}. The configuration is used. Remove the "
+            "config.json beside the file to use the file's metadata, or name the original with --config-from.",
+            stacklevel=3,
+        )
+
+
+def _theta(config: Mapping[str, Any]) -> Any:
+    """Return the base of RoPE; None if layers differ, or there is none."""
+    rope = config.get("rope_parameters")
+    return (rope if isinstance(rope, Mapping) else config).get("rope_theta")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _require_files(files: Files, file: str) -> None:
     wanted = shards_of(file)
     missing = [one for one in wanted if one not in files.names]
@@ -125,16 +167,41 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
         "config.json": {**config, **made.ids},
         "generation_config.json": {**made.ids, **ends, **sampled},
     }
-    if pooling := pooling_of(header.metadata):  # llama.cpp's programs normalize
-        modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-        contents["modules.json"] = [
-            {"path": path, "type": f"sentence_transformers.models.{kind}"}
-            for path, kind in modules.items()
-        ]
-        contents["1_Pooling/config.json"] = {"pooling_mode": pooling}
+    if pooling := pooling_of(header.metadata):
+        contents |= _modules(pooling, header)
     with store.stage("companions") as staged:
         made.tokenizer.save_pretrained(staged)
         for name, content in contents.items():
             (staged / name).parent.mkdir(exist_ok=True)
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return store.promote_companions(staged, key)
+
+
+def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
+    """Return sentence-transformers' files of an embedding model: pooling, dense layers, normalization.
+
+    Args:
+        pooling: Mode of the pooling.
+        header: Header of the file, with a matrix of each dense layer.
+    """
+    dense = {name: header.tensors.get(f"dense_{name[0]}.weight") for name in ("2_Dense", "3_Dense")}
+    found = {name: info.shape for name, info in dense.items() if info is not None}
+    places = ["", "1_Pooling", *found, f"{2 + len(found)}_Normalize"]  # llama.cpp's programs do
+    kinds = [place.partition("_")[2] or "Transformer" for place in places]
+    layers = {
+        f"{name}/config.json": {
+            "in_features": columns,
+            "out_features": rows,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        for name, (rows, columns) in found.items()
+    }
+    return {
+        "modules.json": [
+            {"path": place, "type": f"sentence_transformers.models.{kind}"}
+            for place, kind in zip(places, kinds, strict=True)
+        ],
+        "1_Pooling/config.json": {"pooling_mode": pooling},
+        **layers,
+    }

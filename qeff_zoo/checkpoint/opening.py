@@ -46,6 +46,7 @@ from qeff_zoo.checkpoint.weight_files import (
     only_config,
     only_gguf,
     read_weight_map,
+    stacked_by_mlx,
     undescribed,
     weights_entry,
 )
@@ -293,7 +294,8 @@ class Checkpoint:
         from . import formats
 
         if not self.quantization:
-            if error := undescribed(self.name, self.files, self.stored):
+            error = undescribed(self.name, self.files, self.stored)
+            if error := error or stacked_by_mlx(self.name, self.stored):
                 raise error
             return Encodings(encoded={})
         metadata = (
@@ -514,6 +516,7 @@ def _gguf(
     if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
         header = checkpoint.gguf_header
         gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+        gguf.warn_of_differences(found.name, checkpoint.text_config, header)
     return checkpoint
 
 

@@ -169,6 +169,22 @@ def _is_adapter(files: Files) -> CheckpointError:
     )
 
 
+def stacked_by_mlx(name: str, tensors: Iterable[str]) -> CheckpointError | None:
+    """Return the error of a float checkpoint whose experts mlx-lm stacked; None for any other.
+
+    Args:
+        name: Name of the checkpoint.
+        tensors: Names of its tensors.
+    """
+    found = next((one for one in tensors if ".switch_mlp." in one), None)
+    if found is None:
+        return None
+    return CheckpointError(
+        f"{name!r} is a float checkpoint of mlx-lm, as its tensor {found!r} shows. Expected transformers' arrangement, "
+        "or a checkpoint that mlx quantized. Use the checkpoint that it was converted from."
+    )
+
+
 def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointError | None:
     """Return the error of quantized weights without a `quantization_config`; None for unquantized weights.
 
