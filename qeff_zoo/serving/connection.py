@@ -101,12 +101,12 @@ class Connection(HttpToolsProtocol):
         """Begin a request."""
         super().on_message_begin()
         self._receiving = self._in_head = True
-        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
         self._framing = self._content = 0
         self._number += 1
 
     def on_headers_complete(self) -> None:
-        """Begin to respond to a request, unless it asks for another protocol: then `_parse` begins it again.
+        """Begin to respond to a request; one with an upgrade to another protocol begins again in `_parse`.
 
         Raises:
             HttpParserError: The request is refused.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that take all there is, and clients that ask for what is another's."""
+"""Greedy clients, and clients that read, continue or guess the requests of another key."""
 
 import asyncio
 import json
