@@ -257,7 +257,7 @@ def cost(posts: Posts, case: Case) -> tuple[int, float, int]:
     before, begun = reset_peak(), time.process_time()
     response = posts.send(case.path, sent)
     seconds = time.process_time() - begun
-    assert response.status_code in (200, 400, 404, 413, 422), (case, response.text[:500])
+    assert response.status_code in (200, 400, 404, 413, 422), (case.name, response.text[:500])
     return len(body), seconds, max(0, peak_memory() - before)
 
 
