@@ -83,6 +83,8 @@ def stored(folder: Path) -> dict[str, Array]:
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
     architecture = layouts()[kind].architecture
+    if "moe" in config.get("layers_block_type", ()):
+        architecture += "_moe"
     layers = max(layers_of(config), config.get("num_decoder_layers") or 0)
     names = gguf.get_tensor_name_map(_arch(architecture), layers)
     heads = config.get("num_attention_heads") or config.get("n_head")
@@ -95,7 +97,11 @@ def stored(folder: Path) -> dict[str, Array]:
             del parts[parts.index("experts") + 1]
             stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
         else:
-            made[name] = _changed(_reordered(value, name, config), name, kind, heads, key_heads)
+            made[name] = _changed(
+                _reordered(value, name, config),
+                *(name, kind, heads, key_heads),
+                config.get("n_groups") or 1,
+            )
     made |= {name: np.stack(items) for name, items in stacks.items()}
     found = {}
     for name, value in made.items():
@@ -117,13 +123,15 @@ def _arch(architecture: str) -> Any:
 
 
 def layers_of(config: Mapping[str, Any]) -> int:
-    return int(config.get("num_hidden_layers") or config.get("n_layer") or config["num_layers"])
+    named = (config.get(key) for key in ("num_hidden_layers", "n_layer", "num_layers"))
+    return int(next(filter(None, named), 0) or len(config["layers_block_type"]))
 
 
 def _as_mlp(name: str) -> str:
     """Call the matrices of experts as converters do before they look up the name."""
     place = {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."}
     name = name.replace("feed_forward.experts", "mlp.experts")
+    name = name.replace("mixer.experts", "mlp.experts").replace("backbone.", "model.")
     for one, other in place.items():
         name = name.replace(one, other)
     return name.replace("block_sparse_moe", "mlp")
@@ -244,7 +252,7 @@ def _reordered(value: Array, name: str, config: Mapping[str, Any]) -> Array:
     return value if name.endswith("linear_attn.norm.weight") else in_turns(value)
 
 
-def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> Array:
+def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int, groups: int) -> Array:
     if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
         count = heads if "q_proj" in name else key_heads
         halves = value.reshape(count, 2, -1, *value.shape[1:])
@@ -259,7 +267,7 @@ def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int) -> 
     if kind in STATE_SPACES and name.endswith((".A_log", ".D")):
         return (-np.exp(value) if name.endswith(".A_log") else value)[:, None]
     if kind in STATE_SPACES and name.endswith(("mixer.norm.weight", "mamba.norm.weight")):
-        return value[None]
+        return value.reshape(groups, -1)
     if kind == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
         return value.T
     if name.endswith("A_log"):
@@ -284,7 +292,7 @@ PLUS_ONE = (
     ),
 )
 #: Models with state space layers of heads.
-STATE_SPACES = ("mamba2", "granitemoehybrid")
+STATE_SPACES = ("mamba2", "granitemoehybrid", "nemotron_h")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",

@@ -97,7 +97,8 @@ def quantize(source: Path, target: Path, how: str, *, plain: tuple[str, ...] = (
         {name: np.asarray(one, order="C") for name, one in tensors.items()},
         target / "model.safetensors",
     )
-    described = json.loads((source / "config.json").read_text()) | {"quantization_config": config}
+    field = "quantization_config" if "quant_method" in config else "quantization"  # mlx's
+    described = json.loads((source / "config.json").read_text()) | {field: config}
     (target / "config.json").write_text(json.dumps(described))
     return target
 
@@ -162,6 +163,13 @@ def _gptq(bits: int, *, ordered: bool = False, alike: bool = False) -> "_Write":
     return write
 
 
+def _mlx(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
+    integers, zeros, scales = _affine(matrix, 4)
+    biases = (-zeros * scales.astype(np.float32)).astype(np.float16)
+    words = pack(integers, 4).view(np.uint32)
+    return {"weight": words, "scales": scales, "biases": biases}
+
+
 def _compressed(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
     groups = matrix.reshape(len(matrix), -1, GROUP)
     scales = np.abs(groups).max(-1) / np.float32(7)
@@ -213,6 +221,7 @@ WRITERS: Mapping[str, tuple[dict[str, Any], _Write]] = {
         _gptq(4, ordered=True, alike=True),
     ),
     "gptq-3": ({**_GPTQ, "bits": 3}, _gptq(3)),
+    "mlx": ({"bits": 4, "group_size": GROUP, "mode": "affine"}, _mlx),
     "compressed-tensors": (
         {
             "quant_method": "compressed-tensors",

@@ -17,15 +17,18 @@ from chat_templates import TEMPLATES
 from tokenizers import Tokenizer
 
 from qeff_zoo import targets
+from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Memory, Program
 
 TEMPLATE = "{{ bos_token }}" + TEMPLATES["hermes"]
 #: Context length of the program; it computes nothing, so length is free.
 CTX_LEN = 8192
+#: State of the program: the tokens so far, which the prefix cache saves and restores.
+_TOKENS = State(name="tokens", kind="growing", layer=0, axes=("batch_size", 1, "ctx_len", 1))
 _USER, _ASSISTANT, _TOOL, _END = "<|user|>\n", "<|assistant|>\n", "<|tool|>\n", "<|end_of_turn|>\n"
 _STEP = re.compile(r"^(?:call|say) .*$", re.MULTILINE)
-_CALL = re.compile(r"call (\w+) (.*)")
+_CALL = re.compile(r"call ([\w.-]+) (.*)")
 
 
 def following(prompt: str) -> str:
@@ -34,8 +37,11 @@ def following(prompt: str) -> str:
     Args:
         prompt: Rendered chat.
     """
-    plan, *turns = prompt.rpartition(_USER)[2].split(_END)
-    results = [turn.removeprefix(_TOOL) for turn in turns if turn.startswith(_TOOL)]
+    turns = prompt.split(_END)
+    plans = [at for at, turn in enumerate(turns) if _USER in turn and _STEP.search(turn)]
+    start = plans[-1] if plans else len(turns) - 1
+    plan = turns[start].rpartition(_USER)[2]
+    results = [turn.removeprefix(_TOOL) for turn in turns[start:] if turn.startswith(_TOOL)]
     last, done = (results or ["nothing"])[-1], 0
     for step in _STEP.findall(plan):
         calls = [_CALL.fullmatch(one) for one in step.split(" & ")]
@@ -47,7 +53,7 @@ def following(prompt: str) -> str:
 
 def _written(step: str, calls: Sequence[re.Match[str] | None], result: str) -> str:
     if step.startswith("say "):
-        return step.removeprefix("say ").replace("RESULT", result)
+        return step.removeprefix("say ").replace("\\n", "\n").replace("RESULT", result)
     return "\n".join(
         f'<tool_call>\n{{"name": "{call[1]}", "arguments": {call[2].replace("RESULT", result)}}}\n</tool_call>'
         for call in calls
@@ -61,28 +67,32 @@ class ScriptedProgram:
     Args:
         program: Program of the package, which is never run.
         folder: Folder of the package.
+        ctx_len: Context length.
+        prefill_seq_len: Maximum number of tokens of a call; None for the package's.
     """
 
-    memory = None
+    states = (_TOKENS,)
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(
+        self, program: Program, folder: Path, ctx_len: int, prefill_seq_len: int | None
+    ) -> None:
         self._program = program
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
         self._end = self._tokenizer.token_to_id(settings["eos_token"])
-        self._tokens: dict[int, list[int]] = {}
+        lengths = {"ctx_len": str(ctx_len)}
+        longer = {"seq_len": str(prefill_seq_len)} if prefill_seq_len else {}
+        #: Specializations of the package, with other lengths.
+        self.specializations = [
+            {**one, "symbols": {**one["symbols"], **lengths, **(longer if is_prefill else {})}}
+            for one in program.specializations
+            for is_prefill in [one["name"].startswith("Prefill")]
+        ]
+        slots = max(int(one["symbols"]["batch_size"]) for one in self.specializations)
+        self.memory = Memory({_TOKENS.name: np.zeros((slots, 1, ctx_len, 1), np.float32)})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
-
-    @property
-    def specializations(self) -> list[dict[str, Any]]:
-        """Specializations of the package, with a longer context."""
-        longer = {"ctx_len": str(CTX_LEN)}
-        return [
-            {**one, "symbols": {**one["symbols"], **longer}}
-            for one in self._program.specializations
-        ]
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Return logits with one maximum for each batch slot."""
@@ -91,9 +101,10 @@ class ScriptedProgram:
         for place, row in enumerate(rows):
             new = inputs["position_ids"][place] >= 0
             start = int(inputs["position_ids"][place][0])
-            known = self._tokens.get(row, [])[:start]
-            self._tokens[row] = known + inputs["input_ids"][place][new].tolist()
-            logits[place, 0, self._next(self._tokens[row])] = 1000.0
+            known = self.memory[_TOKENS.name][row, 0, :, 0]
+            end = start + int(new.sum())
+            known[start:end] = inputs["input_ids"][place][new]
+            logits[place, 0, self._next(known[:end].astype(int).tolist())] = 1000.0
         return {"logits": logits}
 
     def _next(self, tokens: Sequence[int]) -> int:
@@ -108,15 +119,17 @@ class ScriptedProgram:
         )
 
 
-def opening(package: Package) -> Any:
+def opening(package: Package, *, ctx_len: int = CTX_LEN, prefill_seq_len: int | None = None) -> Any:
     """Return the opener of the program for `qeff_zoo.runtime.open_session`.
 
     Args:
         package: Package of examples/tiny-llama.
+        ctx_len: Context length, for agents with long system prompts.
+        prefill_seq_len: Maximum number of tokens of a call; None for the package's.
     """
 
     def opened(role: str, **_: Any) -> Any:
         program = targets.find(package.target).open(package, role, threads=1)
-        return ScriptedProgram(program, package.path)
+        return ScriptedProgram(program, package.path, ctx_len, prefill_seq_len)
 
     return opened

@@ -18,7 +18,13 @@ import qeff_zoo
 from qeff_zoo import cli
 from qeff_zoo.cli import chatting
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, PrefixCacheOptions, TextGenerationSession, open_session
+from qeff_zoo.runtime import (
+    Engine,
+    PrefixCacheOptions,
+    Sampling,
+    TextGenerationSession,
+    open_session,
+)
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.conversation import Conversation, Turn
 from qeff_zoo.tasks.multimodal.session import MediaTextSession
@@ -114,6 +120,34 @@ def test_commands(chat: Any, alone: TextGenerationSession) -> None:
     assert chat(["/help"])[2].count("\n") == len(chatting.CHAT_COMMANDS) - 2  # no images and audio
 
 
+def test_a_conversation_is_loaded(chat: Any, alone: TextGenerationSession, tmp_path: Path) -> None:
+    file, again = tmp_path / "talk.json", tmp_path / "again.json"
+    options = ("--generation-len", "8", "--json")
+    first = json.loads(chat([FIRST, f"/save {file}"], "--system", "Be brief.", *options)[1])["text"]
+    lines = [SECOND, f"/load {file}", f"/save {again}", SECOND]
+    code, out, err = chat(lines, *options)
+    assert code == 0
+    assert "Loaded 1 turns." in err
+    expected = answered(alone, "Be brief.", FIRST, first, SECOND, generation_len=8)
+    assert json.loads(out.splitlines()[1])["text"] == expected
+    assert again.read_text() == file.read_text()
+
+
+def test_parameters_are_set(chat: Any, alone: TextGenerationSession) -> None:
+    lines = ["/set temperature 1", "/set seed 5", "/set generation-len 6", "/set", FIRST, "/clear"]
+    code, out, err = chat([*lines, "/set temperature", "/set seed", FIRST], "--json")
+    assert code == 0
+    assert re.search(
+        r"temperature +1\.0\n.*top_k +default\nseed +5\ngeneration_len +6\n", err, re.S
+    )
+    drawn = Sampling(temperature=1.0, seed=5)
+    expected = [
+        answered(alone, "", FIRST, generation_len=6, **choices)
+        for choices in ({"sampling": drawn}, {})
+    ]
+    assert [json.loads(line)["text"] for line in out.splitlines()] == expected
+
+
 def test_the_next_turn_reuses_the_answer(trained: Package) -> None:
     answers = PrefixCacheOptions(answers="possible")
     with Engine(open_session(trained, threads=1, prefixes=answers)) as engine:
@@ -184,6 +218,7 @@ def test_a_terminal_survives_interrupts_and_errors(
     assert 0 < len(stopped["content"]) < len(answer["content"])
     assert re.search(r"no command '/nothing'.*\n.*not sent: .* 128 .*/clear N.*1 turns", err)
     assert re.search(r"Cannot write .*talk.json': File exists", err)
+    assert re.search(r"^\d+ tokens, \d+\.\d a second$", err, re.MULTILINE)
 
 
 def use_template(monkeypatch: pytest.MonkeyPatch, source: str | None) -> None:
@@ -249,6 +284,13 @@ def test_images(seeing: Package, chat: Any) -> None:
         (["/clear all"], [], r"/clear has the argument 'all'; expected a number"),
         (["/retry"], [], r"/retry has no message"),
         (["/image a.png"], [], r"reads no images, and 'a.png' is given; expected text"),
+        (["/load absent"], [], r"Cannot read 'absent': No such file"),
+        (["/load @[]"], [], r"is no conversation; expected a JSON file"),
+        (["/load @{}"], [], r"is no conversation; expected a JSON file"),
+        (['/load @{"messages": [{"role": "user", "content": "x"}]}'], [], r"roles user; expected"),
+        (["/set heat 1"], [], r"parameter 'heat'; expected one of temperature"),
+        (["/set top-k 1.5"], [], r"/set top_k has the value '1.5'; expected a number"),
+        (["/set top-p 2"], [], r"top_p"),
         (["/save absent/file"], [], r"Cannot write 'absent/file': No such file"),
         (["word " * 200], [], r"not sent: A prompt has .* tokens; expected at most 127.*/clear N"),
         ([], ["--seed", "1"], r"--seed is for tokens drawn at random"),
@@ -256,7 +298,15 @@ def test_images(seeing: Package, chat: Any) -> None:
         ([], ["--adapter", "x"], r"expected NAME=DIR"),
     ],
 )
-def test_refusals(chat: Any, lines: list[str], options: list[str], message: str) -> None:
+def test_refusals(
+    chat: Any, lines: list[str], options: list[str], message: str, tmp_path: Path
+) -> None:
+    """The text behind an @ is that of a file."""
+    lines = [*lines]
+    for number, (name, _, text) in enumerate(line.partition("@") for line in lines):
+        if text:
+            (tmp_path / "file").write_text(text)
+            lines[number] = f"{name}{tmp_path / 'file'}"
     code, out, err = chat(lines, *options)
     assert (code, out) == (1, "")
     assert re.fullmatch(rf"qeff-zoo: .*{message}.*\n", err)

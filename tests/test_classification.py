@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,18 @@ import pytest
 import torch
 import transformers
 from fixtures_builds import Models
+from fixtures_serving import post, running
+from huggingface_hub import InferenceClient
 from runnable_package import edit_json, opened, package
-from transformers import AutoModel, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    TokenClassificationPipeline,
+    pipeline,
+)
+from transformers.pipelines.token_classification import AggregationStrategy
 
 import qeff_zoo
 from qeff_zoo import cli
@@ -27,6 +38,9 @@ from qeff_zoo.runtime import (
     labels,
     open_session,
 )
+from qeff_zoo.runtime.activations import softmax
+from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.tasks.encoders.entities import entities_of, parts_of
 
 TEXTS = ["the lazy dog", "fox", "a text of words that are there twice", "ähnlich 你好"]
 PAIRS = [
@@ -282,6 +296,101 @@ def test_tokens_are_labelled_as_transformers_does(
     assert session.classify(TEXTS[0]) == session.classify(TEXTS[:1])
     ids = session.encode(TEXTS[:1])[0]
     assert [token.start for token in session.classify([ids])[0]] == list(range(len(ids)))
+
+
+BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC"]
+AGGREGATIONS = ["none", "simple", "first", "average", "max"]
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("name", ["classifier", "tokens"])  # words by WordPiece, and by spaces
+def test_entities_are_aggregated_as_transformers_does(
+    sessions: dict[str, Any], checkpoints: dict[str, Path], name: str, aggregation: Any
+) -> None:
+    reference = AutoTokenizer.from_pretrained(checkpoints[name])
+    config = AutoConfig.from_pretrained(checkpoints["tokens"], id2label=dict(enumerate(BIO)))
+    model = AutoModelForTokenClassification.from_config(config)
+    pipe = TokenClassificationPipeline(model=model, tokenizer=reference)
+    strategy = AggregationStrategy(aggregation)
+    text = "the lazy dog sat, and unaffable foxes over Zürich's lazily-jumping cats; the dogs"
+    (read,) = sessions[name].tokenizer.encode_all([text], 80, "right")
+    merged = 0
+    for seed in range(12):
+        drawn = np.random.default_rng(seed).normal(scale=2, size=(len(read.ids), len(BIO)))
+        shares = softmax(drawn.astype(np.float32))
+        before = pipe.gather_pre_entities(
+            text, np.array(read.ids), shares, read.offsets, np.array(read.special), strategy
+        )
+        wanted = [
+            one
+            for one in pipe.aggregate(before, strategy)
+            if "O" not in (one.get("entity"), one.get("entity_group"))
+        ]
+        tokens = parts_of(text, read, shares, sessions[name].tokenizer)
+        found = entities_of(text, tokens, BIO, aggregation)
+        assert [(one.label, one.start, one.end) for one in found] == [
+            (one.get("entity_group", one.get("entity")), one["start"], one["end"]) for one in wanted
+        ]
+        scores = [float(one["score"]) for one in wanted]
+        assert [one.score for one in found] == pytest.approx(scores, abs=1e-6)
+        assert all(one.text == text[one.start : one.end] for one in found)
+        merged += len(found) < len(tokens)
+    assert merged
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
+def test_entities_of_a_package_and_of_a_server(
+    models: Models,
+    built: dict[str, Package],
+    checkpoints: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = models.copy(built["tokens"].path, tmp_path / "package")
+    copied = models.copy(checkpoints["tokens"], tmp_path / "checkpoint")
+    count = len(json.loads((copied / "config.json").read_bytes())["id2label"])
+    labels = {str(place): BIO[place] for place in range(count)}
+    for config in (folder / "config.json", copied / "config.json"):
+        edit_json(config, id2label=labels, label2id={})
+    session = TokenClassificationSession(folder, opened(built["tokens"]))
+    for aggregation in AGGREGATIONS[1:]:
+        pipe = pipeline(
+            "token-classification", str(copied), aggregation_strategy=aggregation, ignore_labels=[]
+        )
+        for text, found in zip(
+            TEXTS, session.entities(TEXTS, aggregation, ignored=()), strict=True
+        ):
+            wanted = pipe(text)
+            assert [(one.label, one.start, one.end) for one in found] == [
+                (one["entity_group"], one["start"], one["end"]) for one in wanted
+            ]
+            for one, other in zip(found, wanted, strict=True):
+                assert one.score == pytest.approx(float(other["score"]), abs=2e-5)
+    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
+        client = InferenceClient(model=url.removesuffix("/v1") + "/predict", timeout=60)
+        options: dict[str, Any] = {"aggregation_strategy": "max", "ignore_labels": []}
+        served = client.token_classification(TEXTS[0], **options)
+        status, several = post(
+            url.removesuffix("/v1"), "predict", json.dumps({"inputs": TEXTS}).encode()
+        )
+        wrong = {"inputs": "a", "parameters": {"aggregation_strategy": "most"}}
+        refused, _ = post(url.removesuffix("/v1"), "predict", json.dumps(wrong).encode())
+    (expected_there,) = session.entities(TEXTS[:1], "max", ignored=())
+    assert [(one.entity_group, one.word, one.start, one.end) for one in served] == [
+        (one.label, one.text, one.start, one.end) for one in expected_there
+    ]
+    assert (status, len(several), refused) == (200, len(TEXTS), 400)
+    with pytest.raises(GenerationError, match="aggregate the labels"):
+        session.entities("a", "most")  # type: ignore[arg-type]
+    with pytest.raises(GenerationError, match="token ids"):
+        session.entities([[5, 6]])  # type: ignore[list-item]
+    command = ["run", str(built["tokens"].path), "--prompt", TEXTS[0], "--aggregation", "first"]
+    assert cli.main([*command, "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert output["entities"][0].keys() == {"text", "start", "end", "label", "score"}
+    assert cli.main(command) == 0
+    assert "entity" in capsys.readouterr().out
 
 
 # --- decoders that embed -------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from qeff_zoo.cli import parser as command_line
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.tasks.commands import INPUTS
+from qeff_zoo.terminal import progress_bars
+from qeff_zoo.terminal.progress import Silent
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
@@ -740,3 +742,25 @@ def test_an_unknown_flag_has_the_usage_of_its_command(capsys: pytest.CaptureFixt
         printed_text = capsys.readouterr().err
         assert printed_text.startswith(f"usage: {usage} ")
         assert f"Did you mean {('--port' if 'serve' in words else '--json')!r}?" in printed_text
+
+
+def test_a_log_gets_a_line_of_a_long_stage_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress_bars.time, "monotonic", lambda: now)
+    shown = progress_bars.reporter()
+    shown.begin("validate 2/2: reference", 4000, "token")
+    for seconds, tokens in ((10, 500), (25, 500), (5, 100), (40, 2000)):
+        now += seconds
+        shown.advance(tokens)
+    shown.end()
+    shown.begin("graph", None, "B")
+    now += 100
+    shown.advance(1)
+    shown.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "validate 2/2: reference: 25%, 1.00k of 4.00k tokens, about 01:45 left",
+        "validate 2/2: reference: 78%, 3.10k of 4.00k tokens, about 00:23 left",
+    ]
+    assert isinstance(progress_bars.reporter(quiet=True), Silent)

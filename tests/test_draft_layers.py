@@ -104,7 +104,8 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
         fresh.read(start, hidden)
         fresh.read(start, hidden)  # as of tokens that run again
     got = fresh.draft_logits(tokens[:-1], 2, tokens[-1:])
-    assert np.abs(np.stack(got) - right).max() <= 2e-5 * right.std()
+    # Sums of several layers round differently; a wrong hidden state differs by a tenth.
+    assert np.abs(np.stack(got) - right).max() <= 1e-4 * right.std()
 
 
 @pytest.mark.parametrize("kind", published_mtp.KINDS)

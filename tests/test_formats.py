@@ -77,6 +77,8 @@ ABOUT = {
     "gpt-oss-mxfp4": "mxfp4",
     "gptq-4-g128-act": "int4 in groups of 128, zero points, act-order",
     "hqq-3": "int3 in groups of 64, offsets",
+    "mlx-4": "int4 in groups of 64, offsets",
+    "mlx-mxfp8": "mxfp8",
     "torchao-intx4": "int4, per-channel, zero points",
 }
 

@@ -106,6 +106,17 @@ DELTA: dict[str, Any] = {
 
 #: What published models of each type have that others have not.
 MODELS: dict[str, dict[str, Any]] = {
+    "afmoe": {
+        **WIDE,
+        **windows(4),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "num_shared_experts": 1,
+        "route_scale": 1.7,
+        "mup_enabled": True,
+    },
     "arcee": WIDE,
     "bloom": {"n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3},
     "cohere": {**NORM, "logit_scale": 0.3, "tie_word_embeddings": True},
@@ -157,6 +168,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe_layer_interval": 1,
     },
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
+    "exaone_moe": {
+        **WIDE,
+        **windows(4),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "num_shared_experts": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.7,
+    },
     "falcon": {
         "multi_query": True,
         "layer_norm_epsilon": 1e-3,
@@ -267,6 +289,15 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "mixtral": {**EXPERTS, "sliding_window": None},
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
+    "nemotron_h": {
+        **WIDE,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "layer_norm_epsilon": 1e-3,
+    },
     "olmo": {"clip_qkv": 0.7},
     "olmo2": {},
     "olmo3": {
@@ -287,6 +318,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "norm_topk_prob": False,
     },
+    "phi": {**NORM, **rope(partial_rotary_factor=0.5), "hidden_act": "gelu_new"},
     "phi3": {"sliding_window": None, **rope(partial_rotary_factor=0.75), "hidden_size": 128},
     "qwen2": {"tie_word_embeddings": True},
     "qwen2_moe": {
@@ -337,7 +369,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 #: Types whose routers score experts by a sigmoid.
-SIGMOID = ("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
+SIGMOID = ("afmoe", "deepseek_v3", "exaone_moe", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
 OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -499,6 +531,21 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "rope.scaling.finetuned": config.position_embedding_type == "rope",
             **state_space(config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_n_heads),
         }
+    if kind == "nemotron_h":
+        inner, kinds = config.mamba_num_heads * config.mamba_head_dim, config.layers_block_type
+        forward = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+        routed = "moe" in kinds
+        found = {key: value for key, value in found.items() if routed or "expert" not in key}
+        found |= {
+            "attention.head_count_kv": [2 * (one == "full_attention") for one in kinds],
+            "feed_forward_length": [forward.get(one, 0) for one in kinds],
+            "attention.layer_norm_rms_epsilon": rms,
+            "rope.dimension_count": 24,
+            **state_space(config.conv_kernel, inner, config.ssm_state_size, config.mamba_num_heads),
+            "ssm.group_count": config.n_groups,
+        }
+        if routed:
+            found["expert_shared_feed_forward_length"] = config.moe_shared_expert_intermediate_size
     if kind in ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"):
         heads = config.linear_num_value_heads
         inner = heads * config.linear_value_head_dim
@@ -526,6 +573,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         }
     if kind in SIGMOID:
         found["expert_gating_func"] = 2
+    if kind in ("afmoe", "exaone_moe"):
+        found |= {
+            "expert_shared_count": config.num_shared_experts,
+            "expert_weights_scale": 1.7,
+            "expert_weights_norm": True,
+            "leading_dense_block_count": 1,
+        }
     if kind == "ernie4_5_moe":
         found["interleave_moe_layer_step"] = config.moe_layer_interval
         found["expert_shared_feed_forward_length"] = 64  # of no meaning
@@ -697,6 +751,17 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
 LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
     "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
+    "nemotron_h_moe": (
+        "nemotron_h",
+        {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": 4,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 48,
+            "routed_scaling_factor": 1.7,
+        },
+        {},
+    ),
     "qwen2vl": (
         "qwen2",
         {},

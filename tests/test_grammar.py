@@ -6,8 +6,9 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import numpy as np
@@ -15,6 +16,7 @@ import openai
 import pytest
 import tokenizers
 from fixtures_serving import MODEL, QUESTION
+from pydantic import Field, TypeAdapter
 from tokenizers.models import WordLevel
 
 from qeff_zoo import cli
@@ -82,6 +84,113 @@ def test_answers_have_their_form(
     for one in ended:
         check(one.text)
     assert len(ended) >= 2  # of the model's own choice, blanks or brackets may fill the context
+
+
+#: Schemas with keywords that llguidance lacks; those of classes are pydantic's, with its names of the types.
+LETTERS = {"enum": ["a", "b", "c"]}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    **{
+        name: {"type": "string", "format": name, "maxLength": 9}
+        for name in ("password", "byte", "binary", "regex", "json-pointer", "x-own")
+    },
+    "int64": {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1},
+    "format int64": {"type": "integer", "format": "int64", "exclusiveMaximum": 1 << 63},
+    "uint64": {"type": ["integer", "null"], "minimum": 0, "maximum": (1 << 64) - 1},
+    "beyond float64": {"type": "integer", "minimum": (1 << 60) + 1, "maximum": (1 << 60) + 2999},
+    "double": {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308, "format": "double"},
+    "Decimal": TypeAdapter(Decimal).json_schema(mode="validation"),
+    "text of a Decimal": {
+        "anyOf": [{"type": "number"}, TypeAdapter(Decimal).json_schema(mode="serialization")]
+    },
+    "bytes": TypeAdapter(Annotated[bytes, Field(max_length=9)]).json_schema(),
+    "set[Literal]": TypeAdapter(set[Literal["a", "b", "c"]]).json_schema(),
+    "set[bool]": TypeAdapter(Annotated[set[bool], Field(min_length=2)]).json_schema(),
+    "one of a set": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 1},
+    "any items": {"type": "array", "items": LETTERS, "uniqueItems": False, "maxItems": 3},
+    "set of a definition": {
+        "$defs": {"letter": LETTERS},
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"$ref": "#/$defs/letter"}, "uniqueItems": True, "minItems": 2}
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    "dict[Literal]": TypeAdapter(dict[Literal["a", "b"], bool]).json_schema(),
+    "dict by a pattern": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[ab]$"},
+        "additionalProperties": {"type": "boolean"},
+        "maxProperties": 2,
+    },
+    "dependents": {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}},
+        "dependentRequired": {"a": ["b"]},
+        "unevaluatedProperties": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_answers_are_valid_by_schemas_of_other_keywords(
+    name: str, alone: TextGenerationSession
+) -> None:
+    grammar, sampling = Grammar.json(SCHEMAS[name]), Sampling(temperature=1.5, seed=1, top_k=100)
+    found = alone.generate(PROMPTS[:2], grammar=grammar, sampling=sampling, generation_len=60)
+    ended = [one for one in found if one.finish_reason != "length"]
+    for one in ended:
+        jsonschema.validate(json.loads(one.text), SCHEMAS[name])
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (SCHEMAS["set[Literal]"], ["[]", '["b", "a"]'], ['["a", "a"]', '["d"]']),
+        (SCHEMAS["int64"], ["0", "-9", "4611686018427387904"], ["9223372036854775808", "1.5"]),
+        (SCHEMAS["uint64"], ["0", "null"], ["-1", "18446744073709551616"]),
+        (SCHEMAS["beyond float64"], [str((1 << 60) + 1000)], [str(1 << 60), str((1 << 60) + 3000)]),
+        (SCHEMAS["password"], ['"any"'], ["1"]),
+        (SCHEMAS["dict by a pattern"], ['{"b": true}'], ['{"c": true}']),
+    ],
+)
+def test_a_schema_of_other_keywords_is_narrowed(
+    schema: dict[str, Any], valid: list[str], invalid: list[str], alone: TextGenerationSession
+) -> None:
+    tokenizer = alone.tokenizer
+    assert tokenizer is not None
+
+    def accepts(text: str) -> bool:
+        guide, is_complete = alone.guides.guide(Grammar.json(schema)), False
+        for token in tokenizer.encode(text, special_tokens=False):
+            if not guide.allows(token):
+                return False
+            is_complete = guide.take(token)
+        return is_complete or any(guide.allows(end) for end in alone.eos_token_ids)
+
+    assert [accepts(text) for text in (*valid, *invalid)] == [True] * len(valid) + [False] * len(
+        invalid
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+        {"type": "array", "items": {"enum": [*range(40)]}, "uniqueItems": True},
+        {"type": "string", "pattern": "^(?=a)a+$"},
+        {"type": "object", "dependentRequired": {"a": 1}},
+        {"type": "object", "propertyNames": {"enum": 1}},
+        {"not": {"type": "string"}},
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_narrowed_is_refused(
+    schema: dict[str, Any], alone: TextGenerationSession
+) -> None:
+    with pytest.raises(GenerationError, match="Cannot hold an answer"):
+        alone.guides.check(Grammar.json(schema))
 
 
 def test_an_answer_without_a_form_runs_beside_one_with(alone: TextGenerationSession) -> None:

@@ -112,7 +112,7 @@ def with_class(models: Models, source: Path, folder: Path, name: str) -> Path:
 def test_a_head_that_nothing_computes_is_refused(masked: Path) -> None:
     found = problems(masked)
     assert "has architecture 'BertForMaskedLM', whose head no task computes" in found
-    assert "Give --task feature-extraction to build the model without its head" in found
+    assert "--task sparse-embedding for its head, or feature-extraction to build" in found
     assert "has no head for 'text-classification' (user)" in problems(
         masked, task="text-classification"
     )

@@ -4,7 +4,7 @@
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ import jsonschema
 import numpy as np
 import pytest
 import tokenizers
+from chat_templates import TEMPLATES
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from qeff_zoo.runtime.chat_output import CALL_FORMATS, REASONING_FORMATS, ChatFormat, Output
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_output.formats import ANALYSIS
+from qeff_zoo.runtime.chat_output.free_grammar import free_grammar, loosened
 from qeff_zoo.runtime.grammar import Grammar, Guide, Guides
+from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import BudgetGuide
 from qeff_zoo.runtime.token_bytes import bytes_of_tokens, completes, missing_bytes
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
@@ -212,6 +215,87 @@ def test_required_calls_have_the_tokens_of_marks(name: str, folder: Path) -> Non
 
 
 REASONING = [*REASONING_FORMATS, "openai"]
+
+
+def call_of(name: str, arguments: dict[str, Any], function: str = "get_weather") -> str:
+    """Return a call as the template of a format renders it."""
+    source, user = TemplateSource(TEMPLATES[name], {}), {"role": "user", "content": "x"}
+    called = {"name": function, "arguments": arguments}
+    message = {"tool_calls": [{"id": "a12345678", "type": "function", "function": called}]}
+    tools = {"tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+    before = source.render([user], **tools)
+    whole = source.render(
+        [user, {"role": "assistant", **message}], **tools, add_generation_prompt=False
+    )
+    output = whole.removeprefix(before)
+    # This template renders the type of each argument that is no string as an object's.
+    output = output.replace('type="object"', 'type="integer"')
+    return output.removesuffix("<|end_of_turn|>\n").removesuffix("<|call|>")
+
+
+def accepts(
+    guides: Guides, known: ChatFormat, tokenizer: Tokenizer, grammar: Any, text: str
+) -> bool:
+    """Return whether a grammar allows a text whose marks are tokens, and its end."""
+    guide, tokens = guides.guide(grammar), known.marks(tokenizer).encode(text, tokenizer)
+    for place, token in enumerate(tokens, 1):
+        if not guide.allows(token):
+            return False
+        if guide.take(token):
+            return place == len(tokens)
+    return guide.allows(id_of(tokenizer, EOS))
+
+
+GOOD = {"city": "Rome", "days": 3}
+#: Arguments and functions of calls that a model may make, and must not.
+FREE_CALLS = ((GOOD, "get_weather"), ({"city": "Rome", "days": "x"}, "get_weather"), (GOOD, "burn"))
+
+
+@pytest.mark.parametrize("name", [name for name in CALL_FORMATS if name in TEMPLATES])
+def test_free_text_and_calls_of_known_functions(name: str, folder: Path) -> None:
+    """Text is free up to the mark of a call; then the function, and at a level its arguments, must be right."""
+    calls = CALL_FORMATS[name]
+    known, marks = ChatFormat(calls=calls, takes_tools=True), tuple(marks_of(calls.texts))
+    before, after = ("", "") if calls.bare or calls.channels else ("Hi {a} [b] <b>.\n", "\nSo.")
+    answer = {"openai": "<|channel|>final<|message|>", "functionary_v3": ">>>all\n"}.get(name, "")
+    loose = {key: loosened(calls, one) for key, one in SCHEMAS.items()}
+    for kind, schemas, fits in (
+        ("none", SCHEMAS, (True, False, False)),
+        ("special", loose, (True, None, False)),
+    ):
+        tokenizer = tokenizer_of(folder, marks, kind, False)
+        guides, of_format = guides_of(tokenizer), known.marks(tokenizer)
+        grammar = free_grammar(calls, None, of_format, schemas=schemas)
+        allows = partial(accepts, guides, known, tokenizer, grammar)
+        assert allows(f"{answer}Hi {{a}} [b] <b>.")
+        for (arguments, function), expected in zip(FREE_CALLS, fits, strict=True):
+            call = call_of(name, arguments, function)
+            if expected is not None:
+                texts = {call, f"{before}{call}", f"{call}{after and answer}{after}"}
+                assert {allows(text) for text in texts} == {expected}, (kind, call)
+
+
+@pytest.mark.parametrize("kind", ["none", "special"])
+def test_reasoning_is_free_before_calls(kind: str, folder: Path) -> None:
+    """Reasoning may name a call, and need not end; what follows it may not call what it wants."""
+    calls, thinks = CALL_FORMATS["hermes"], REASONING_FORMATS["think"]
+    known = ChatFormat(calls=calls, reasoning=thinks, takes_tools=True)
+    tokenizer = tokenizer_of(folder, tuple(marks_of([*calls.texts, *thinks.texts])), kind, False)
+    guides, marks = guides_of(tokenizer), known.marks(tokenizer)
+    call, wrong = call_of("hermes", GOOD), call_of("hermes", GOOD, "burn")
+    thought = "Is it <tool_call>{? No." if kind == "none" else "Is it? No."
+    for state, begin in (("possible", "<think>"), ("begun", ""), ("ended", "")):
+        grammar = free_grammar(calls, thinks, marks, schemas=SCHEMAS, thoughts=state)  # type: ignore[arg-type]
+        allows = partial(accepts, guides, known, tokenizer, grammar)
+        whole = "" if state == "ended" else f"{begin}{thought}</think>\n"
+        for text, fits in (
+            (f"{whole}Hi", True),
+            (f"{whole}Hi {call}", True),
+            (f"{whole}{wrong}", False),
+            (f"{begin}{'It' if state == 'ended' else thought}", True),
+            (call, state != "begun" or kind == "none"),  # else reasoning without an end
+        ):
+            assert allows(text) == fits, (state, text)
 
 
 def reasoning_format(name: str) -> ChatFormat:

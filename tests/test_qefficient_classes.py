@@ -76,6 +76,30 @@ def test_a_cut_model_equals_transformers() -> None:
     assert len(ours.model.layers) == 2
 
 
+def test_specializations_are_those_of_a_build() -> None:
+    model = Causal.from_pretrained(LLAMA, continuous_batching=True)
+    assert model.continuous_batching
+    assert model.model_architecture == "LlamaForCausalLM"
+    common = {"ctx_len": 64, "full_batch_size": 4}
+    sizes = {"prefill_seq_len": 8, **common}
+    assert model.build_prefill_specialization(**sizes) == {
+        "batch_size": 1, "seq_len": 8, **common, "_graph_name": "Prefill",
+    }  # fmt: skip
+    decode = {"batch_size": 4, "seq_len": 1, **common, "_graph_name": "Decode"}
+    assert model.build_decode_specialization(**sizes) == decode
+    checks = model.build_decode_specialization(
+        **sizes, num_speculative_tokens=3, comp_ctx_lengths=32
+    )
+    assert checks == {
+        **decode,
+        "seq_len": 4,
+        "num_logits_to_keep": 4,
+        "comp_ctx_lengths": 32,
+    }
+    with pytest.raises(PlanError, match="prefill_only=True, enable_chunking=True"):
+        model.prefill(enable=True, enable_chunking=True)
+
+
 def test_a_model_of_transformers_gets_the_tokenizer_of_a_name() -> None:
     config = AutoConfig.from_pretrained(LLAMA)
     config.num_hidden_layers = 1

@@ -98,3 +98,5 @@ def test_failures_of_unit_tests_are_internals_or_shown(tmp_path: Path) -> None:
     cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
     assert cells[1:6] == ["`utils/test_a.py`", "1", "1", "2", "1"]
     assert r"ValueError: 1 \| 2" in text
+    steps = next(line for line in text.splitlines() if line.startswith("| steps within `export`"))
+    assert steps.split("|")[2].strip() == "1"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures_builds import Models
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from qeff_zoo import pipeline, qefficient
 from qeff_zoo.errors import (
@@ -29,14 +29,20 @@ from qeff_zoo.errors import (
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.generation import vision
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
-from qeff_zoo.qefficient.generation.inputs import InputHandler
-from qeff_zoo.qefficient.generation.prompts import (
+from qeff_zoo.qefficient.generation.inputs import InputHandler, get_padding_shape_from_config
+from qeff_zoo.qefficient.generation.text_generation_inference import (
+    CloudAI100ExecInfoNew,
+    PerfMetrics,
+    QEffTextGenerationBase,
+    calculate_latency,
+    fix_prompt_to_lora_id_mapping,
     fix_prompts,
     get_compilation_dims,
     get_input_prompts,
+    write_io_files,
 )
-from qeff_zoo.qefficient.generation.text_generation_inference import QEffTextGenerationBase
 from qeff_zoo.qefficient.program_paths import ProgramPaths
+from qeff_zoo.qefficient.qpc_folders import get_qpc_dir_path, qpc_exists, sizes_of
 
 HERE = "qeff_zoo.qefficient"
 GUIDE = (Path(__file__).parent.parent / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
@@ -277,6 +283,65 @@ def test_prompts_fill_the_batch_of_a_program(
     assert fix_prompts(prompts, 2, full_batch_size=2) == prompts
     with pytest.warns(UserWarning, match="1 of 3 prompts are left out"):
         assert fix_prompts(prompts, 2) == ["one", "two"]
+    assert fix_prompt_to_lora_id_mapping([0, 1, 2], 1, full_batch_size=4) == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("llama", {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}),
+        ("gpt2", {"n_embd": 64, "n_head": 4}),
+        ("falcon", {"hidden_size": 64, "num_attention_heads": 4, "multi_query": True}),
+        (
+            "qwen3",
+            {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32},
+        ),
+    ],
+)
+def test_states_have_the_shape_of_transformers_cache(
+    model_type: str, fields: dict[str, Any]
+) -> None:
+    config = AutoConfig.for_model(model_type, num_hidden_layers=1, vocab_size=50, **fields)
+    model = AutoModelForCausalLM.from_config(config)
+    states = model(torch.ones(2, 5, dtype=torch.long)).past_key_values
+    assert get_padding_shape_from_config(config, 2, 5) == [*states.layers[0].keys.shape]
+
+
+def test_a_speed_has_qefficients_numbers() -> None:
+    assert calculate_latency(60, 3.0, 1.0, 7.0, 1.0) == (3.0, 20.0, 10.0, 6.0)
+    info = CloudAI100ExecInfoNew(1, [np.arange(3)], PerfMetrics(3.0, 20.0, 10.0, 6.0))
+    assert "Decode is= 20.00 tokens/sec" in repr(info)
+
+
+def test_calls_are_files_for_the_runner(tmp_path: Path) -> None:
+    inputs = {"input_ids": np.arange(3)[None]}
+    outputs = {name: np.ones((1, 2), np.float32) for name in ("logits", "past_key.0_RetainedState")}
+    for name, reset in (("first", True), ("second", False)):
+        write_io_files(inputs, outputs, str(tmp_path), name, "io", reset=reset)
+    calls = json.loads((tmp_path / "io.json").read_text())["IO-files"]
+    assert [len(call) for call in calls] == [3, 3]
+    tokens, logits, state = calls[1]
+    assert tokens == {
+        "path": "second/input_ids.raw", "io-direction": "in", "elem-size": 8, "map-to": "input_ids",
+    }  # fmt: skip
+    assert "dims" not in logits
+    assert state["dims"] == [1, 2]
+    np.testing.assert_array_equal(np.fromfile(tmp_path / tokens["path"], np.int64), [0, 1, 2])
+
+
+def test_names_of_folders_have_sizes(package: Package) -> None:
+    sizes = (32, 128, False, False, [0], None)
+    path = get_qpc_dir_path("gpt2", 16, 1, 2, *sizes)
+    assert path == "qeff_models/gpt2/qpc_16cores_2bs_32pl_128cl_1mos_1devices_fp16/qpcs"
+    assert sizes_of(path) == {"prefill_seq_len": 32, "ctx_len": 128, "batch_size": 2}
+    slots = get_qpc_dir_path("gpt2", 16, -1, 1, 32, 128, True, True, [0, 1], 4)
+    assert slots.endswith("_-1mos_4fbs_2devices_mxfp6_mxint8/qpcs")
+    assert sizes_of(slots) == {"prefill_seq_len": 32, "ctx_len": 128, "full_batch_size": 4}
+    older = sizes_of("qpc_16cores_3FBS_32PL_128CL_1devices")
+    assert older == {"prefill_seq_len": 32, "ctx_len": 128, "full_batch_size": 3}
+    assert sizes_of("some/folder") is None
+    assert qpc_exists(str(package.path))
+    assert not qpc_exists(path)
 
 
 def test_a_prepared_folder_is_no_program(tmp_path: Path) -> None:
@@ -344,7 +409,9 @@ def test_the_guides_loop_runs(package: Package, reference_output: Any) -> None:
         ("finetune.configs.training", "TrainConfig"),
         ("finetune.utils.logging_utils", "logger"),
         ("generation.cloud_infer", "QAICInferenceSession"),
+        ("cloud.export", "get_onnx_path_and_setup_customIO"),
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),
+        ("generation.text_generation_inference", "CloudAI100ExecInfoNew"),
         ("generation.text_generation_inference", "fix_prompts"),
         ("generation.text_generation_inference", "QAICInferenceSession"),
         ("utils.generate_inputs", "InputHandler"),
@@ -352,6 +419,8 @@ def test_the_guides_loop_runs(package: Package, reference_output: Any) -> None:
         ("transformers.models.modeling_auto", "QEFFAutoModel"),
         ("transformers.quantizers.auto", "replace_transformers_quantizers"),
         ("transformers.quantizers.awq", "WQLinear_GEMM"),
+        ("utils", "check_and_assign_cache_dir"),
+        ("utils", "get_padding_shape_from_config"),
         ("utils", "load_hf_tokenizer"),
         ("utils", "constants"),
         ("transformers.models.qwen3_vl._embedding_utils", "QEffQwen3VLEmbedder"),
@@ -379,10 +448,6 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
             "`qeff-zoo new MODEL` drafts a recipe",
         ),
         ("from {}.utils.test_utils import load_vlm_model", "`from_pretrained` of the classes"),
-        (
-            "from {}.cloud.export import get_onnx_path_and_setup_customIO",
-            "qeff_zoo.qefficient.export",
-        ),
         ("import {}.new_in_qefficient", "See docs/from-qefficient.md"),
     ],
 )

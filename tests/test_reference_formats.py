@@ -42,12 +42,14 @@ GENUINE = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 
 #: Those of few bits, and how far they may be from what they were made of, in standard deviations.
 LOSSES = {"bitnet": 0.6, "gptq-2-g64": 0.8, "gptq-3-g64": 0.35, "hqq-2": 0.6, "hqq-3": 0.3}
+LOSSES |= {"mlx-2": 0.6, "mlx-3": 0.3}
 
 
 def read(folder: Path) -> dict[str, Tensor]:
     """Decode all tensors of a checkpoint."""
-    config = json.loads((folder / "config.json").read_bytes())["quantization_config"]
-    return {name: one[...] for name, one in open_weights(folder, config).tensors.items()}
+    weights = decoded_weights(folder)
+    assert weights is not None
+    return {name: one[...] for name, one in weights.tensors.items()}
 
 
 def written(folder: Path, tensors: Mapping[str, Tensor], **config: Any) -> Path:
@@ -117,6 +119,7 @@ def test_genuine_matrices_are_near_what_they_were_made_of(name: str) -> None:
         return
     matrix = "model.layers.0.self_attn.k_proj.weight"
     found, original = (read(FIXTURES / one)[matrix] for one in (name, "ct-w8a16"))
+    original = original[: len(found)]  # mlx's are of the first rows
     assert found.dtype == torch.float32
     assert found.is_contiguous()
     loss = float((found - original).square().mean().sqrt() / original.std())
@@ -179,8 +182,12 @@ def test_stacks_of_modelopt_have_a_scale_or_one_each(
             {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "INT2"}}},
             "ModelOpt with 'INT2'",
         ),
-        ({"bits": 4, "group_size": 64}, "quantized with 'mlx'"),
-        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "quantized with 'mlx'"),
+        ({"bits": 1, "group_size": 64}, "mlx in mode 'affine', 1 bits in groups of 64"),
+        ({"bits": 4, "group_size": 16, "mode": "mxfp4"}, "mode 'mxfp4', 4 bits in groups of 16"),
+        (
+            {"bits": 4, "group_size": 64, "lm_head": {"bits": 7, "group_size": 64}},
+            "mode 'affine', 7 bits",
+        ),
     ],
 )
 def test_the_tool_of_an_unreadable_checkpoint_is_named(
@@ -199,6 +206,62 @@ def test_a_matrix_of_modelopt_without_a_scale_is_refused(tmp_path: Path) -> None
     folder = written(tmp_path / "c", tensors | scale, quant_method="modelopt", quant_algo="FP8")
     with pytest.raises(CheckpointError, match=r"tensor 'a\.weight' has no weight_scale"):
         _ = open_checkpoint(str(folder)).tensors
+
+
+#: Tensors as mlx-lm names them, by model type -> names of transformers' checkpoints.
+MLX_NAMES: dict[str, dict[str, list[str]]] = {
+    "qwen3_moe": {"mlp.switch_mlp.up_proj": [f"mlp.experts.{n}.up_proj" for n in range(3)]},
+    "mixtral": {"moe.switch_mlp.up_proj": [f"moe.experts.{n}.w3" for n in range(3)]},
+    "dots1": {"mlp.experts.down_proj": [f"mlp.experts.{n}.down_proj" for n in range(3)]},
+    "nemotron_h": {"mixer.switch_mlp.fc1": [f"mixer.experts.{n}.up_proj" for n in range(3)]},
+    "lfm2_moe": {
+        "a.feed_forward.gate_proj": ["a.feed_forward.w1"],
+        "feed_forward.switch_mlp.gate_proj": [f"feed_forward.experts.{n}.w1" for n in range(3)],
+        "conv.conv": ["conv.conv"],
+    },
+    "deepseek_v3": {"self_attn.embed_q": ["self_attn.kv_b_proj"], "self_attn.unembed_out": []},
+    "laguna": {"mlp.gate.proj": ["mlp.gate"]},
+    "qwen3_next": {
+        "input_layernorm": ["input_layernorm"],
+        "linear_attn.norm": ["linear_attn.norm"],
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", MLX_NAMES)
+@pytest.mark.parametrize("bits", [4, 0], ids=["integers", "floats"])
+def test_tensors_that_mlx_arranges_have_the_names_of_transformers(
+    model_type: str, bits: int, tmp_path: Path
+) -> None:
+    prefix = "model.layers.1."
+    tensors = {}
+    for name in MLX_NAMES[model_type]:
+        stacked = "switch" in name or "experts" in name or "embed" in name
+        lead = (3,) if stacked else ()
+        if "norm" in name:
+            tensors[f"{prefix}{name}.weight"] = normal(8)
+        elif "conv." in name or not bits:
+            tensors[f"{prefix}{name}.weight"] = normal(*lead, 6, 32) if bits else normal(3, 8, 8)
+        else:
+            tensors[f"{prefix}{name}.weight"] = random(*lead, 32, 4, high=1 << 31).to(torch.uint32)
+            for part in ("scales", "biases"):
+                tensors[f"{prefix}{name}.{part}"] = normal(*lead, 32, 1)
+    if model_type == "lfm2_moe":
+        tensors[f"{prefix}conv.conv.weight"] = normal(6, 3, 1)
+        tensors[f"{prefix}a.feed_forward.gate_proj.weight"] = normal(6, 8)
+        for part in ("scales", "biases"):
+            tensors.pop(f"{prefix}a.feed_forward.gate_proj.{part}", None)
+    folder = written(tmp_path / "c", tensors)
+    edit_json(folder / "config.json", model_type=model_type, quantization_config=None)
+    edit_json(folder / "config.json", quantization={"bits": 4, "group_size": 32})
+    checkpoint, expected = open_checkpoint(str(folder)), read(folder)
+    names = [new for every in MLX_NAMES[model_type].values() for new in every]
+    assert sorted(checkpoint.logical) == sorted(f"{prefix}{name}.weight" for name in names)
+    assert sorted(expected) == sorted(checkpoint.logical)
+    for name, values in expected.items():
+        found = evaluate(checkpoint.values.get(name, name), checkpoint)
+        assert checkpoint.logical[name].shape == found.shape
+        assert np.array_equal(found, values.numpy())
 
 
 # --- formats that no genuine matrix is at hand of ------------------------------------------------------

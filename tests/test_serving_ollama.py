@@ -119,6 +119,113 @@ def test_functions_are_called_and_answered(engine: Engine, monkeypatch: pytest.M
     assert body[2]["tool_call_id"] == body[1]["tool_calls"][0]["id"]
 
 
+#: Request of the AI SDK with npm's ollama-ai-provider-v2 3.6.0: `generateText` with a required call, after another.
+WEATHER = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+AI_SDK: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [
+        {"role": "user", "content": "Is it warm in Rome?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "abc",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": {"city": "Rome"}},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "abc", "content": "31 C"},
+    ],
+    "temperature": 0,
+    "top_p": 0.9,
+    "max_output_tokens": 40,
+    "think": False,
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "weather", "description": "Temperature.", "parameters": WEATHER},
+        }
+    ],
+    "tool_choice": "required",
+    "stream": False,
+}
+
+
+def test_parameters_beside_the_options_are_options(url: str) -> None:
+    root, body = url.removesuffix("/v1"), {"messages": QUESTION, "stream": False}
+    beside = {"temperature": 0, "top_p": 0.9, "max_output_tokens": 8, "think": False}
+    status, found = post(root, "api/chat", json.dumps({**body, **beside}).encode())
+    options = {"temperature": 0, "num_predict": 8}
+    _, expected = post(root, "api/chat", json.dumps({**body, "options": options}).encode())
+    assert (status, found["message"], found["eval_count"]) == (200, expected["message"], 8)
+    both = {**body, **beside, "options": {"num_predict": 3}, "model": f"{MODEL}:latest"}
+    status, found = post(root, "api/chat", json.dumps(both).encode())
+    assert (status, found["eval_count"], found["model"]) == (200, 3, f"{MODEL}:latest")
+    completion = {"prompt": PROMPT, "stop": [], "max_tokens": 4, "stream": False, "raw": True}
+    assert post(root, "api/generate", json.dumps(completion).encode())[1]["eval_count"] == 4
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
+def test_a_call_of_another_client_is_required(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, choice: Any
+) -> None:
+    source = TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", "")
+    template = ChatTemplate(source, {"bos_token": "<|begin|>"})
+    monkeypatch.setattr(engine.session, "chat_template", template)
+    chat = chat_of(ChatBody.model_validate({**AI_SDK, "tool_choice": choice}))
+    assert chat["messages"][2] == {
+        "role": "tool",
+        "content": "31 C",
+        "tool_call_id": "abc",
+        "name": "weather",
+    }
+    turn = {**AI_SDK, "tool_choice": choice, "messages": AI_SDK["messages"][:1]}
+    with running(engine) as url:
+        status, found = post(url.removesuffix("/v1"), "api/chat", json.dumps(turn).encode())
+        _, shown = post(url.removesuffix("/v1"), "api/show", json.dumps({"name": MODEL}).encode())
+    assert status == 200, found
+    (call,) = found["message"]["tool_calls"]
+    assert call["id"]
+    assert call["function"]["name"] == "weather"
+    assert call["function"]["arguments"]["city"] in ("Rome", "Oslo")
+    assert "tools" in shown["template"]  # by which litellm finds whether it may send functions
+
+
+def test_results_without_identifiers_are_in_the_order_of_calls() -> None:
+    calls = [{"function": {"name": name, "arguments": {}}} for name in "fg"]
+    results = [{"role": "tool", "content": text} for text in "12"]
+    turns = [{"role": "assistant", "tool_calls": calls}, *results]
+    first, *others = chat_of(ChatBody.model_validate({"messages": turns}))["messages"]
+    pairs = [(one["id"], one["function"]["name"]) for one in first["tool_calls"]]
+    assert [(one["tool_call_id"], one["name"]) for one in others] == pairs
+
+
+def test_logprobs_are_those_of_the_other_api(client: ollama.Client, url: str) -> None:
+    with connect(url) as other:
+        (choice,) = chat(other, logprobs=True, top_logprobs=2).choices
+    given: Any = {"options": OPTIONS, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat(MODEL, QUESTION, **given).logprobs or ()
+    expected = [one.model_dump(exclude={"bytes"}) for one in choice.logprobs.content]
+    for one in expected:
+        one["top_logprobs"] = [
+            {name: top[name] for name in ("token", "logprob")} for top in one["top_logprobs"]
+        ]
+    assert [one.model_dump() for one in whole] == expected
+    for parts in (
+        client.chat(MODEL, QUESTION, stream=True, **given),
+        client.generate(MODEL, QUESTION[0]["content"], stream=True, **given),
+    ):
+        assert [one for part in parts for one in part.logprobs or ()] == [*whole]
+
+
 def test_thinking_text_and_calls_are_fields_of_a_message() -> None:
     calls = (
         ToolCall(id="c", name="f", arguments='{"x": 1}'),
@@ -178,6 +285,8 @@ def test_embeddings_have_length_1(encoder_package: Package) -> None:
         found = client.embed(MODEL, ["a cat sat", "two dogs"])
         (short,) = client.embed(MODEL, "a cat sat", dimensions=4).embeddings
         assert client.show(MODEL).capabilities == ["embedding", "rerank"]
+        former = client.embeddings(f"{MODEL}:latest", "two dogs").embedding
+        assert client.embeddings(MODEL, "").embedding == []
         with pytest.raises(ollama.ResponseError, match="dimensions"):
             client.embed(MODEL, "a", dimensions=10**6)
         expected = np.array(session.embed(["a cat sat", "two dogs"]))
@@ -185,6 +294,7 @@ def test_embeddings_have_length_1(encoder_package: Package) -> None:
     assert np.allclose(
         vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5
     )
+    assert np.allclose(former, expected[1], atol=1e-5)
     assert np.allclose(short, vectors[0, :4] / np.linalg.norm(vectors[0, :4]), atol=1e-5)
     assert found.prompt_eval_count
 
@@ -232,10 +342,12 @@ def test_errors_have_the_form_of_the_api(client: ollama.Client, engine: Engine, 
     root = url.removesuffix("/v1")
     hi = {"messages": QUESTION}
     for path, body, output in (
-        ("chat", {**hi, "options": {"mirostat": 1}}, "mirostat"),
+        ("chat", {**hi, "options": {"mirostat": 3}}, "mirostat"),
         ("chat", {**hi, "options": {"temperature": 9}}, "temperature"),
         ("chat", {**hi, "options": {"num_predict": 0}}, "max_completion_tokens"),
-        ("chat", {**hi, "logprobs": True}, "logprobs"),
+        ("chat", {**hi, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ("chat", {**hi, "max_output_tokens": "many"}, "max_completion_tokens"),
+        ("chat", {**hi, "tool_choice": "maybe"}, "tool_choice"),
         ("chat", {"messages": [{"role": "user", "images": ["a"]}]}, "reads no images"),
         ("chat", {"messages": [{"role": "user", "other": 1}]}, "other"),
         ("generate", {"prompt": "a", "context": [1]}, "context"),

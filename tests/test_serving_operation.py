@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import schemathesis
-from fixtures_serving import KEY, MODEL, PROMPT, TIMEOUT, figures, post, running
+from fixtures_serving import KEY, MODEL, PROMPT, TIMEOUT, post, running, wait_until
 from hypothesis import HealthCheck, given, settings
+from prometheus_client.parser import text_string_to_metric_families
 
 import qeff_zoo
 from qeff_zoo import serving
@@ -64,8 +65,9 @@ def certificate(folder: Path) -> tuple[str, str]:
 def test_each_request_has_a_line_without_its_content(
     engine: Engine, capsys: pytest.CaptureFixture[str], form: Any
 ) -> None:
-    with running(engine, request_log=form) as url:
+    with running(engine, request_log=form, quiet_paths=["/health"]) as url:
         body = json.dumps({"model": MODEL, **BODY}).encode()
+        assert get(url, "health") == {"status": "ok"}
         assert post(url, "completions", body, **{"X-Request-Id": "mine"})[0] == 200
         assert post(url, "completions", b"{}")[0] == 400
     first, second = capsys.readouterr().err.splitlines()
@@ -73,9 +75,13 @@ def test_each_request_has_a_line_without_its_content(
         found = json.loads(first)
         assert found["request_id"] == "mine"
         assert (found["method"], found["path"], found["status"]) == ("POST", "/v1/completions", 200)
+        assert (found["model"], found["generated_tokens"]) == (MODEL, 1)
+        assert found["prompt_tokens"] == len(engine.session.encode(PROMPT))
         assert json.loads(second)["status"] == 400
     else:
-        assert re.fullmatch(r"\S+ 127\.0\.0\.1 POST /v1/completions 200 [0-9.]+ mine", first)
+        usage = f"model={MODEL} prompt_tokens=[0-9]+ generated_tokens=1"
+        begun = r"\S+ 127\.0\.0\.1 POST /v1/completions 200 [0-9.]+ mine"
+        assert re.fullmatch(f"{begun} {usage}", first)
     assert PROMPT not in first + second
 
 
@@ -166,26 +172,61 @@ def test_a_server_of_all_addresses_shows_one_that_clients_can_use() -> None:
         assert url_of(public) == f"http://127.0.0.1:{public.getsockname()[1]}/v1"
 
 
+#: Metrics that the dashboards of vLLM's repository draw (examples/observability), and that its autoscalers read.
+DRAWN = (
+    *(
+        "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_inference_time_seconds",
+    ),
+    *("request_prefill_time_seconds", "request_decode_time_seconds", "inter_token_latency_seconds"),
+    *("time_to_first_token_seconds", "request_time_per_output_token_seconds"),
+    *("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens"),
+)
+
+
 def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
     with running(engine) as url:
+        before = engine.stats()
         assert post(url, "completions", json.dumps({**BODY, "max_tokens": 3}).encode())[0] == 200
-        found = figures(url)
-    for ours, reference in (
-        ("prompt_tokens_total", "vllm:prompt_tokens_total"),
-        ("generated_tokens_total", "vllm:generation_tokens_total"),
-        ("time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_count"),
-        ("inter_token_seconds_count", "vllm:inter_token_latency_seconds_count"),
-    ):
-        assert found[ours] == found[reference] > 0
-    ended = sum(
-        value for name, value in found.items() if name.startswith("vllm:request_success_total")
-    )
-    assert ended == sum(
-        value
-        for name, value in found.items()
-        if name.startswith("requests_finished_total:")
-        and name.split(":")[1] in ("eos", "stop", "length")
-    )
+        with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=TIMEOUT) as answer:
+            text = answer.read().decode()
+        after = engine.stats()
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("vllm:")
+    ]
+    assert all((one.labels["model_name"], one.labels["engine"]) == (MODEL, "0") for one in samples)
+    found = {one.name.removeprefix("vllm:"): one.value for one in samples}
+    assert {name: found[f"{name}_count"] for name in DRAWN} == {
+        name: 2.0 if name.startswith("inter") else 1.0 for name in DRAWN
+    }
+    parts = [found[f"request_{part}_time_seconds_sum"] for part in ("queue", "inference")]
+    assert sum(parts) == pytest.approx(found["e2e_request_latency_seconds_sum"], abs=0.02)
+    assert found["request_generation_tokens_sum"] == found["request_params_max_tokens_sum"] == 3
+    assert found["prompt_tokens_total"] == found["prefix_cache_queries_total"]
+    assert found["prompt_tokens_total"] == after.prompt_tokens > before.prompt_tokens
+    assert found["generation_tokens_total"] == after.generated_tokens
+    assert found["kv_cache_usage_perc"] == found["num_requests_waiting"] == 0
+    ended = {
+        one.labels["finished_reason"]: one.value
+        for one in samples
+        if one.name == "vllm:request_success_total"
+    }
+    assert ended.keys() == {"stop", "length", "abort", "error"}
+    assert sum(ended.values()) == sum(after.finished.values())
+
+
+def test_the_cache_is_used_while_a_request_runs(engine: Engine, paused: threading.Event) -> None:
+    handle = engine.submit([5] * 20)
+    wait_until(lambda: engine.stats().running == 1)
+    sizes = engine.session.decoder.sizes
+    assert engine.stats().cache_usage == 20 / (sizes.rows * sizes.ctx_len)
+    paused.set()
+    handle.result(TIMEOUT)
+    wait_until(lambda: engine.stats().cache_usage == 0)
 
 
 def get(url: str, path: str) -> Any:

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ def test_a_chat_with_a_key_streams_and_stops(
     assert 0 < len(page.locator("article.assistant .text").last.inner_text()) < len(expected)
     page.click("text=New")
     assert page.locator("article").count() == 0
-    page.select_option("#chats", index=0)
+    page.click("#chats button >> nth=0")
     assert page.locator("article").count() == 6
 
 
@@ -160,7 +160,8 @@ def test_text_of_models_is_never_html(engine: Engine, tab: Tab) -> None:
     begun = time.monotonic()
     page.evaluate(
         """async () => { const { markdown } = await import("/page/markdown.js");
-        for (const one of ["**a", "`a", "[", "[a](", "*a", "> ", "- ", "|", "~~a", "# a    ", "https://a"])
+        for (const one of ["**a", "`a", "[", "[a](", "*a", "> ", "- ", "|", "~~a", "# a    ",
+          "https://a", "$a", "\\\\(a", "\\n$$a", "| - :"])
           markdown(one.repeat(3000)); }"""
     )
     assert time.monotonic() - begun < 10
@@ -170,15 +171,15 @@ def test_an_image_is_sent(seeing: Package, tab: Tab, tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (24, 24), "red").save(tmp_path / "red.png")
-    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "a.bin").write_bytes(b"\0\xff")
     page = tab.page
     with Engine(qeff_zoo.load(seeing, threads=1)) as engine, running(engine) as url:  # type: ignore[arg-type]
         opened(page, url)
         page.evaluate("sessionStorage.settings = JSON.stringify({temperature: 0, max_tokens: 8})")
         opened(page, url)
         assert page.locator("#attach").is_visible()
-        page.set_input_files("#file", tmp_path / "a.txt")
-        page.wait_for_selector("text=takes no such file: a.txt")
+        page.set_input_files("#file", tmp_path / "a.bin")
+        page.wait_for_selector("text=takes no such file: a.bin")
         page.set_input_files("#file", tmp_path / "red.png")
         with page.expect_request("**/v1/chat/completions") as sent:
             answer = send_request(page, "Which colour?")
@@ -222,6 +223,212 @@ def test_recordings_are_sent(guarded: str, tab: Tab) -> None:
     recording, text = request.post_data_json["messages"][0]["content"]
     assert base64.b64decode(recording["input_audio"]["data"]) == speech.read_bytes()
     assert text == {"type": "text", "text": "What is said?"}
+
+
+def chunks_of(text: str) -> str:
+    """Return a stream of one chunk."""
+    chunk = {"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]}
+    return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+
+
+def opened_with(
+    page: "Page",
+    url: str,
+    write: Callable[[list[Any]], str],
+    capabilities: Sequence[str] = ("chat",),
+) -> None:
+    """Open the page of a server whose model writes what a function returns for the messages."""
+
+    def answered(route: Any) -> None:
+        text = write(route.request.post_data_json["messages"])
+        route.fulfill(body=chunks_of(text), content_type="text/event-stream")
+
+    body = json.dumps({"data": [{"id": "m", "capabilities": capabilities}]})
+    page.route("**/v1/models", lambda route: route.fulfill(body=body))
+    page.route("**/v1/chat/completions", answered)
+    opened(page, url)
+
+
+def texts(page: "Page") -> list[str]:
+    return page.locator("article .text").all_inner_texts()
+
+
+def test_chats_and_versions_stay_in_the_browser(guarded: str, tab: Tab, tmp_path: Path) -> None:
+    page, turns = tab.page, []
+
+    def write(messages: list[Any]) -> str:
+        turns.append([one["content"] for one in messages])
+        return f"answer {len(turns)}"
+
+    opened_with(page, guarded, write)
+    assert page.locator("#clear").is_disabled()
+    send_request(page, "first")
+    send_request(page, "second")
+    page.click("article.user >> nth=0 >> text=Edit")
+    page.fill("article textarea", "changed")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=answer 3")
+    assert turns[-1] == ["changed"]
+    assert texts(page) == ["changed", "answer 3"]
+    page.click("text=Retry")
+    page.wait_for_selector("text=answer 4")
+    assert turns[-1] == ["changed"]
+    page.click("article.assistant >> css=[aria-label='Version before']")
+    assert texts(page) == ["changed", "answer 3"]
+    page.click("article.user >> css=[aria-label='Version before']")
+    assert texts(page) == ["first", "answer 1", "second", "answer 2"]
+    page.click("article.assistant >> nth=0 >> text=Retry")
+    page.wait_for_selector("text=answer 5")
+    page.click("article.assistant >> css=[aria-label='Version before']")
+    kept = ["first", "answer 1", "second", "answer 2"]
+    assert texts(page) == kept
+
+    page.click("text=New")
+    send_request(page, "another chat")
+    opened(page, guarded)
+    titles = page.locator("#chats li button:first-child")
+    assert titles.all_inner_texts() == ["another chat", "first"]
+    page.fill("#search", "SECOND")
+    assert titles.all_inner_texts() == ["first"]
+    titles.first.click()
+    assert texts(page) == kept
+    page.fill("#search", "")
+
+    with page.expect_download() as download:
+        page.click("#export")
+    file = tmp_path / "chats.json"
+    download.value.save_as(file)
+    page.click("[aria-label='Delete first']")
+    page.click("dialog >> text=Cancel")
+    assert titles.count() == 2
+    page.click("[aria-label='Delete first']")
+    page.click("dialog >> text=Delete >> nth=-1")
+    assert titles.all_inner_texts() == ["another chat"]
+    assert texts(page) == []
+    page.click("#clear")
+    page.click("dialog >> text=Delete all >> nth=-1")
+    assert titles.count() == 0
+    opened(page, guarded)
+    assert titles.count() == 0
+
+    page.set_input_files("#chats-file", {"name": "a.json", "mimeType": "", "buffer": b"{}"})
+    page.wait_for_selector("text=a.json: The file holds no chats of this page.")
+    page.set_input_files("#chats-file", file)
+    page.wait_for_selector("text=Imported 2 chats.")
+    opened(page, guarded)
+    page.click("text=first")
+    assert texts(page) == kept
+
+
+def pdf_of(text: str) -> bytes:
+    """Return a PDF of one page."""
+    drawn = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        "/Resources << /Font << /F1 5 0 R >> >> >>",
+        f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    body, places = "%PDF-1.4\n", []
+    for number, entry in enumerate(objects, 1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{entry}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    head = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
+    end = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
+    return (body + head + end).encode()
+
+
+def test_text_and_pdfs_are_attached_as_text(guarded: str, tab: Tab) -> None:
+    page, sent = tab.page, []
+    opened_with(page, guarded, lambda messages: sent.append(messages[-1]["content"]) or "Hello")
+    assert page.locator("#attach").is_visible()
+    page.evaluate(
+        """() => {
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File(["x = 1"], "a.py"));
+          for (const type of ["dragover", "drop"])
+            document.body.dispatchEvent(new DragEvent(type, { dataTransfer, bubbles: true }));
+        }"""
+    )
+    page.wait_for_selector("#files >> text=a.py")
+    files = [
+        {"name": "b.pdf", "mimeType": "application/pdf", "buffer": pdf_of("Two words")},
+        {"name": "c.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4 damaged"},
+        {"name": "d.png", "mimeType": "image/png", "buffer": b"\x89PNG"},
+    ]
+    page.set_input_files("#file", files)
+    page.wait_for_selector("text=takes no such file: d.png")
+    assert page.locator("#files li").count() == 2
+    send_request(page, "What?")
+    parts = ["a.py:\n\nx = 1\n\n", "b.pdf:\n\nTwo words\n\n", "What?"]
+    assert sent == [[{"type": "text", "text": part} for part in parts]]
+    assert page.locator("article.user .media summary").all_inner_texts() == ["a.py", "b.pdf"]
+    assert page.locator("article.user .text").inner_text() == "What?"
+
+
+def test_code_and_formulas(guarded: str, tab: Tab) -> None:
+    page = tab.page
+    text = """Euler: $e^{i\\pi} = -1$, \\(a\\), for $5 and $6.
+
+```python
+def f(): return 'x'
+```
+
+$$
+\\frac{1}{2}
+$$
+
+$\\frac{$ $\\href{javascript:hit=1}{a}$
+- [x] done
+"""
+    opened_with(page, guarded, lambda _: text)
+    send_request(page, "?")
+    assert page.locator("article math").count() == 3
+    assert page.locator("article math[display=block], article .formula math").count() == 1
+    assert "for $5 and $6." in page.locator("article.assistant .text p").first.inner_text()
+    assert "\\frac{" in page.locator("article.assistant .text p").last.inner_text()
+    assert page.locator("article :is(a, [href])").count() == 0
+    assert page.locator(".code .keyword").all_inner_texts() == ["def", "return"]
+    assert page.locator("article [type=checkbox]").is_checked()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for remove in (False, True):
+        if remove:  # a page over http from another host
+            page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        page.click(".code button")
+        page.wait_for_selector(".code button >> text=Copied")
+        page.wait_for_selector(".code button >> text=Copy", timeout=5000)
+        page.fill("#text", "")
+        page.focus("#text")
+        page.keyboard.press("Control+V")
+        assert page.input_value("#text") == "def f(): return 'x'"
+
+
+def test_what_is_sent_scrolls_and_a_dead_server_is_named(guarded: str, tab: Tab) -> None:
+    page = tab.page
+    opened_with(page, guarded, lambda _: "line\n\n" * 100)
+    low = "one => one.scrollHeight - one.scrollTop - one.clientHeight < 2"
+    for _ in range(2):
+        send_request(page, "?")
+        assert page.locator("#log").evaluate(low)
+        page.locator("#log").evaluate("one => one.scrollTop = 0")
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
+    host = root(guarded).split("/")[2]
+    ended = f"The server at {host} cannot be reached. Is it running? Then try again."
+    send_request(page, "again", ended)
+    assert page.locator("article.assistant .error").last.inner_text() == ended
+    assert any("ERR_CONNECTION_REFUSED" in one for one in tab.errors)
+    tab.errors.clear()
+    page.unroute("**/v1/chat/completions")
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(body=chunks_of("back"), content_type="text/event-stream"),
+    )
+    page.click("text=Retry >> nth=-1")
+    page.wait_for_selector("article.assistant >> text=back")
 
 
 def test_the_page_is_accessible_at_every_width_and_color(
@@ -284,6 +491,9 @@ def test_files_of_the_page_need_no_key_and_are_strict(guarded: str, engine: Engi
     with running(engine, page=False) as url:
         assert {read(root(url) + path[1:])[0] for path in PAGE_PATHS} == {404}
     folder = Path(serving.__file__).parent
-    assert '"qeff_zoo.serving" = ["static/*"]' in (ROOT / "pyproject.toml").read_text()
+    assert (
+        '"qeff_zoo.serving" = ["static/*", "static/vendor/*"]'
+        in (ROOT / "pyproject.toml").read_text()
+    )
     files = {file.parent.name for file in folder.rglob("*.*") if file.suffix in (".html", ".js")}
-    assert files == {"static"}
+    assert files == {"static", "vendor"}

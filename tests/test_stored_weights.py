@@ -328,6 +328,7 @@ FORMATS = {
     "gptq": INT4,
     "gptq-ordered": Format(bits=4, block=32, zero_points=True, act_order=True),
     "gptq-3": INT4,
+    "mlx": Format(bits=4, block=32, offsets=True),
     "compressed-tensors": Format(bits=4, block=32),
     "fp8": NEAREST,
     "bitsandbytes": NEAREST,
@@ -455,7 +456,7 @@ def assert_validated(package: Package) -> None:
 
 #: One of each family, with matrices of floats between those of integers.
 @pytest.mark.parametrize(
-    "how", ["awq", "gptq-ordered", "compressed-tensors", "fp8", "bitsandbytes"]
+    "how", ["awq", "gptq-ordered", "compressed-tensors", "fp8", "bitsandbytes", "mlx"]
 )
 @pytest.mark.sampled(3)
 def test_a_package_agrees_with_hugging_face(
@@ -758,7 +759,7 @@ def genuine_within(floats: Path, folder: Path, name: str) -> Path:
 #: A genuine checkpoint of each method.
 OF_EACH = (
     *("awq-g128", "gptq-4-g128-act", "ar-auto-4", "ct-w4a16", "fp8-block", "bnb-nf4"),
-    *("torchao-int8", "hqq-4", "bitnet", "modelopt-nvfp4"),
+    *("torchao-int8", "hqq-4", "bitnet", "modelopt-nvfp4", "mlx-4"),
 )
 
 

@@ -30,6 +30,7 @@ from qeff_zoo.runtime.memory import MEMORY_ENV
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import compute_contexts
+from qeff_zoo.tasks.text_generation.reference import DecoderReference
 from qeff_zoo.validation import cases, records, sample_texts, tiny_models
 from qeff_zoo.validation import ladder as validation
 from qeff_zoo.validation.parity import (
@@ -47,8 +48,9 @@ from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference import answers as reference_answers
 from qeff_zoo.validation.reference import process as reference_process
 from qeff_zoo.validation.reference.answers import Answers, Reference
-from qeff_zoo.validation.reference.damage import HEADS, damaged
+from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, damaged
 from qeff_zoo.validation.reference.numerics import Arithmetic, Widest, round_weights
+from qeff_zoo.validation.reference.resuming import Resuming
 from qeff_zoo.weights.quantization import round_trip
 
 #: Stages that compare no answers.
@@ -118,6 +120,24 @@ def once() -> Iterator[None]:
         yield
 
 
+class Shown:
+    """Reporter that remembers the totals of phases, and what was done."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, int | None] = {}
+        self.done: dict[str, int] = {}
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        self.totals[stage], self.done[stage] = total, 0
+        assert unit == ("step" if total is None else "token")
+
+    def advance(self, amount: int) -> None:
+        self.done[[*self.done][-1]] += amount
+
+    def end(self) -> None:
+        """Nothing to do."""
+
+
 @pytest.fixture(scope="session")
 def validated(built: dict[str, Package], models: Models, once: None) -> Callable[[str], Record]:
     """Give a function that validates a package, once."""
@@ -126,12 +146,18 @@ def validated(built: dict[str, Package], models: Models, once: None) -> Callable
     def validate(name: str) -> Record:
         if name not in found:
             source = source_of(models, name)
-            steps: list[int] = []
+            shown = Shown()
             found[name] = validation.validate(
-                built[name], source, level="tiny", threads=1, progress=steps.append
+                built[name], source, level="tiny", threads=1, reporter=shown
             )
-            assert set(steps) == {1}
-            assert len(steps) > 15  # calls of the package, and of the reference
+            rounds = built[name].programs[0].numerics.int8_activations
+            phases = ["package", *(["package, rounded"] if rounds else []), "reference"]
+            # The reference answers equal questions once.
+            assert [one.split(": ")[1] for one in shown.totals] in (phases, phases[:-1])
+            for phase, total in shown.totals.items():
+                assert (total is None) == (name == "encoder")
+                # Tokens of further canaries, and of faults that cannot be made.
+                assert 0.7 < shown.done[phase] / (total or shown.done[phase]) < 1.5, (name, phase)
         return found[name]
 
     return validate
@@ -933,3 +959,26 @@ def test_evidence_is_kept(validated: Callable[[str], Record], tmp_path: Path, na
             assert kept[f"{stage}.got"].shape == kept[f"{stage}.expected"].shape
             assert len(kept[f"{stage}.positions"]) == len(kept[f"{stage}.relative_errors"])
             np.testing.assert_allclose(kept[f"{stage}.got"], kept[f"{stage}.expected"], atol=1e-4)
+
+
+def test_a_damaged_last_layer_begins_where_the_right_model_was(models: Models) -> None:
+    model = AutoModelForCausalLM.from_pretrained(models.llama, attn_implementation="eager")
+    sequences = [[*range(1, 30)], [*range(5, 20)]]
+    request = {"sequences": sequences, "positions": [[3, 20, 28], [14]]}
+    with torch.no_grad():
+        answers = DecoderReference(model, request, {})
+        resuming = Resuming(model, answers)
+        with resuming.recording():
+            right = answers.alone()
+        for damage in HEADS:
+            words, found = resuming.beginnings(damage, [0, 1], 25, right)
+            with damaged([model], damage) as expected_words:
+                expected = answers.beginnings([0, 1], 25)
+            assert words == expected_words
+            assert all(np.array_equal(found[number], expected[number]) for number in (0, 1))
+        calls: list[Any] = []
+        model.model.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
+        resuming.beginnings(HEADS[0], [0, 1], 25, right)
+        assert not calls  # left out
+        resuming.beginnings(SWAPPED, [0, 1], 25, right)
+        assert len(calls) == 2  # it damages the first layer

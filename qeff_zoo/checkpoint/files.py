@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.checkpoint.quantization_config import MODELOPT, with_quantization
+from qeff_zoo.checkpoint.sentence_transformers.colbert import HF_COLBERT
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.user_paths import is_path
@@ -67,6 +68,7 @@ COMPANIONS = (
     "modules.json",
     "sentence_*_config.json",
     "config_sentence_transformers.json",
+    "artifact.metadata",
     "[0-9]*_*/config.json",
 )
 
@@ -307,6 +309,9 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
     if file_name(config["model_type"]) not in list_model_types():
         return config
     recipe = find_recipe(config["model_type"])
+    if config.get("architectures") == [HF_COLBERT]:  # the encoder, and a projection beside it
+        bare = [one for one in recipe.architectures if one.endswith("Model")]
+        config = {**config, "architectures": bare[:1]}
     chosen = next((one for name, one in recipe.variants.items() if name in config), "")
     config = {**config, "model_type": chosen or config["model_type"]}
     text = config.get("text_config")

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint import static_embedding
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.checkpoint.files import (
     Access,
@@ -542,6 +543,9 @@ def _checkpoint(
     files: Files, name: str, model_id: str | None = None, revision: str | None = None
 ) -> Checkpoint:
     companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
+    if static_embedding.is_foreign(companions):
+        files = LocalFiles.of(static_embedding.converted(files, companions))
+        return _checkpoint(files, name, model_id, revision)
     described = companions.get("config.json")
     if described is None or "model_type" not in read_json(described):
         require_encoder(read_modules(companions))

@@ -26,8 +26,11 @@ def with_quantization(
         inner = content.get("quantization", content)
         found = dict(inner) if isinstance(inner, Mapping) else None
         method = "modelopt"
-    elif isinstance(of_mlx, Mapping) and "bits" in of_mlx:
-        found, method = found or dict(of_mlx), "mlx"
+    elif (
+        isinstance(of_mlx, Mapping) and "bits" in of_mlx
+    ):  # whose `quantization_config` may be older
+        found = {**of_mlx, "quant_method": "mlx", "model_type": config.get("model_type")}
+        method = "mlx"
     elif found and "quant_algo" in found:
         method = "modelopt"
     else:

@@ -4,10 +4,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
@@ -39,8 +41,28 @@ CHAT_COMMANDS = (
     ("/system", "[TEXT]", "set the system prompt; without TEXT, remove it"),
     ("/retry", "", "send the last message again, for another answer"),
     ("/clear", "[N]", "drop all turns, or the N oldest ones"),
+    (
+        "/set",
+        "[NAME [X]]",
+        "set a sampling parameter; without X its default, without NAME list all",
+    ),
     ("/save", "FILE", "write the conversation to a new JSON file"),
+    ("/load", "FILE", "replace the conversation by that of such a file"),
     ("/exit", "", "end the chat"),
+)
+
+#: Parameters that /set sets, with the types of their values.
+PARAMETERS: Mapping[str, type] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("temperature", "top_p", "min_p"),
+                *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+            ),
+            float,
+        ),
+        **dict.fromkeys(("top_k", "seed", "generation_len"), int),
+    }
 )
 
 
@@ -160,7 +182,9 @@ class Chat:
             "/system": lambda: self.conversation.instruct(argument),
             "/retry": self._retry,
             "/clear": partial(self._clear, argument),
+            "/set": partial(self._set, argument),
             "/save": partial(self._save, argument),
+            "/load": partial(self._load, argument),
             "/exit": self._exit,
         }
         handlers[name]()
@@ -170,10 +194,12 @@ class Chat:
         from qeff_zoo.runtime.chat_output import Reasoning, Text
 
         self._files = []
+        begun = None  # time of the first event
         try:
             with closing(self.conversation.send(turn)) as events:
                 thinks = False
                 for event in events:
+                    begun = begun or time.monotonic()
                     if self._as_json:
                         continue
                     if isinstance(event, Reasoning):
@@ -187,10 +213,14 @@ class Chat:
                 f"The message was not sent: {error} /clear N drops the N oldest of "
                 f"{len(self.conversation.turns)} turns; then /retry sends it."
             ) from error
-        self._finish()
+        self._finish(time.monotonic() - begun if begun else 0.0)
 
-    def _finish(self) -> None:
-        """End the printed answer; note why it ended, if not by itself."""
+    def _finish(self, seconds: float) -> None:
+        """End the printed answer; note its speed in a terminal, and why it ended, if not by itself.
+
+        Args:
+            seconds: Time since its first token.
+        """
         from qeff_zoo.tasks.text_generation.verbs import as_json
 
         generation, output = self.conversation.generation, self.conversation.turns[-1].output
@@ -201,6 +231,9 @@ class Chat:
             print(json.dumps({**as_json(generation), **parts}, ensure_ascii=False), flush=True)
         else:
             print_generated("")
+        count = len(generation.token_ids)
+        if self._interactive and count > 1 and seconds:
+            _note(f"{count} tokens, {(count - 1) / seconds:.1f} a second")
         if generation.finish_reason == "length":
             size = self.conversation.session.decoder.sizes.ctx_len
             full = generation.prompt_tokens + len(generation.token_ids) >= size
@@ -253,6 +286,53 @@ class Chat:
             raise GenerationError(
                 f"Cannot write {name!r}: {error.strerror}. Expected a new file in a folder that exists. Name another."
             ) from error
+
+    def _set(self, argument: str) -> None:
+        from qeff_zoo.runtime import Sampling
+
+        choices = self.conversation.choices
+        sampling = choices["sampling"]
+        before = {name: getattr(sampling, name) for name in sampling.given}
+        before["generation_len"] = choices["generation_len"]
+        name, _, value = argument.partition(" ")
+        name = name.replace("-", "_")
+        if not name:
+            for key in PARAMETERS:
+                _note(f"{key:<20} {'default' if before.get(key) is None else before[key]}")
+            return
+        if name not in PARAMETERS:
+            raise GenerationError(
+                f"/set has the parameter {name!r}; expected one of {', '.join(PARAMETERS)}. Correct it."
+            )
+        try:
+            parsed = PARAMETERS[name](value) if value else None
+        except ValueError as error:
+            raise GenerationError(
+                f"/set {name} has the value {value!r}; expected a number. Correct it."
+            ) from error
+        after = {**before, name: parsed}
+        self.conversation.choices = {
+            **choices,
+            "generation_len": after.pop("generation_len"),
+            "sampling": Sampling(**{key: one for key, one in after.items() if one is not None}),
+        }
+
+    def _load(self, name: str) -> None:
+        try:
+            stored = json.loads(Path(name).read_text(encoding="utf-8"))
+            messages = stored["messages"]
+            if not all(isinstance(one, dict) for one in messages):
+                raise TypeError  # noqa: TRY301 -- one error for all that is no conversation
+        except OSError as error:
+            raise GenerationError(
+                f"Cannot read {name!r}: {error.strerror}. Expected a file that /save has written. Name another."
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise GenerationError(
+                f"{name!r} is no conversation; expected a JSON file that /save has written. Name another."
+            ) from error
+        self.conversation.load(messages)
+        _note(f"Loaded {len(self.conversation.turns)} turns.")
 
     def _exit(self) -> None:
         self._ended = True

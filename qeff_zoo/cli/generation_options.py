@@ -32,6 +32,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         ("top-k", int, "sample from the N most likely tokens"),
         ("top-p", float, "sample from the most likely tokens with this total probability"),
         ("min-p", float, "sample from tokens at least X times as likely as the most likely one"),
+        ("typical-p", float, "sample from the most typical tokens with this total probability"),
         (
             "repetition-penalty",
             float,

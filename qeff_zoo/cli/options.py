@@ -4,19 +4,31 @@
 import argparse
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from qeff_zoo.cli.applicable import add_help
-from qeff_zoo.errors import did_you_mean
+from qeff_zoo.errors import ZooError, did_you_mean
 from qeff_zoo.package.option import JsonText
 from qeff_zoo.plan.request import OPTIONS
 
 
 class CommandParser(argparse.ArgumentParser):
     """Parser of a command. Its errors show a short usage, and the nearest choice to a misspelled value."""
+
+    #: Function that adds arguments from elsewhere to those of the command line.
+    expand: Callable[[Sequence[str]], Sequence[str]] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments, with those that `expand` adds."""
+        if self.expand is not None:
+            try:
+                args = self.expand(args)
+            except ZooError as error:
+                self.error(str(error).removesuffix("."))
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the required arguments and an error, and exit with 2."""

@@ -2,6 +2,7 @@
 """Commands that run packages: `run`, `serve` and `serve-args`."""
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -31,9 +32,11 @@ from qeff_zoo.cli.options import (
     any_hosts,
     command,
     hosts,
+    json_object,
     not_empty,
     origins,
 )
+from qeff_zoo.cli.serve_config import add_config, with_config
 from qeff_zoo.disk.text_files import lines_of, read_text
 from qeff_zoo.errors import PackageError, ServingError
 from qeff_zoo.tasks.commands import INPUTS
@@ -83,6 +86,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 
 def serve_command(arguments: argparse.Namespace) -> None:
     """Serve packages until interrupted; options and address are checked before a package is built or loaded."""
+    logging.basicConfig(level=arguments.log_level.upper(), format="%(levelname)s: %(message)s")
     _check_role(arguments)
     choices = _server_options(arguments)
     with _listening(arguments, choices) as listener:
@@ -99,18 +103,47 @@ def _serve_one(
     options = refuse_inapplicable("serve", task_of(package), arguments)
     name, *aliases = arguments.model_name or [usual]
     choices = replace(choices, name=name, aliases=tuple(aliases), fingerprint=package.build_key)
-    serving.check_package(name, package, choices)
+    own = choices if arguments.chat_template is None else replace(choices, tool_parser=None)
+    serving.check_package(name, package, own)
     chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
         package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
     )
     for given in arguments.lora_modules:
         load_adapter(session, given, "--lora-modules")
+    _set_template(session, arguments)
     announce = _announcer(arguments, choices.name)
     if arguments.role == "prefill":
         serving.serve_prefills(session, listener, choices.api_key, announce)
     else:
         serving.serve(session, listener, choices, announce)
+
+
+def _set_template(session: Any, arguments: argparse.Namespace) -> None:
+    """Set the chat template of a server, and the variables of requests without them."""
+    from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
+
+    given, defaults = arguments.chat_template, arguments.default_chat_template_kwargs or {}
+    if given is None and not defaults:
+        return
+    known = session.chat_template.sources if session.chat_template else {}
+    if given is None:
+        sources: Any = known
+    elif Path(given).is_file():
+        sources = read_text(Path(given))
+    elif given in known:
+        sources = known[given]
+    else:
+        raise ServingError(
+            f"--chat-template is {given!r}; expected a file, or one of the package's templates {sorted(known)}. "
+            "Correct it, or leave it out."
+        )
+    if not sources:
+        raise ServingError(
+            f"Package {str(session.folder)!r} has no chat template, and --default-chat-template-kwargs is given; "
+            "expected one. Leave it out, or add --chat-template FILE."
+        )
+    session.chat_template = ChatTemplate(sources, special_tokens(session.folder), defaults)
 
 
 def _serve_several(
@@ -119,7 +152,10 @@ def _serve_several(
     """Serve several packages, each under its name, or under NAME of NAME=PACKAGE."""
     from qeff_zoo import serving
 
-    alone = ("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft")
+    alone = (
+        *("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"),
+        *("chat_template", "default_chat_template_kwargs"),
+    )
     if given := [name for name in alone if getattr(arguments, name)]:
         flag = given[0].replace("_", "-")
         raise ServingError(
@@ -201,6 +237,10 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         reasoning_parser=arguments.reasoning_parser,
         strict_parameters=arguments.strict_parameters,
         shares_prefixes=arguments.share_prefix_cache,
+        tool_strict_level=arguments.tool_strict_level,
+        disable_additional_properties=arguments.disable_additional_properties,
+        quiet_paths=arguments.quiet_paths,
+        keep_alive_timeout=arguments.keep_alive_timeout,
     )
 
 
@@ -411,6 +451,12 @@ def _add_run(commands: Any) -> None:
         help="number of the first values of each embedding (default: the model's)",
     )
     parser.add_argument(
+        "--aggregation",
+        choices=("none", "simple", "first", "average", "max"),
+        help="print entities, not tokens: neighbours of one label, whose words have the label of each token "
+        "(simple), of the first one, of the mean scores or of the best one; none for single tokens",
+    )
+    parser.add_argument(
         "--pair",
         action="append",
         default=[],
@@ -475,6 +521,50 @@ def _add_allowed(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_operation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chat-template",
+        metavar="FILE|NAME",
+        help="chat template in this file, in place of the package's, or the name of one of the package's (default: its "
+        "default one)",
+    )
+    parser.add_argument(
+        "--default-chat-template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="variables of the chat template in requests without them, such as '{\"enable_thinking\": false}'",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="least level of the messages on stderr, besides the request log (default: warning)",
+    )
+    parser.add_argument(
+        "--quiet-paths",
+        "--disable-access-log-for-endpoints",
+        type=_paths,
+        default=("/health", "/ping", "/metrics"),
+        metavar="PATH,...",
+        help="paths whose successful requests have no line in the request log; '' for none (default: "
+        "/health,/ping,/metrics)",
+    )
+    parser.add_argument(
+        "--keep-alive-timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="seconds until an idle connection ends; longer than that of a proxy before the server (default: 5)",
+    )
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    paths = tuple(filter(None, map(str.strip, text.split(","))))
+    if wrong := [path for path in paths if not path.startswith("/")]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is no path; expected one such as /health")
+    return paths
+
+
 def _add_serve(commands: Any) -> None:
     parser = command(
         commands,
@@ -482,7 +572,9 @@ def _add_serve(commands: Any) -> None:
         "serve packages over OpenAI's, Anthropic's and ollama's APIs",
         applicable=True,
     )
+    parser.expand = partial(with_config, parser=parser)
     add_package(parser)
+    add_config(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -569,6 +661,7 @@ def _add_serve(commands: Any) -> None:
         help="share the prefix cache among all API keys, which reveals equal prompts (default: a part for each key)",
     )
     add_generation_config(parser)
+    _add_operation(parser)
     _add_allowed(parser)
     parser.add_argument(
         "--tool-parser",
@@ -579,6 +672,18 @@ def _add_serve(commands: Any) -> None:
         "--reasoning-parser",
         metavar="NAME",
         help="format of reasoning, such as think; none for plain text (default: that of the chat template)",
+    )
+    parser.add_argument(
+        "--tool-strict-level",
+        choices=("off", "function", "parameter"),
+        default="off",
+        help="what holds for calls that a model makes by itself of functions that are not strict: nothing (off), that "
+        "the function exists and its arguments are an object (function), or its schema (parameter); default: off",
+    )
+    parser.add_argument(
+        "--disable-additional-properties",
+        action="store_true",
+        help="objects of JSON Schemas without additionalProperties have no further keys (default: as JSON Schema says)",
     )
     add_draft(parser)
     add_acceptance(parser)

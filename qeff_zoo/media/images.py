@@ -65,6 +65,15 @@ class ImageLimits:
 LIMITS = ImageLimits()
 _SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
 _STRIP = 1 << 16  # pixels converted at a time
+#: Reads of a header, each of which takes Python microseconds, and some formats byte by byte. Photographs have hundreds.
+_READS = 10_000
+_BYTES_OF_READ = (
+    64  # of the contents behind it, at least; encoders of PNG write 4 KiB or more in a chunk
+)
+#: Scans of a JPEG image, and pixels of all its scans, each of which is decoded for the whole image; encoders write 10.
+_SCANS = 100
+_SCANNED = 1_500_000_000
+_SCAN = b"\xff\xda"
 
 
 def read_image(source: ImageSource, limits: ImageLimits = LIMITS) -> Pixels:
@@ -139,10 +148,11 @@ def open_image(
 
     name = _name(source)
     content = content_of(source, name, limits)
+    file = _File(content)
     try:
         with warnings.catch_warnings():  # about a size that is checked here
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(BytesIO(content), formats=FORMATS)
+            image = Image.open(file, formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
@@ -153,7 +163,44 @@ def open_image(
             "whole, or convert it."
         ) from error
     check_size(image.size, name, limits)
+    if image.format in ("JPEG", "MPO"):
+        _check_scans(content.count(_SCAN), image.size, name)
+    file.reads = _READS + len(content) // _BYTES_OF_READ
     return image
+
+
+class _File(BytesIO):
+    """File with a limited number of reads.
+
+    Args:
+        content: Content of the file.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        #: Number of further reads.
+        self.reads = _READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            OSError: There were too many reads.
+        """
+        self.reads -= 1
+        if self.reads < 0:
+            raise OSError("it has too many parts")
+        return super().read(size)
+
+
+def _check_scans(count: int, size: tuple[int, int], name: str) -> None:
+    width, height = size
+    if count > _SCANS or count * width * height > _SCANNED:
+        most = min(_SCANS, _SCANNED // (width * height))
+        raise MediaError(
+            f"Cannot read {name}: it is a JPEG of {width} x {height} pixels with {count:,} scans. Expected at most "
+            f"{most:,}. Save it again, without progressive encoding."
+        )
 
 
 def _not_opened(content: bytes) -> str:

@@ -181,12 +181,12 @@ class Assembly:
             role: replace(device, activations="float32", states=None)
             for role, device in numerics.items()
         }
-        with self.watch.stage("predict", unit="step") as advance:
+        with self.watch.timed("predict") as reporter:
             self.record = ladder.validate(
                 package,
                 self.checkpoint,
                 level=level or "emulated",
-                progress=advance,
+                reporter=reporter,
                 opening=partial(opens, numerics),
                 exact=partial(opens, exact) if self.plan.recipe.task == TEXT_GENERATION else None,
             )
@@ -275,9 +275,9 @@ class Assembly:
         """Compare the package with Hugging Face, and record the evidence in its manifest."""
         from qeff_zoo.validation import ladder
 
-        with self.watch.stage("validate", unit="step") as advance:
+        with self.watch.timed("validate") as reporter:
             record = self.record = ladder.validate(
-                package, self.checkpoint, level=level or self.target.level, progress=advance
+                package, self.checkpoint, level=level or self.target.level, reporter=reporter
             )
             record.save_evidence(self.folder)
             level = record.level if record.passed else "none"

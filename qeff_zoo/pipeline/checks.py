@@ -122,9 +122,9 @@ def _check_package(
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import records
 
-    with watch.stage("validate", unit="step") as advance:
+    with watch.timed("validate") as reporter:
         level = targets.find(package.target).level
-        found = validation.validate(package, source, level=level, progress=advance)
+        found = validation.validate(package, source, level=level, reporter=reporter)
     return Outcome(
         subject=package.name,
         level=found.level,

@@ -114,7 +114,7 @@ def _record(
         )
     source = checkpoint or checks.source_of(package, None)
     level = targets.find(package.target).level
-    with Stopwatch(reporter or Silent()).stage("validate", unit="step") as advance:
+    with Stopwatch(reporter or Silent()).timed("validate") as reporter:
         return ladder.validate(
-            package, source, level=level, threads=threads, progress=advance, server=server
+            package, source, level=level, threads=threads, reporter=reporter, server=server
         )

@@ -10,7 +10,11 @@ from qeff_zoo.checkpoint.config_faults import fault_of_labels
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
-from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
+    CrossEncoder,
+    read_cross_encoder,
+)
+from qeff_zoo.checkpoint.sentence_transformers.sparse_encoder import read_sparse_encoder
 from qeff_zoo.checkpoint.weight_files import undescribed
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.plan.decisions import Decisions
@@ -60,7 +64,7 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
         classes,
         checkpoint.companions,
         request.task,
-        ranks=encoder is not None and encoder.ranks_by_tokens,
+        _marked(checkpoint, encoder),
     )
     if unknown := selection.unknown_class(checkpoint.name, recipe, classes, chosen.task):
         code = " It needs Python code of its own (`auto_map` in config.json), which is never run."
@@ -82,6 +86,13 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
         if request.task
     ]
     return decisions.provide(recipe=tasks.for_task(recipe, chosen.task), left_out=tuple(left_out))
+
+
+def _marked(checkpoint: Checkpoint, encoder: CrossEncoder | None) -> str | None:
+    """Return the task that modules of sentence-transformers are for, beyond those of a model's class."""
+    if encoder is not None and encoder.ranks_by_tokens:
+        return tasks.TEXT_RANKING
+    return tasks.SPARSE_EMBEDDING if read_sparse_encoder(checkpoint.companions) else None
 
 
 def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:

@@ -16,9 +16,9 @@ from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
 from qeff_zoo.qefficient.exported import Source
-from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.qefficient.sampler import samplings
+from qeff_zoo.qefficient.specializations import SpecializedDecoder
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
@@ -48,7 +48,7 @@ def _reads_images(name: str | os.PathLike[str], source: Mapping[str, Any]) -> bo
     return recipe_of(open_checkpoint(os.fspath(name), **place)).task == IMAGE_TEXT_TO_TEXT
 
 
-class QEFFAutoModelForCausalLM(Model):
+class QEFFAutoModelForCausalLM(SpecializedDecoder):
     """A model that generates text.
 
     Example:

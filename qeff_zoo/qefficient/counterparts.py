@@ -32,6 +32,15 @@ _CLASSES: Mapping[str, str] = MappingProxyType(
 _LOADERS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("load_hf_processor", "load_hf_tokenizer", "login_and_download_hf_lm"), "loading")
 )
+_OF_UTILS: Mapping[str, str] = MappingProxyType(
+    {
+        **_LOADERS,
+        **dict.fromkeys(
+            ("check_and_assign_cache_dir", "get_qpc_dir_path", "qpc_exists"), "qpc_folders"
+        ),
+        "get_padding_shape_from_config": "generation.inputs",
+    }
+)
 _OF_EMBEDDING = (
     *("DEFAULT_INSTRUCTION", "MAX_LENGTH", "MAX_PIXELS", "MIN_PIXELS"),
     *("configure_embedding_model_config", "format_model_input", "normalize_instruction"),
@@ -75,8 +84,8 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "transformers.quantizers.gptq": {"QuantLinearGPTQ": "constants"},
         "transformers.quantizers.quantizer_compressed_tensors": {"FP8DeQuantLinear": "constants"},
         "transformers.transform": {"transform": ""},
-        "utils": _LOADERS,
-        "utils._utils": _LOADERS,
+        "utils": _OF_UTILS,
+        "utils._utils": _OF_UTILS,
         "utils.constants": {"Constants": "constants", "ONNX_EXPORT_OPSET": "constants"},
         "utils.generate_inputs": {"InputHandler": "generation.inputs"},
         "utils.logging_utils": {"logger": "constants"},
@@ -96,7 +105,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "QEffWanImageToVideoPipeline": _DIFFUSERS,
         "QEffWanPipeline": _DIFFUSERS,
         "base": _CUSTOM_OPS,
-        "cloud.export": "Use `qeff_zoo.qefficient.export`, which returns the graph's path.",
         "customop": _CUSTOM_OPS,
         "diffusers": _DIFFUSERS,
         "exporter": "Use `qeff_zoo.qefficient.export`, which returns the folder and the graph's path.",

@@ -92,6 +92,16 @@ class Model:
         """Configuration of the model, in the place of QEfficient's PyTorch module."""
         return ModelView(self.config)
 
+    @property
+    def model_architecture(self) -> str | None:
+        """Class of the model in transformers, as the checkpoint names it; None if it names none."""
+        return next(iter(self._opened_checkpoint().config.get("architectures") or ()), None)
+
+    @property
+    def continuous_batching(self) -> bool:
+        """Whether the graph has batch slots."""
+        return self._slots is not None
+
     def transform(self, **given: Any) -> None:
         """Refuse QEfficient's change of a PyTorch module, which does not exist here.
 
@@ -184,6 +194,10 @@ class Model:
             )
         self.onnx_path = str(folder / note.graph)
         return self.onnx_path
+
+    def get_onnx_path(self) -> str:
+        """Return the path of the exported graph, which is written unless it is there."""
+        return self.onnx_path or self.export()
 
     def _compile(
         self,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.engine import Engine, Handle, Stats, stream_deltas
     from qeff_zoo.runtime.grammar import Grammar
     from qeff_zoo.runtime.labels import Score
+    from qeff_zoo.runtime.llama_samplers import Dry, Mirostat, Xtc
     from qeff_zoo.runtime.metrics import Metrics
     from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
     from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
     from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.entities import Entity
+    from qeff_zoo.tasks.encoders.sparse_embedding_session import (
+        SparseEmbedding,
+        SparseEmbeddingSession,
+    )
     from qeff_zoo.tasks.encoders.text_classification_session import (
         Classification,
         TextClassificationSession,
@@ -46,8 +52,10 @@ __all__ = [
     "Classification",
     "CtcSession",
     "Delta",
+    "Dry",
     "EmbeddingSession",
     "Engine",
+    "Entity",
     "Generation",
     "Grammar",
     "Handle",
@@ -55,6 +63,7 @@ __all__ = [
     "ImageEmbeddingSession",
     "ImageToTextSession",
     "Metrics",
+    "Mirostat",
     "PrefillServer",
     "Prefills",
     "PrefixCacheOptions",
@@ -63,6 +72,8 @@ __all__ = [
     "Score",
     "Segment",
     "Session",
+    "SparseEmbedding",
+    "SparseEmbeddingSession",
     "SpeechSeq2SeqSession",
     "Stats",
     "Text2TextSession",
@@ -74,6 +85,7 @@ __all__ = [
     "TokenLogprobs",
     "Transcription",
     "TranscriptionOptions",
+    "Xtc",
     "ZeroShotSession",
     "open_session",
     "stream_deltas",
@@ -87,6 +99,7 @@ _PLACES = {
     f"{_RUNTIME}.grammar": ("Grammar",),
     f"{_RUNTIME}.disaggregated": ("Prefills", "PrefillServer"),
     f"{_RUNTIME}.labels": ("Score",),
+    f"{_RUNTIME}.llama_samplers": ("Dry", "Mirostat", "Xtc"),
     f"{_RUNTIME}.metrics": ("Metrics",),
     f"{_RUNTIME}.prefix_cache": ("PrefixCacheOptions",),
     f"{_RUNTIME}.sampling": ("Sampling", "TokenLogprobs"),
@@ -95,6 +108,8 @@ _PLACES = {
     f"{_TASKS}.encoder_decoder.image_to_text_session": ("ImageToTextSession",),
     f"{_TASKS}.encoder_decoder.text2text_session": ("Text2TextSession",),
     f"{_TASKS}.encoders.embedding_session": ("EmbeddingSession",),
+    f"{_TASKS}.encoders.sparse_embedding_session": ("SparseEmbedding", "SparseEmbeddingSession"),
+    f"{_TASKS}.encoders.entities": ("Entity",),
     f"{_TASKS}.encoders.text_classification_session": (
         "Classification",
         "TextClassificationSession",

@@ -172,6 +172,8 @@ class Answer:
         self.reused_tokens = 0
         #: Prompt that another process computed, until it is in a batch slot.
         self.handed: Handover | None = None
+        #: `time.perf_counter()` when the request first had a batch slot.
+        self.started: float | None = None
         #: Number of drafted and checked tokens, and of the accepted tokens among them.
         self.drafted_tokens = self.accepted_tokens = 0
         self.finish_reason: FinishReason | None = None

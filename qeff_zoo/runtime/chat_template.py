@@ -7,6 +7,7 @@ Templates are code that comes with checkpoints; they run in a sandbox without si
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.disk.regular import read_text
@@ -85,9 +86,19 @@ class ChatTemplate:
     Args:
         source: Jinja source of the template; several by name.
         tokens: Special tokens by name: bos_token, eos_token, …
+        defaults: Variables of renderings whose options have none of these names.
+
+    Raises:
+        GenerationError: If a default has the name of an option.
     """
 
-    def __init__(self, source: str | Mapping[str, str], tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        source: str | Mapping[str, str],
+        tokens: Mapping[str, str],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._defaults = ChatOptions(variables=defaults).variables
         sources = {_DEFAULT: source} if isinstance(source, str) else source
         self._sources = {name: TemplateSource(text, tokens) for name, text in sources.items()}
 
@@ -153,7 +164,7 @@ class ChatTemplate:
             GenerationError: If the template raises an error, or exceeds its budget.
         """
         source = self.source(options)
-        values = options.values(source)
+        values = {**self._defaults, **options.values(source)}
         if options.continue_final_message:
             return _continued(source, messages, values)
         return source.render(messages, **values)

@@ -90,7 +90,9 @@ class Conversation:
     ) -> None:
         self._engine, self.session = engine, engine.session
         self._template = require_template(self.session.chat_template, options, system)
-        self._options, self._choices = options, choices
+        self._options = options
+        #: Options of further requests.
+        self.choices = choices
         self._format = ChatFormat.of(self._template.source(options))
         #: System prompt; empty for none.
         self.system = system
@@ -114,6 +116,29 @@ class Conversation:
         """
         require_template(self._template, self._options, system)
         self.system = system
+
+    def load(self, messages: Sequence[Message]) -> None:
+        """Replace the conversation by another one, whose files are read when the next message is sent.
+
+        Args:
+            messages: What `messages` returns: messages of the user with their answers, after a system prompt if there
+                is one.
+
+        Raises:
+            GenerationError: If the messages are others, or if the chat template rejects system prompts.
+        """
+        system, rest = "", [*messages]
+        if rest and rest[0].get("role") == "system":
+            system = _text_of(rest.pop(0))
+        if [one.get("role") for one in rest] != ["user", "assistant"] * (len(rest) // 2):
+            roles = ", ".join(str(one.get("role")) for one in messages) or "none"
+            raise GenerationError(
+                f"The conversation has messages of the roles {roles}; expected user and assistant in turns, after at "
+                "most one of system. Correct the file."
+            )
+        turns = [_turn_of(*pair) for pair in zip(rest[::2], rest[1::2], strict=True)]
+        self.instruct(system)
+        self.turns, self.last = turns, turns[-1] if turns else None
 
     def check(self, file: File) -> None:
         """Read and encode an image or recording; the session caches what is encoded.
@@ -179,13 +204,44 @@ class Conversation:
             for kind, argument in FILES.items()
         }
         given = {argument: contents for argument, contents in given.items() if contents}
-        request = session.request(tokens, **self._choices, **given)
+        request = session.request(tokens, **self.choices, **given)
         tokenizer = session.tokenizer
         assert tokenizer is not None  # it has encoded the messages
         parser = self._format.parser(prompt_end(tokenizer, tokens))
         if parser is not None:
             request = replace(request, shown=self._format.shown(tokenizer))
         return request, parser
+
+
+def _turn_of(question: Message, answer: Message) -> Turn:
+    """Return the turn of a message and its answer."""
+    content = question.get("content")
+    parts = content if isinstance(content, list) else []
+    files = [
+        File(kind=part["type"], name=part["path"], content=part["path"])
+        for part in parts
+        if part.get("type") in FILES and isinstance(part.get("path"), str)
+    ]
+    reasoning = answer.get("reasoning_content", "")
+    output = Output(text=_text_of(answer), reasoning=str(reasoning))
+    return Turn(text=_text_of(question), files=files, output=output)
+
+
+def _text_of(message: Message) -> str:
+    """Return the text of a message.
+
+    Raises:
+        GenerationError: If it has none.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if part.get("type") == "text"]
+        content = "".join(map(str, texts)) if texts else None
+    if not isinstance(content, str):
+        raise GenerationError(
+            f"A message of the conversation has the content {content!r}; expected a text. Correct the file."
+        )
+    return content
 
 
 def _events(handle: Handle, parser: OutputParser | None) -> Iterator[Event]:

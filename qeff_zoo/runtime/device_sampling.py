@@ -149,7 +149,10 @@ class DeviceSampler:
             )
         problems += [
             f"{name}, which requires logits on the host; expected none. Leave it out"
-            for name in ("logit_bias", "bad_words", "min_tokens", "prompt_logprobs")
+            for name in (
+                *("logit_bias", "bad_words", "min_tokens", "prompt_logprobs"),
+                *("xtc", "mirostat", "dry"),
+            )
             if getattr(sampling, name) not in (None, 0, (), {})
         ]
         problems += [

@@ -122,6 +122,11 @@ class Handle:
         self._engine._wake(self._readers, now=first)
 
     @property
+    def started(self) -> float | None:
+        """`time.perf_counter()` when the request first had a batch slot; None before."""
+        return self._answer.started
+
+    @property
     def error(self) -> Exception | None:
         """Error that ended the request; None without one."""
         return self._answer.error
@@ -191,6 +196,7 @@ class Stats:
             lacked. An encoder of `image-to-text` has no cache, and encodes an image for each choice.
         audio: Number of audio inputs, see `images`.
         encoded_audio: Number of encoded audio inputs, see `encoded_images`.
+        cache_usage: Share of the positions of all batch slots that running requests have filled.
     """
 
     rows: int
@@ -209,6 +215,7 @@ class Stats:
     encoded_images: int = 0
     audio: int = 0
     encoded_audio: int = 0
+    cache_usage: float = 0.0
 
 
 class Engine:
@@ -370,8 +377,15 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
+                cache_usage=self._cache_usage(),
                 **self.session.shown,
             )
+
+    def _cache_usage(self) -> float:
+        sizes = self.session.decoder.sizes
+        started = [one for one in self._active if one.started is not None and not one.ended]
+        filled = sum(len(one.request.prompt) + len(one.token_ids) for one in started)
+        return min(1.0, filled / (sizes.rows * sizes.ctx_len))
 
     def close(self, *, drain: bool = False) -> None:
         """Close the engine to new requests, and release the session.

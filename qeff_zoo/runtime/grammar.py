@@ -7,28 +7,37 @@ llguidance computes before each token which ones the grammar allows; the others 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, NoTokenError, Translating
+from qeff_zoo.runtime.closed_schemas import closed
+from qeff_zoo.runtime.json_schemas import narrowed
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vocabulary import Vocabulary
 
 _KEPT = 32  # compiled grammars cached per session
+#: Characters of a grammar that is compiled in a fraction of a second, whatever it is; but for one with these words:
+#: llguidance makes as many states as the number of `multipleOf`, which a text may hide by an escape.
+_QUICK = 4096
+_SLOW = re.compile(r"multipleOf|\\u")
 _VOCABULARIES = 4  # with different tokens that are no text, cached per session: one for each chat format, and one more
 #: Maximum work on an expression; a fifth of llguidance's limit: a hostile one takes half a second and not eight.
 _FUEL = 200_000
 #: Whitespace between the tokens of JSON: none, a space, or a line break with indentation. More would let a weak model
 #: generate whitespace without end.
 BLANKS = r" ?|\n {0,32}"
-#: A rule of GBNF; those of Lark have a single colon.
-_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-#: A token's name in Lark (the group); or a string, an expression or a comment, which may have the same text.
-_LARK_NAME = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|//[^\n]*|(<[^<>\s]+>)')
+#: A rule of GBNF, in one line; those of Lark have a single colon.
+_GBNF_RULE = re.compile(r"^[^\S\n]*+[\w-]++[^\S\n]*+::=", re.MULTILINE)
+#: A token's name in Lark (the group); or a string, an expression or a comment, which may have the same text. Their
+#: ends are optional: a search for an end that is missing, from each of many beginnings, takes quadratic time.
+_LARK_NAME = re.compile(r'"(?:[^"\\\n]++|\\.)*+"?|/(?:[^/\\\n]++|\\.)++/?|//[^\n]*|(<[^<>\s]+>)')
 
 
 @dataclass(frozen=True)
@@ -55,21 +64,22 @@ class Grammar:
         """Return the grammar of JSON by a schema, or of any JSON object without one.
 
         Args:
-            schema: A JSON Schema, or its text. Unsupported keywords, such as `uniqueItems`, are rejected when the
-                grammar is used.
+            schema: A JSON Schema, or its text. Unsupported keywords, such as `not`, are rejected when the grammar is
+                used; see `json_schemas` for those that are replaced.
 
         Raises:
             GenerationError: If the schema is not a JSON object.
         """
         wanted: Any = {"type": "object"} if schema is None else schema
-        wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
         try:
+            wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
+            wanted = json.dumps(narrowed(wanted))
             source = _matching().grammar_from_json_schema(
                 wanted, overrides={"whitespace_pattern": BLANKS}
             )
         except ValueError as error:
             raise GenerationError(
-                f"Cannot hold an answer to a JSON Schema of {len(wanted):,} characters: {error}. Expected a JSON "
+                f"Cannot hold an answer to a JSON Schema of {len(str(wanted)):,} characters: {error}. Expected a JSON "
                 "object. Correct it."
             ) from error
         return cls(source)
@@ -121,6 +131,17 @@ class Grammar:
         """
         return cls.gbnf(text) if _GBNF_RULE.search(text) else cls.lark(text)
 
+    def closed(self) -> "Grammar":
+        """Return the grammar with objects that have the keys of their properties alone, see `closed_schemas`."""
+        try:
+            parts = json.loads(self.source)["grammars"]
+        except ValueError:  # Lark is not wrapped
+            return self
+        for part in parts:
+            if "json_schema" in part:
+                part["json_schema"] = closed(part["json_schema"])
+        return replace(self, source=json.dumps({"grammars": parts}))
+
 
 class Guides:
     """Factory of guides for one package.
@@ -136,7 +157,20 @@ class Guides:
     ) -> None:
         self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, sorted(eos_token_ids)
         self._compiled = lru_cache(_KEPT)(self._compile)
+        self._checked: dict[Grammar, None] = {}
         self._vocabulary = lru_cache(_VOCABULARIES)(self._vocabulary_with)
+
+    def is_quick(self, grammar: Grammar) -> bool:
+        """Return whether `check` takes a fraction of a second: for a grammar that was checked, or a short one."""
+        if self._tokenizer is None or grammar in self._checked:
+            return True
+        return len(grammar.source) <= _QUICK and not _SLOW.search(grammar.source)
+
+    def trial(self, grammar: Grammar) -> "partial[None]":
+        """Return a call that checks a grammar in another process, which can be stopped."""
+        assert self._tokenizer
+        folder, eos = self._tokenizer.folder, tuple(self._eos)
+        return partial(_check_in, folder, self._vocab_size, eos, grammar)
 
     def check(self, grammar: Grammar) -> None:
         """Compile a grammar. Thread-safe.
@@ -145,6 +179,10 @@ class Guides:
             GenerationError: If the grammar is invalid or too complex, or the package's tokenizer has no token texts.
         """
         self._compiled(grammar)
+        self._checked[grammar] = None
+        while len(self._checked) > _KEPT:
+            with suppress(KeyError, RuntimeError):  # another thread was faster
+                del self._checked[next(iter(self._checked))]
 
     def guide(self, grammar: Grammar) -> "GrammarGuide":
         """Return the guide of one generation.
@@ -187,13 +225,13 @@ class Guides:
         tokenizer = self._vocabulary(frozenset(named - special.keys()))
         limits = LLParserLimits(initial_lexer_fuel=_FUEL, verbose_errors=False)
         source = grammar.source
-        wrong, found = _matching().validate_grammar_with_warnings(source, tokenizer, limits=limits)
-        if wrong:
-            raise GenerationError(
-                f"Cannot hold an answer to this form: {' '.join(found[0].split())}. Expected a JSON Schema, a regular "
-                "expression or a grammar that llguidance reads. Correct it, or leave it out."
-            )
         matcher = _matching()(tokenizer, source, log_level=0, limits=limits)
+        if matcher.is_error():
+            reason = " ".join(matcher.get_error().split())
+            raise GenerationError(
+                f"Cannot hold an answer to this form: {reason}. Expected a JSON Schema, a regular expression or a "
+                "grammar that llguidance reads. Correct it, or leave it out."
+            )
         matcher.compute_bitmask()  # the first call takes longest, and no request waits for it here
         return matcher
 
@@ -204,6 +242,16 @@ class Guides:
             return frozenset()
         names = {name[1] for text in _lark_of(source) for name in _LARK_NAME.finditer(text)}
         return frozenset(token for token, text in ordinary.items() if text in names)
+
+
+@lru_cache(4)
+def _guides_in(folder: Path, vocab_size: int, eos: tuple[int, ...]) -> Guides:
+    return Guides(Tokenizer(folder), vocab_size, eos)
+
+
+def _check_in(folder: Path, vocab_size: int, eos: tuple[int, ...], grammar: Grammar) -> None:
+    """Check a grammar for a package; see `Guides.check`."""
+    _guides_in(folder, vocab_size, eos).check(grammar)
 
 
 class Guide(Protocol):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import QUERY
+from qeff_zoo.checkpoint.sentence_transformers.steps import MultiVectorMask
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
@@ -41,13 +42,13 @@ class LateInteraction:
 
     @classmethod
     def of(
-        cls, expansion: Mapping[str, Any], mask: Mapping[str, Any], tokenizer: Tokenizer
+        cls, expansion: Mapping[str, Any], mask: MultiVectorMask, tokenizer: Tokenizer
     ) -> "LateInteraction":
         """Return the late interaction of a model.
 
         Args:
             expansion: Expansion of queries; empty for none.
-            mask: Skipped words and kinds, as a step of the program.
+            mask: Skipped words and kinds.
             tokenizer: Tokenizer of the package.
 
         Raises:
@@ -60,14 +61,14 @@ class LateInteraction:
                 "or a mask token in tokenizer_config.json. Add it."
             )
         unknown = tokenizer.token_named(None, ("unk_token",))
-        ids = (tokenizer.token_id(word) for word in mask.get("skipped") or ())
+        ids = (tokenizer.token_id(word) for word in mask.skipped)
         return cls(
             length=int(expansion.get("length", 0)),
             fixed=expansion.get("strategy") == "fixed",
             attends=bool(expansion.get("attend")),
             token=token or 0,
             skipped=frozenset(one for one in ids if one not in (None, unknown)),
-            kinds=tuple(mask.get("kinds") or ()),
+            kinds=mask.kinds,
         )
 
     def max_length(self, kind: str | None, length: int) -> int:

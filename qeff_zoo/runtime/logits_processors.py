@@ -39,6 +39,10 @@ class Penalties(Protocol):
         """Penalty for each occurrence of a generated token."""
 
     @property
+    def dry(self) -> "Processor | None":
+        """Penalty of repetitions."""
+
+    @property
     def allowed_token_ids(self) -> Collection[int] | None:
         """Tokens to sample from."""
 
@@ -68,7 +72,10 @@ class TextSoFar:
 
     def ends_in(self, tokens: tuple[int, ...]) -> bool:
         """Return whether the text ends in a sequence of tokens."""
-        return not tokens or tuple(self.tokens[-len(tokens) :]) == tokens
+        if not tokens:
+            return True
+        ends = self.tokens[-1:] == [tokens[-1]]  # rarely: no word is compared in full without it
+        return ends and tuple(self.tokens[-len(tokens) :]) == tokens
 
 
 #: Change of logits (vocab,), in place.
@@ -190,6 +197,8 @@ def _penalties(
         yield _RepetitionPenalty(sampling.repetition_penalty)
     if sampling.presence_penalty or sampling.frequency_penalty:
         yield _OccurrencePenalty(sampling.presence_penalty, sampling.frequency_penalty)
+    if sampling.dry is not None:
+        yield sampling.dry
 
 
 def _penalize(scores: Array, tokens: Sequence[int], penalty: float) -> None:

@@ -2,6 +2,7 @@
 """Prompts to token ids: texts, conversations and documents, by a package's tokenizer and chat template."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -11,6 +12,8 @@ from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 _HERE = "\ue000\ue001"  # where documents are in a chat; no text has these characters
+#: Methods that encode a prompt.
+_PARTS = ("encode", "encode_chat", "longest", "_adds_special_tokens", "_encode", "_rendered")
 #: Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 
@@ -61,6 +64,18 @@ class PromptReader:
         """
         text = self._rendered(messages, options)
         return self._encode(text, special_tokens=self._adds_special_tokens(text))
+
+    def encoding_apart(
+        self, prompt: str | Sequence[Message], options: ChatOptions = USUAL_CHAT
+    ) -> "partial[list[int]] | None":
+        """Return a call that encodes a text, or a conversation, in another process.
+
+        None if a session has its own way to encode prompts, such as one that places images in them.
+        """
+        own = any(getattr(type(self), name) is not getattr(PromptReader, name) for name in _PARTS)
+        if own or self.tokenizer is None:
+            return None
+        return partial(_encode_in, self.folder, self._ctx_len, prompt, options)
 
     def render_chat(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         """Return a conversation as the text of its prompt; see `encode_chat`."""
@@ -170,6 +185,21 @@ class PromptReader:
             f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {self._ctx_len:,} "
             "to generate. Shorten it, or build the package with a larger ctx_len."
         )
+
+
+@lru_cache(4)
+def _reader_of(folder: Path, ctx_len: int) -> PromptReader:
+    return PromptReader(folder, ctx_len)
+
+
+def _encode_in(
+    folder: Path, ctx_len: int, prompt: str | Sequence[Message], options: ChatOptions
+) -> list[int]:
+    """Return the tokens of a text or a conversation, for the package of a folder."""
+    reader = _reader_of(folder, ctx_len)
+    if isinstance(prompt, str):
+        return reader.encode(prompt)
+    return reader.encode_chat(prompt, options)
 
 
 def options_of(chat: bool | ChatOptions) -> ChatOptions:

@@ -11,6 +11,7 @@ import numpy as np
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.grammar import Guide
+from qeff_zoo.runtime.llama_samplers import Dry, Mirostat, Surprise, Xtc
 from qeff_zoo.runtime.logits_processors import LogitsProcessors, require_token
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling_limits import (
@@ -33,9 +34,9 @@ _WITHOUT = GenerationSettings()
 class Sampling:
     """Sampling parameters.
 
-    `temperature`, `top_k`, `top_p`, `min_p` and `repetition_penalty` that are not given are those of the package's
-    generation_config.json, if it has them. `min_tokens` and `bad_words` replace its minimum length and its bad words.
-    The order is that of `LogitsProcessors`, then temperature, `top_k`, `top_p`, `min_p`.
+    `temperature`, `top_k`, `top_p`, `min_p`, `typical_p` and `repetition_penalty` that are not given are those of the
+    package's generation_config.json, if it has them. `min_tokens` and `bad_words` replace its minimum length and its
+    bad words. The order is that of `LogitsProcessors`, then temperature, `top_k`, `top_p`, `min_p`, `typical_p`, `xtc`.
 
     Args:
         temperature: Temperature; 0 for greedy decoding, 1 for the model's distribution.
@@ -55,6 +56,10 @@ class Sampling:
         bad_words: Texts, or sequences of token ids, that are not generated. A text is excluded at the start of a word,
             and within one.
         min_tokens: Number of tokens before which no EOS token, stop token or stop string ends the text.
+        typical_p: Probability that the tokens of the most typical surprise to sample from reach together.
+        xtc: Exclusion of the most likely tokens; None for none.
+        mirostat: Constant surprise in place of all limits; None for the limits.
+        dry: Penalty of repetitions; None for none.
 
     Raises:
         GenerationError: If a value is out of range; the message lists all of them.
@@ -74,6 +79,10 @@ class Sampling:
     allowed_token_ids: Collection[int] | None = None
     bad_words: tuple[str | tuple[int, ...], ...] = ()
     min_tokens: int = 0
+    typical_p: float = 1.0
+    xtc: Xtc | None = None
+    mirostat: Mirostat | None = None
+    dry: Dry | None = None
 
     #: Names of the given parameters.
     given: ClassVar[frozenset[str]] = frozenset()
@@ -98,6 +107,8 @@ class Sampling:
             settings = settings.updated(min_length=None, min_new_tokens=None)
         if "bad_words" in self.given:
             settings = settings.updated(bad_words_ids=None)
+        if "typical_p" in self.given:
+            settings = settings.updated(typical_p=self.typical_p)
         return replace(self, **left), settings
 
     def _problems(self) -> Iterator[str]:
@@ -123,6 +134,7 @@ class Sampling:
                 "at least one token",
             ),
             "bad_words": (all(self.bad_words), "words of at least one character or token"),
+            "typical_p": (0 < self.typical_p <= 1, "more than 0, and at most 1"),
             "min_tokens": (self.min_tokens >= 0, "0 or more"),
         }
         for name, (fits, expected) in ranges.items():
@@ -210,6 +222,7 @@ class Sampler:
         #: Whether the guide allows no further token.
         self.complete = False
         self._random = generator(sampling)
+        self._surprise = Surprise(sampling.mirostat) if sampling.mirostat else None
 
     def next(self, logits: Array) -> int:
         """Return the next token.
@@ -223,7 +236,10 @@ class Sampler:
         token = self._checked(logits)
         if self._random is not None:
             tokens, shares = self._limited(self._scores(logits))
-            token = int(tokens[_reach(shares, self._random.random())])
+            place = _reach(shares, self._random.random())
+            token = int(tokens[place])
+            if self._surprise is not None:
+                self._surprise.observe(float(shares[place] / shares.sum(dtype=np.float64)))
         else:
             token = self._best(logits, token)
         return self.take(token)
@@ -267,7 +283,7 @@ class Sampler:
         Raises:
             GenerationError: If a logit is not a number.
         """
-        if self._random is None:
+        if self._random is None or self._surprise is not None:
             return self.next(logits)
         self._checked(logits)
         tokens, shares = self._limited(self._scores(logits))
@@ -337,6 +353,10 @@ class Sampler:
         sampling, settings = self._sampling, self._settings
         temperature = np.float32(max(sampling.temperature, _COLDEST))
         tokens = np.arange(len(scores))
+        if self._surprise is not None:
+            shares = np.exp((scores - scores.max()) / temperature)
+            inside = self._surprise.limit(shares)
+            return tokens[inside], shares[inside]
         if settings.top_h is not None:
             tokens = informative(scores / temperature, settings.top_h)
         if 0 < sampling.top_k < len(tokens):
@@ -353,6 +373,9 @@ class Sampler:
             if applies:
                 inside = limit(shares, value)
                 tokens, shares = tokens[inside], shares[inside]
+        if sampling.xtc is not None and self._random is not None:
+            inside = sampling.xtc.limit(shares, self._random.random())
+            tokens, shares = tokens[inside], shares[inside]
         return tokens, shares
 
 

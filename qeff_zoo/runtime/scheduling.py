@@ -297,6 +297,7 @@ class Scheduler:
             keys = self._prefixes.keys(prompt, request.spans, terms)
             drafter = self._speculation.drafter(request) if self._speculation else None
             slot = _Slot(answer, group, row, keys, drafter)
+            answer.started = answer.started or time.perf_counter()
             self._slots.append(slot)
             if request.documents:
                 assert self._document_cache is not None, "the request is of another session"

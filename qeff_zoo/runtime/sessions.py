@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a package needs only one of them
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
     from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
     from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
     from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
     from qeff_zoo.tasks.images.session import ImageClassificationSession, ImageEmbeddingSession
@@ -35,7 +36,8 @@ if TYPE_CHECKING:  # a package needs only one of them
 
 Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
-    " | Text2TextSession | ImageToTextSession | EmbeddingSession | TextClassificationSession"
+    " | Text2TextSession | ImageToTextSession | EmbeddingSession | SparseEmbeddingSession"
+    " | TextClassificationSession"
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession | AudioClassificationSession"
 )

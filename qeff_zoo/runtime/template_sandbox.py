@@ -112,8 +112,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise OverBudgetError(f"it has {len(source):,} characters, more than {_SOURCE:,}")
         return self.from_string(source)
 
-    def rendered(self, template: jinja2.Template, /, **values: Any) -> str:
+    def rendered(self, template: jinja2.Template, values: Mapping[str, Any]) -> str:
         """Render a template of this environment.
+
+        Args:
+            template: The template.
+            values: Its variables.
 
         Raises:
             OverBudgetError: If rendering exceeds the budget.

@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import jinja2
@@ -23,6 +23,7 @@ from qeff_zoo.terminal.sanitize import shortened
 
 Message: TypeAlias = Mapping[str, Any]
 _T = TypeVar("_T")
+_ROLES = 64  # roles whose forms are cached: clients choose their names
 _WORD, _SECOND = "qzqzq", "zqzqz"  # words that no template contains
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients use
 _USER = {"role": "user", "content": _WORD}
@@ -66,7 +67,7 @@ class TemplateSource:
         )
         self.text = source
         self._tokens = tokens
-        self._parts_by_role: dict[str, bool] = {}
+        self._parts_by_role = lru_cache(_ROLES)(self._probe_parts)
 
     def names(self, name: str) -> bool:
         """Return whether the source contains a name, such as that of a variable."""
@@ -154,7 +155,7 @@ class TemplateSource:
     def _written(self, messages: Sequence[Message], /, **values: Any) -> str:
         usual = {"tools": None, "documents": None, "add_generation_prompt": True}
         return self._sandbox.rendered(
-            self._template, messages=messages, **{**usual, **self._tokens, **values}
+            self._template, {**usual, **self._tokens, **values, "messages": messages}
         )
 
     def probe(self, messages: Sequence[Message], /, **values: Any) -> str:
@@ -176,12 +177,13 @@ class TemplateSource:
 
     def reads_parts(self, role: str) -> bool:
         """Return whether the template renders the parts of a message as text, and not as a printed list."""
-        if role not in self._parts_by_role:
-            message = {"role": role, "content": [*_part(_WORD), *_part(_SECOND)]}
-            text = self.probe(_AROUND.get(role, _AROUND["user"])(message))
-            printed = re.search("['\"]text['\"]", text)
-            self._parts_by_role[role] = _WORD in text and _SECOND in text and not printed
-        return self._parts_by_role[role]
+        return self._parts_by_role(role)
+
+    def _probe_parts(self, role: str) -> bool:
+        message = {"role": role, "content": [*_part(_WORD), *_part(_SECOND)]}
+        text = self.probe(_AROUND.get(role, _AROUND["user"])(message))
+        printed = re.search("['\"]text['\"]", text)
+        return _WORD in text and _SECOND in text and not printed
 
     @cached_property
     def _takes_json_text(self) -> bool:

@@ -503,6 +503,8 @@ class TextGenerationSession(PromptReader):
             ("bad_words", [token for word in words for token in word]),
         ):
             self._check_vocabulary(tokens, name)
+        if sampling.dry is not None:
+            sampling = replace(sampling, dry=sampling.dry.resolved(self.tokenizer))
         return replace(sampling, bad_words=tuple(words)) if words else sampling
 
     def _check_vocabulary(self, tokens: Iterable[int], where: str) -> None:

@@ -83,6 +83,7 @@ class TextReader:
             vocab_size=int(read_json(folder / "config.json").get("vocab_size", 0)),
             takes_pairs=takes_pairs,
             counts_prompt=counts_prompt,
+            special_tokens=settings.special_tokens,
         )
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:

@@ -2,7 +2,9 @@
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -62,6 +64,19 @@ class Encoded:
         )
 
 
+_shared: ContextVar["dict[Path, Tokenizer] | None"] = ContextVar("tokenizers", default=None)
+
+
+@contextmanager
+def sharing_tokenizers() -> Iterator[None]:
+    """Let sessions of one package that are opened in the block share its tokenizer, which takes seconds to read."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 class Tokenizer:
     """Tokenizer of a package, with the results of transformers.
 
@@ -73,7 +88,9 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        path, self._folder = str(folder / "tokenizer.json"), folder
+        path = str(folder / "tokenizer.json")
+        #: Folder of the tokenizer.
+        self.folder = folder
         try:
             raw = read_regular(path)
             content = raw.decode()
@@ -98,14 +115,28 @@ class Tokenizer:
         listed = settings.get("model_input_names")
         #: Whether `decode` returns special tokens.
         self.shows_special = False
+        #: Whether every text is converted to lower case first, beside what the file says.
+        self.lowers = False
         #: Tokens that `decode` never returns.
         self.hidden: frozenset[int] = frozenset()
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
-        """Return the tokenizer of a folder, if it has one."""
-        return cls(folder) if (folder / "tokenizer.json").is_file() else None
+        """Return the tokenizer of a folder, if it has one; in `sharing_tokenizers` the same one every time."""
+        if not cls.is_in(folder):
+            return None
+        shared = _shared.get()
+        if shared is None:
+            return cls(folder)
+        if folder not in shared:
+            shared[folder] = cls(folder)
+        return shared[folder]
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Return whether a folder has a tokenizer."""
+        return (folder / "tokenizer.json").is_file()
 
     @cached_property
     def _anchor(self) -> list[int]:
@@ -224,6 +255,7 @@ class Tokenizer:
 
     def use_lowercase(self) -> None:
         """Convert every text to lower case first, unless the tokenizer does so; added tokens are found before."""
+        self.lowers = True
         before = self._tokenizer.normalizer
         parts: list[Any] = [before] if before else []
         if isinstance(before, normalizers.Sequence):
@@ -231,10 +263,23 @@ class Tokenizer:
         if not any(isinstance(part, normalizers.Lowercase) for part in parts):
             self._tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
+    def register(self, marker: str) -> None:
+        """Let a prefix, or its first word, be one special token wherever it is in a text, if the vocabulary has it.
+
+        Args:
+            marker: Prefix of the texts of a ColBERT checkpoint, which its training inserted as a token.
+        """
+        for token in filter(None, (marker, next(iter(marker.split()), ""))):
+            if self.token_id(token) is not None:
+                if self._tokenizer.encode(token, add_special_tokens=False).tokens != [token]:
+                    added = tokenizers.AddedToken(token, normalized=False, special=True)
+                    self._tokenizer.add_special_tokens([added])
+                return
+
     @cached_property
     def named(self) -> frozenset[int]:
         """Ids of the tokens that transformers counts as special: those that the settings name."""
-        settings = read_json(self._folder / "tokenizer_config.json")
+        settings = read_json(self.folder / "tokenizer_config.json")
         texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
         for name in (
             "model_specific_special_tokens",
@@ -247,6 +292,11 @@ class Tokenizer:
         found = (self.token_id(one) for one in contents if isinstance(one, str))
         return frozenset(token for token in found if token is not None)
 
+    @property
+    def subword_prefix(self) -> str:
+        """Text before tokens within a word, such as "##"; empty for a model without one."""
+        return str(getattr(self._tokenizer.model, "continuing_subword_prefix", None) or "")
+
     def token_named(self, text: str | None, names: Sequence[str]) -> int | None:
         """Return the id of a token, or of the first special token that the settings have.
 
@@ -256,7 +306,7 @@ class Tokenizer:
         """
         if text is not None:
             return self.token_id(text)
-        settings = read_json(self._folder / "tokenizer_config.json")
+        settings = read_json(self.folder / "tokenizer_config.json")
         values = (settings.get(name) for name in names)
         texts = (one.get("content") if isinstance(one, dict) else one for one in values)
         return next((self.token_id(one) for one in texts if isinstance(one, str)), None)

@@ -41,7 +41,7 @@ PATHS = (
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
-    *("/embed", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
+    *("/embed", "/embed_sparse", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
     *(
         "/tokenize",
         "/apply-template",
@@ -107,6 +107,7 @@ def create_app(
     page: bool = True,
     strict_parameters: bool = False,
     shares_prefixes: bool = False,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -126,8 +127,9 @@ def create_app(
         page: Whether the server has a page for people.
         strict_parameters: Whether parameters and tools that change nothing are refused.
         shares_prefixes: Whether clients with different keys share the prefix cache.
+        quiet_paths: Paths whose successful requests have no line in the log.
     """
-    metrics = Metrics(backend.stats)
+    metrics = Metrics(backend.stats, name)
     offer = Offer(
         name=name,
         aliases=aliases,
@@ -147,6 +149,7 @@ def create_app(
         origins=origins,
         request_log=request_log,
         page=page,
+        quiet_paths=quiet_paths,
     )
     return ResponseCount(app, metrics, PATHS)
 
@@ -174,7 +177,7 @@ def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
-    app.include_router(ollama.catalog(model.listed))
+    app.include_router(ollama.catalog(model.listed, lambda _: model.template))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
     app.include_router(invocations.routes(app, routers))
@@ -191,6 +194,7 @@ def guarded(
     origins: Collection[str],
     request_log: RequestLog,
     page: bool,
+    quiet_paths: Collection[str] = (),
 ) -> ASGIApp:
     """Return an app behind the checks of a server; for the arguments see `create_app`."""
     app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
@@ -199,7 +203,7 @@ def guarded(
     app = Page(app) if page else app
     app = AllowedOrigins(app, origins)
     app = app if hosts is None else AllowedHosts(app, hosts)
-    return RequestNames(Addresses(app), request_log)
+    return RequestNames(Addresses(app), request_log, quiet_paths)
 
 
 def _models(model: Model) -> APIRouter:

@@ -19,6 +19,7 @@ from qeff_zoo.runtime.chat_output import ChatFormat
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 
@@ -62,6 +63,8 @@ def of_texts(session: EncoderSession) -> tuple[str, ...]:
     """Return the capabilities of a text encoder."""
     if isinstance(session, EmbeddingSession):
         return ("rerank",) if session.has_states else ("embedding", "rerank")
+    if isinstance(session, SparseEmbeddingSession):
+        return ("rerank",)
     if isinstance(session, TextClassificationSession):
         return ("classification",) if len(session.labels) > 1 else ("rerank", "classification")
     return ()

@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 
 from qeff_zoo.errors import AdapterError, BusyError, GenerationError, NoTokenError
 from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request, stream_deltas
+from qeff_zoo.serving import request_usage
 from qeff_zoo.serving.errors import ApiError, internal_error, queue_full, shutting_down
 from qeff_zoo.serving.metrics import Metrics
 
@@ -45,10 +46,12 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
     Raises:
         ApiError: A choice failed, or was cancelled because the server shuts down.
     """
-    observers = [metrics.stopwatch() for _ in handles]
+    request_usage.count(prompt_tokens=sum(one.request.prompt_tokens for one in handles))
+    observers = [metrics.stopwatch(handle) for handle in handles]
     async with aclosing(stream_deltas(handles)) as deltas:
         async for number, delta in deltas:
             observers[number](delta)
+            request_usage.count(generated_tokens=len(delta.token_ids))
             if delta.finish_reason == "cancelled":
                 raise shutting_down()
             yield number, delta

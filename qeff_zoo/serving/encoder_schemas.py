@@ -84,7 +84,7 @@ class EmbeddingRequest(PromptedRequest, InputRequest):
     normalized: bool | None = None  # as at Jina; None for the model's own
 
 
-class _Cut(RequestBody):
+class Truncated(RequestBody):
     """Truncation of texts, as in Text Embeddings Inference."""
 
     truncate: bool = False
@@ -99,12 +99,18 @@ class _Cut(RequestBody):
         return EncoderRequest(truncate=side if self.truncate else "NONE")
 
 
-class InputsRequest(PromptedRequest, _Cut):
+class InputsRequest(PromptedRequest, Truncated):
     """Body of /embed, as in Text Embeddings Inference."""
 
     inputs: Texts
     normalize: bool = True
     dimensions: int | None = Field(None, ge=1)
+
+
+class SparseInputsRequest(PromptedRequest, Truncated):
+    """Body of /embed_sparse, as in Text Embeddings Inference."""
+
+    inputs: Texts
 
 
 class SimilarInputs(BaseModel):
@@ -116,7 +122,7 @@ class SimilarInputs(BaseModel):
     sentences: list[str] = Field(min_length=1, fail_fast=True)
 
 
-class SimilarityParameters(PromptedRequest, _Cut):
+class SimilarityParameters(PromptedRequest, Truncated):
     """Parameters of /similarity."""
 
 
@@ -131,7 +137,7 @@ class SimilarityRequest(RequestBody):
 _OneOrTwo: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
-class PredictRequest(_Cut):
+class PredictRequest(Truncated):
     """Body of /predict, as in Text Embeddings Inference: a text, a pair, or a list of lists of one or two texts."""
 
     inputs: str | _OneOrTwo | Annotated[list[_OneOrTwo], Field(min_length=1, fail_fast=True)]

@@ -35,7 +35,7 @@ from qeff_zoo.serving.errors import ApiError, brief, shutting_down, too_large
 from qeff_zoo.serving.interpreter import settle
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import is_form
-from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.model import Model, plain
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import API
 from qeff_zoo.serving.threads import in_thread
@@ -175,7 +175,8 @@ class Fleet:
             member.stack.close()
 
     def _find(self, name: str) -> Member:
-        member = self._members.get(name) or next(
+        named = self._members.get(name) or self._members.get(plain(name))
+        member = named or next(
             (one for one in self._members.values() if one.loaded and _has(one.loaded.model, name)),
             None,
         )
@@ -382,7 +383,13 @@ def _own_endpoints(members: Mapping[str, Member], store: ResponseStore) -> FastA
     def described() -> list[dict[str, Any]]:
         return [entry for member in members.values() for entry in _described(member)]
 
-    app.include_router(ollama.catalog(described))
+    def template_of(name: str) -> str:
+        loaded = next(
+            one.loaded for one in members.values() if one.loaded and _has(one.loaded.model, name)
+        )
+        return loaded.model.template
+
+    app.include_router(ollama.catalog(described, template_of))
     app.include_router(response_store.kept(API, store))
 
     @app.get("/v1/models")

@@ -91,7 +91,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         reply = begun("completion", body, body.logprobs is not None)
         if body.echo:
             reply.echo = [*map(partial(_text, session), listed(body.prompt))]
-        preparation = prepare_completion(session, body, adapter, runs.bounds)
+        preparation = prepare_completion(session, body, adapter, runs.bounds, runs.formats)
         return await answer(request, body, preparation, reply)
 
     return router

@@ -21,11 +21,13 @@ from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.priority import lower_priority
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.threads import in_thread
+from qeff_zoo.serving.workers import shared
 
 _T = TypeVar("_T")
 _FETCHES = 16  # at a time; they wait for other servers
-_SMALL = 1 << 25  # bytes; smaller steps do not wait for larger ones
-_SHARE = 8  # small steps have this fraction of the memory
+#: Sizes of steps in bytes, and the fraction of the memory that steps up to each have: they wait for no larger ones. A
+#: recording of half a minute, one window of most models, is in the first; one of five minutes in the second.
+_SIZES = ((1 << 22, 1 / 16), (1 << 25, 1 / 8))
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Step:
         work: A function, or a generator that yields where other clients' steps may run.
         nbytes: Required memory in bytes.
         fetches: Whether it waits for another server, without use of a CPU.
+        apart: Seconds of CPU time of a worker, a process that can be stopped; 0 for a thread. See `workers`.
     """
 
     work: Callable[[], Any] | Steps[Any]
     nbytes: int = 0
     fetches: bool = False
+    apart: int = 0
 
 
 #: Preparation of a request: a generator that receives the result of each of its steps, and returns the prepared value.
@@ -90,10 +94,9 @@ class MediaPool:
         # As many threads as asyncio's default would slow down the event loop and the model, which share Python's GIL.
         preparing = max(2, (os.cpu_count() or 1) // 2)
         self._preparing = ThreadPoolExecutor(preparing, "qeff-zoo prepares")
-        self._small, self._large = (
-            _Lane(most // _SHARE),
-            _Lane(most - most // _SHARE, lower_priority),
-        )
+        shares = [int(most * share) for _, share in _SIZES]
+        self._lanes = [_Lane(share) for share in shares]
+        self._large = _Lane(most - sum(shares), lower_priority)
 
     async def prepare(self, preparation: Preparation[_T]) -> _T:
         """Prepare a request. Cancellation ends it before its next step."""
@@ -114,6 +117,10 @@ class MediaPool:
     async def _do(self, step: Step) -> Any:
         if step.fetches:
             return await self._run(self._fetching, step.work)
+        if step.apart:
+            assert callable(step.work)
+            async with self.room(step.nbytes):
+                return await shared().run(step.work, step.apart)
         async with self.room(step.nbytes):
             return await self.run(step.work, step.nbytes)
 
@@ -160,7 +167,10 @@ class MediaPool:
             keep(0)
 
     def _lane(self, nbytes: int) -> "_Lane":
-        return self._small if nbytes <= _SMALL else self._large
+        fitting = (
+            lane for (most, _), lane in zip(_SIZES, self._lanes, strict=True) if nbytes <= most
+        )
+        return next(fitting, self._large)
 
 
 class _Lane:

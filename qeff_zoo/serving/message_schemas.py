@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.leniency import callable_tools
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Share, Stop
+from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, RequestBody, Share, Stop
 
 
 class MessageTool(BaseModel):
@@ -21,6 +21,7 @@ class MessageTool(BaseModel):
     name: str
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = None  # calls match the schema
 
 
 class ToolChoice(BaseModel):
@@ -126,7 +127,7 @@ class MessagesRequest(CountRequest):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: Share | None = None
     top_k: int | None = Field(None, ge=0)
-    stop_sequences: Annotated[list[Stop], Field(max_length=16)] = Field(default_factory=list)
+    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = Field(default_factory=list)
     stream: bool = False
 
     def as_chat(self) -> Object:
@@ -146,6 +147,8 @@ def _tool(tool: MessageTool) -> Object:
     function = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
     return {"type": "function", "function": function}
 
 

@@ -19,7 +19,8 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.waiting import Bodies
 
 _SCHEME = "bearer "
-_MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
+_MAX_CONTAINERS = 65_536  # lists and objects of a body: Python takes seconds for millions of them
+_MAX_MEMBERS = 131_072  # of all objects of a body
 _MAX_DEPTH = 100  # of lists and objects within each other; schemas of functions have less than 30
 #: Escapes of UTF-16's halves of characters; and any escape, with a half that stands alone as group 1.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -27,6 +28,7 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
+_SHORT = 1 << 16  # bytes of a body that is checked on the event loop; a thread checks longer ones
 
 
 class ApiKey:
@@ -124,7 +126,11 @@ class BodyLimit:
                 raise queue_full(error) from error
             more = message.get("more_body", False)
         # A form has a limited number of fields, and a file.
-        return bytes(body) if is_form(headers) else _checked_json(bytes(body))
+        if is_form(headers):
+            return bytes(body)
+        if len(body) > _SHORT:
+            return await asyncio.to_thread(_checked_json, bytes(body))
+        return _checked_json(bytes(body))
 
 
 def is_form(headers: Headers) -> bool:
@@ -143,8 +149,8 @@ def _checked_json(body: bytes) -> bytes:
     """Return JSON in UTF-8; refuse what is larger, deeper or of other characters than any valid request, unparsed.
 
     Raises:
-        ApiError: It has too many lists and objects, they are nested too deeply, a text is not Unicode, or a number is
-            not finite.
+        ApiError: It has too many lists, objects and members of those, they are nested too deeply, a text is not
+            Unicode, or a number is not finite.
     """
     encoding = json.detect_encoding(body)
     try:
@@ -162,6 +168,8 @@ def _checked_json(body: bytes) -> bytes:
     opened, closed = ((codes == ord(one)) | (codes == ord(other)) for one, other in ("[{", "]}"))
     if np.count_nonzero(opened) > _MAX_CONTAINERS:
         raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
+    if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
+        raise too_large(f"{_MAX_MEMBERS:,} members of objects")
     steps = (opened.astype(np.int8) - closed)[opened | closed]
     if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
         raise too_large(f"{_MAX_DEPTH} lists and objects within each other")

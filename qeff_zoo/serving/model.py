@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.serving import request_usage
 from qeff_zoo.serving.errors import ApiError, brief
+
+
+def plain(name: str) -> str:
+    """Return a model's name without the tag `:latest` that clients of ollama add."""
+    return name.removesuffix(":latest")
 
 
 class Named(Protocol):
@@ -28,6 +34,7 @@ class Model:
         adapters: Adapters that clients may select by name like a model; None if the package has no slots.
         aliases: Further names of the model.
         capabilities: Kinds of requests that the model serves, see `qeff_zoo.serving.capabilities`.
+        template: Source of the chat template, by which some clients of ollama find whether a model calls functions.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Model:
     adapters: Adapters | None = None
     aliases: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
+    template: str = ""
 
     def admit(self, body: "Named") -> str | None:
         """Check the model of a request, as `check` does; a body without a model gets this one."""
@@ -52,10 +60,12 @@ class Model:
         Raises:
             ApiError: The name is unknown.
         """
-        if name in ("", self.name) or name in self.aliases:
-            return None
-        if self.adapters is not None and name in self.adapters:
-            return name
+        request_usage.count(model=name or self.name)
+        for known in (name, plain(name)):
+            if known in ("", self.name) or known in self.aliases:
+                return None
+            if self.adapters is not None and known in self.adapters:
+                return known
         others = ", ".join(map(repr, self.adapters or ()))
         expected = f"{self.name!r} or {others}" if others else f"{self.name!r}, the only one here"
         raise ApiError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ollama's API: `/api/chat`, `/api/generate` and `/api/embed`, with streams of JSON lines, and the list of models."""
+"""ollama's API: chats, generated texts and embeddings, with streams of JSON lines, and the list of models."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from qeff_zoo.runtime import Generation, Handle
+from qeff_zoo.runtime import Generation, Handle, TokenLogprobs
 from qeff_zoo.runtime.chat_output import Event, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_output.events import ToolCall
 from qeff_zoo.serving.answers import json_answer
@@ -23,12 +23,14 @@ from qeff_zoo.serving.embeddings import vectors_of
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.encoder_schemas import EmbeddingRequest
 from qeff_zoo.serving.errors import ApiError, renaming
+from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.media import Preparation
-from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.model import Model, plain
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.ollama_schemas import (
     ChatBody,
     EmbedBody,
+    EmbeddingsBody,
     GenerateBody,
     ShowBody,
     chat_of,
@@ -43,7 +45,7 @@ from qeff_zoo.versions import installed
 
 #: Paths that describe the models of a server.
 OWN_PATHS = ("/api/tags", "/api/show", "/api/version", "/api/ps")
-PATHS = ("/api/chat", "/api/generate", "/api/embed", *OWN_PATHS)
+PATHS = ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", *OWN_PATHS)
 
 
 class JsonBodies:
@@ -75,27 +77,39 @@ def routes(runs: ChatRuns) -> APIRouter:
     has_chats = session.chat_template is not None or session.describes_images
 
     def prepare(body: ChatBody | GenerateBody) -> Preparation[Chat]:
-        if isinstance(body, ChatBody) or (has_chats and not body.raw):
+        if isinstance(body, ChatBody) or (has_chats and not (body.raw or body.suffix)):
             return runs.prepare(ChatRequest.model_validate(chat_of(body)))
         completion = CompletionRequest.model_validate(completion_of(body))
-        return prepare_completion(session, completion, runs.model.admit(completion), runs.bounds)
+        adapter = runs.model.admit(completion)
+        return prepare_completion(session, completion, adapter, runs.bounds, runs.formats)
+
+    def logprobs(tokens: Sequence[TokenLogprobs], length: int) -> Object:
+        """Return the log-probabilities of the tokens of a text, whose characters so far are `length`."""
+        shown = LogprobObjects(session.tokenizer)
+        found = [shown.of_chat(token) for token in tokens if token.offset < length]
+        return {"logprobs": found} if found else {}
 
     async def lines(
         body: ChatBody | GenerateBody, chat: Chat, handles: Sequence[Handle], begun: int
     ) -> AsyncIterator[bytes]:
         events: list[Event] = []
-        first = 0
+        tokens: list[TokenLogprobs] = []
+        first = length = 0
         try:
-            async for _, _, found in chat_events(chat, handles, runs.metrics):
+            async for _, delta, found in chat_events(chat, handles, runs.metrics):
                 first = first or time.perf_counter_ns()
                 events += found
+                tokens += delta.logprobs
+                length += len(delta.text)
                 if any(isinstance(event, Text | Reasoning) for event in found):
-                    yield _line(content_of(body, replace(Output.of(found), calls=())))
+                    part = content_of(body, replace(Output.of(found), calls=()))
+                    yield _line(part | logprobs(tokens, length))
+                    tokens.clear()
         except ApiError as error:
             yield _line({"error": error.message})
             return
         if calls := Output.of(events).calls:
-            yield _line(content_of(body, Output(calls=calls)))
+            yield _line(content_of(body, Output(calls=calls)) | logprobs(tokens, length))
         yield _line(content_of(body, Output()) | _ended(handles[0].result(), begun, first))
 
     async def answer(request: Request, body: ChatBody | GenerateBody) -> Response:
@@ -109,6 +123,7 @@ def routes(runs: ChatRuns) -> APIRouter:
             return EventStream(lines(body, chat, handles, begun), handles, "application/x-ndjson")
         (generation,) = await runs.finish(request, handles)
         output = content_of(body, chat.output(generation))
+        output |= logprobs(generation.logprobs or (), len(generation.text))
         return JSONResponse(output | _ended(generation, begun, begun))
 
     @router.post("/api/chat")
@@ -161,7 +176,7 @@ def _call(call: ToolCall) -> Object:
         arguments = json.loads(call.arguments)
     except ValueError:  # generation ended within them
         arguments = {}
-    return {"function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, "function": {"name": call.name, "arguments": arguments}}
 
 
 def _line(content: Object) -> bytes:
@@ -169,7 +184,7 @@ def _line(content: Object) -> bytes:
 
 
 def embedding(queue: EncoderQueue, session: EmbeddingSession, model: Model) -> APIRouter:
-    """Return the endpoint of embeddings, each of length 1.
+    """Return the endpoints of embeddings: of length 1, and the former one, as the model computes them.
 
     Args:
         queue: Queue of the requests.
@@ -199,14 +214,30 @@ def embedding(queue: EncoderQueue, session: EmbeddingSession, model: Model) -> A
             }
         )
 
+    @router.post("/api/embeddings")
+    async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
+        model.admit(body)
+        if not body.prompt:
+            return JSONResponse({"embedding": []})
+        options = EmbeddingRequest(input=body.prompt, dimensions=None, truncate="END")
+        reading = prompted(session, options)
+        _, outputs = await encoded(
+            request, queue, [body.prompt], options, "prompt", reading=reading
+        )
+        (vector,) = vectors_of(session, outputs, None, normalize=None)
+        return JSONResponse({"embedding": vector.tolist()})
+
     return router
 
 
-def catalog(described: Callable[[], Sequence[Object]]) -> APIRouter:
+def catalog(
+    described: Callable[[], Sequence[Object]], template_of: Callable[[str], str]
+) -> APIRouter:
     """Return the endpoints that describe the models.
 
     Args:
         described: Function that returns the objects of `/v1/models`.
+        template_of: Function that returns the source of a loaded model's chat template.
     """
     router = APIRouter()
 
@@ -226,14 +257,19 @@ def catalog(described: Callable[[], Sequence[Object]]) -> APIRouter:
 
     @router.post("/api/show")
     async def show(body: ShowBody) -> Object:
-        found = next((one for one in described() if one["id"] == body.model), None)
+        listed = {one["id"]: one for one in described()}
+        found = listed.get(body.model) or listed.get(plain(body.model))
         if found is None:
             raise ApiError(404, f"There is no model {body.model[:80]!r}. Ask for one of /api/tags.")
         info = {"general.architecture": "qeff-zoo"}
         if window := found.get("max_model_len"):
             info["qeff-zoo.context_length"] = window
         capabilities = found.get("capabilities", [])
-        return _listed(found) | {"capabilities": capabilities, "model_info": info}
+        template = (
+            template_of(found["id"]) if capabilities else ""
+        )  # those of an unloaded one are unknown
+        more = {"capabilities": capabilities, "model_info": info, "template": template}
+        return _listed(found) | more
 
     return router
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output import check_parsers
 from qeff_zoo.serving.adapters import Sources
+from qeff_zoo.serving.tools import ChatFormats, ToolStrictLevel
 
 #: Form of the lines of a request log.
 RequestLog: TypeAlias = Literal["text", "json", "none"]
@@ -39,8 +40,12 @@ class ServerOptions:
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
+        quiet_paths: Paths whose successful requests have no line in the log.
+        keep_alive_timeout: Seconds until an idle connection ends.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
         shares_prefixes: Whether clients with different keys share the prefix cache.
+        tool_strict_level: What holds for calls that are not required, see `tools`.
+        disable_additional_properties: Whether objects of schemas without `additionalProperties` have no further keys.
 
     Raises:
         ServingError: A value is out of range.
@@ -67,6 +72,10 @@ class ServerOptions:
     reasoning_parser: str | None = None
     strict_parameters: bool = False
     shares_prefixes: bool = False
+    tool_strict_level: ToolStrictLevel = "off"
+    disable_additional_properties: bool = False
+    quiet_paths: tuple[str, ...] = ()
+    keep_alive_timeout: float = 5.0
 
     def __post_init__(self) -> None:
         check_parsers(self.tool_parser, self.reasoning_parser)
@@ -76,6 +85,12 @@ class ServerOptions:
             ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
             ("idle_timeout", self.idle_timeout, (self.idle_timeout or 0) >= 0, "0 or more"),
             ("memory_budget", self.memory_budget, self.memory_budget != 0, "1 byte or more"),
+            (
+                "keep_alive_timeout",
+                self.keep_alive_timeout,
+                self.keep_alive_timeout > 0,
+                "more than 0",
+            ),
             ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
         ):
             if not fits:
@@ -85,6 +100,16 @@ class ServerOptions:
                 )
         if self.tls is not None:
             _check_certificate(*self.tls)
+
+    @property
+    def formats(self) -> ChatFormats:
+        """Formats of chats, and what holds for outputs in them."""
+        return ChatFormats(
+            self.tool_parser,
+            self.reasoning_parser,
+            self.tool_strict_level,
+            self.disable_additional_properties,
+        )
 
     @property
     def api_key(self) -> str | None:

@@ -9,20 +9,31 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _FOLDER = Path(__file__).with_name("static")
-#: Files of the page with their media types, by their paths.
-_FILES: Mapping[str, tuple[str, str]] = MappingProxyType(
+#: Media types of the page's files by their suffixes.
+_TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "/": ("index.html", "text/html"),
-        "/page/page.css": ("page.css", "text/css"),
-        "/page/page.js": ("page.js", "text/javascript"),
-        "/page/requests.js": ("requests.js", "text/javascript"),
-        "/page/markdown.js": ("markdown.js", "text/javascript"),
+        ".html": "text/html",
+        ".css": "text/css",
+        ".js": "text/javascript",
+        ".mjs": "text/javascript",
+        ".woff2": "font/woff2",
+    }
+)
+#: Files of the page by their paths. `vendor/` holds files of others.
+_FILES: Mapping[str, Path] = MappingProxyType(
+    {
+        "/": _FOLDER / "index.html",
+        **{
+            f"/page/{path.relative_to(_FOLDER).as_posix()}": path
+            for path in sorted(_FOLDER.rglob("*"))
+            if path.suffix in _TYPES and path.name != "index.html"
+        },
     }
 )
 PAGE_PATHS = tuple(_FILES)
 #: The page runs its own files alone, sends requests to its own server alone, and makes no HTML of text.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; connect-src 'self'; img-src data:; "
     "media-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -49,8 +60,8 @@ class Page:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._responses = {
-            path: Response((_FOLDER / name).read_bytes(), media_type=kind, headers=_HEADERS)
-            for path, (name, kind) in _FILES.items()
+            path: Response(file.read_bytes(), media_type=_TYPES[file.suffix], headers=_HEADERS)
+            for path, file in _FILES.items()
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

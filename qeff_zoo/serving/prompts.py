@@ -5,6 +5,7 @@ Each long-running part is a `Step`, which a server runs in its client's turn.
 """
 
 import base64
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,8 @@ from qeff_zoo.media.image_options import OF_VIDEOS, ImageInput, VideoInput
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
-from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
+from qeff_zoo.runtime.fill_in_middle import middle_prompt
 from qeff_zoo.serving.answers import check_logprobs
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
@@ -32,15 +34,25 @@ from qeff_zoo.terminal.sanitize import shortened
 #: Limits of a fetched image or video.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)
 MOST_FETCHED = 16
-#: Parameters that constrain the output, and the functions that return their grammars.
-_FORMS: Mapping[str, Callable[[Any], Grammar | None]] = MappingProxyType(
+#: Parameters that constrain the output, and functions that return those which make their grammars.
+_FORMS: Mapping[str, Callable[[Any], partial[Grammar] | None]] = MappingProxyType(
     {
-        "response_format": lambda given: given.grammar,
-        "structured_outputs": lambda given: given.grammar,
-        "grammar": Grammar.context_free,
-        "json_schema": Grammar.json,
+        "response_format": lambda given: given.form,
+        "structured_outputs": lambda given: given.form,
+        "grammar": lambda given: partial(Grammar.context_free, given),
+        "json_schema": lambda given: partial(Grammar.json, given),
     }
 )
+_QUICK_TEXT = 4096  # characters of a grammar that is converted in a fraction of a second
+_QUICK_CHAT = (
+    1 << 16
+)  # bytes of a conversation that is rendered and tokenized in a fraction of a second
+_QUICK_IMAGE = 1 << 25  # bytes of a decoded image
+#: Seconds of CPU time in a worker. A grammar is compiled again in the server, in at most that time.
+_SECONDS_OF_GRAMMAR, SECONDS_OF_TEXT, _SECONDS_OF_IMAGE = 5, 20, 30
+_OF_COMPILED = (
+    1 << 25
+) + 1  # memory of a compiled grammar; small steps do not wait for its compilation
 _BREAKS = str.maketrans("", "", "\r\n\t ")
 _CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 
@@ -87,11 +99,15 @@ def prepare_chat(
         )
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    formats = formats or ChatFormats()
     if session.describes_images:
         image, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
             cost = price(session, body, {"images": [image]}, bounds)
-        work = partial(_choices, session, body, image, limit, logprobs, "messages", adapter, begun)
+        form = yield from _form(session, body, formats)
+        work = partial(
+            _choices, session, body, image, limit, logprobs, "messages", adapter, begun, form=form
+        )
         found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
         return Chat(requests=found)
     require_template(session, body.model, "a prompt as plain text. Use /v1/completions")
@@ -106,17 +122,30 @@ def prepare_chat(
     param = "documents" if body.documents else "messages"
     with blaming(param):
         parts = _parts(session, body, messages, options)
-        documents, tokens = parts or ([], session.encode_chat(messages, options))
+        documents, tokens = parts or ([], (yield from _chat_tokens(session, messages, options)))
     tokens = _truncated(session, body, tokens, limit, whole=bool(brought or documents))
     length = 1 if session.sources else sum(map(len, [*documents, tokens]))
     check_context(session, length + cost.placeholders, limit, param)
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, cost, length, limit)
-    plan = output_plan(
-        session, body, _form(session, body), tokens, formats or ChatFormats(), options
+    form = yield from _form(session, body, formats)
+    plan = output_plan(session, body, form, tokens, formats, options)
+    if plan.grammar is not None:
+        with blaming("tools" if body.offered else "messages", "invalid_schema"):
+            yield from _compiled(session, plan.grammar)
+    work = partial(
+        _choices,
+        session,
+        body,
+        tokens,
+        limit,
+        logprobs,
+        "messages",
+        adapter,
+        form=plan.grammar,
+        plan=plan,
     )
-    work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter, plan=plan)
     if "videos" not in brought:
         found = work(brought, documents)
     else:
@@ -148,8 +177,14 @@ def _encoded(
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
+            nbytes = cost.nbytes[argument][place]
             with blaming("messages"):
-                found.append((yield Step(work, cost.nbytes[argument][place])))
+                if argument == "images" and nbytes > _QUICK_IMAGE:
+                    reads = cast("ImageTextToTextSession", session)
+                    apart = reads.preparation(brought[argument][place], len(works))
+                    prepared = yield Step(apart, nbytes, apart=_SECONDS_OF_IMAGE)
+                    (work,) = session.encoding(argument, [prepared])
+                found.append((yield Step(work, nbytes)))
             left += len(session.run_of(found[-1])) - cost.tokens[argument][place]
             check_context(session, length + left, limit, "messages")
     return {argument: files for argument, files in encoded.items() if files}
@@ -321,8 +356,16 @@ def prepare_completion(
     body: CompletionRequest,
     adapter: str | None,
     bounds: Bounds,
+    formats: ChatFormats | None = None,
 ) -> Preparation[Chat]:
     """Prepare a request for each choice, those of the first prompt first.
+
+    Args:
+        session: Session of the model.
+        body: Body of the client's request.
+        adapter: Name of a loaded adapter.
+        bounds: Limits of the server.
+        formats: What holds for structured output; None for the defaults.
 
     Raises:
         ApiError: The request cannot be served.
@@ -341,9 +384,11 @@ def prepare_completion(
             param="prompt",
             code="invalid_value",
         )
+    form = yield from _form(session, body, formats or ChatFormats())
     for prompt in listed(body.prompt):
         with blaming("documents" if body.documents else "prompt"):
-            documents, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+            parts = _parts(session, body, prompt)
+            documents, tokens = parts or ([], (yield from _prompt_tokens(session, body, prompt)))
         tokens = _truncated(session, body, tokens, body.max_tokens, whole=bool(documents))
         length = 1 if session.sources else sum(map(len, [*documents, tokens]))
         check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
@@ -357,9 +402,53 @@ def prepare_completion(
             adapter,
             languages,
             documents,
+            form,
         )
     return Chat(requests=found)
-    yield  # no step takes long
+
+
+def _chat_tokens(
+    session: TextGenerationSession, messages: Sequence[Message], options: ChatOptions
+) -> Preparation[list[int]]:
+    """Return the tokens of a conversation; a long one is rendered and tokenized by a worker."""
+    work = session.encoding_apart(messages, options)
+    if work is None or len(pickle.dumps(work)) <= _QUICK_CHAT:
+        return session.encode_chat(messages, options)
+    tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
+    return tokens
+
+
+def _text_tokens(
+    session: TextGenerationSession, prompt: str | Sequence[int]
+) -> Preparation[list[int]]:
+    """Return the tokens of a prompt; a long text is tokenized by a worker."""
+    is_long = isinstance(prompt, str) and len(prompt) > _QUICK_CHAT
+    work = session.encoding_apart(cast("str", prompt)) if is_long else None
+    if work is None:
+        return session.encode(prompt)
+    tokens: list[int] = yield Step(work, apart=SECONDS_OF_TEXT)
+    return tokens
+
+
+def _prompt_tokens(
+    session: TextGenerationSession, body: CompletionRequest, prompt: str | Sequence[int]
+) -> Preparation[list[int]]:
+    """Return the tokens of a prompt, or those for the text between it and the suffix of the request."""
+    if not body.suffix:
+        return (yield from _text_tokens(session, prompt))
+    tokenizer = session.tokenizer
+    found = None
+    if tokenizer is not None and isinstance(prompt, str):
+        found = middle_prompt(tokenizer, prompt, body.suffix)
+    if found is None:
+        raise ApiError(
+            400,
+            "Parameter 'suffix' is given, which requires a prompt as text and a model whose tokenizer has tokens for "
+            "fill in the middle; expected both. Leave it out, or use such a model.",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    return found
 
 
 def _truncated(
@@ -413,12 +502,12 @@ def _choices(
     adapter: str | None,
     more: Mapping[str, Any],
     documents: Sequence[Sequence[int]] = (),
+    form: Grammar | None = None,
     plan: OutputPlan | None = None,
 ) -> list[Request]:
     """Return `n` requests for one prompt or image; each has its own seed, so that their texts differ."""
     param = "documents" if documents else param
     more = {**more, "documents": documents} if documents else more
-    grammar = plan.grammar if plan else _form(session, body)
     more = {**more, "thinking": plan.thinking} if plan and plan.thinking else more
     with blaming(param):
         sampling = _sampling(session, body, logprobs)
@@ -432,7 +521,7 @@ def _choices(
             ignore_eos=body.ignore_eos,
             **more,
             adapter=adapter,
-            grammar=grammar,
+            grammar=form,
         )
     request = replace(request, shown=plan.shown) if plan else request
     check_logprobs(_logprobs_of(request) * body.n, "n" if body.n > 1 else "logprobs")
@@ -459,6 +548,7 @@ def _sampling(
         "repetition_penalty",
         "bad_words",
         "min_tokens",
+        "typical_p",
     )
     given = {name: getattr(body, name) for name in own if name in body.model_fields_set}
     if "top_k" in given:
@@ -474,6 +564,7 @@ def _sampling(
         prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
+        **body.llama_samplers,
     )
 
 
@@ -494,7 +585,9 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
     return max(known, default=None)
 
 
-def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest) -> Grammar | None:
+def _form(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, formats: ChatFormats
+) -> Preparation[Grammar | None]:
     """Return the compiled grammar of the structured output; None for free text."""
     given = {name: value for name in _FORMS if (value := getattr(body, name)) not in (None, "")}
     if len(given) > 1:
@@ -507,8 +600,23 @@ def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest)
         )
     for name, value in given.items():
         with blaming(name, "invalid_schema"):
-            found = _FORMS[name](value)
-            if found is not None:
-                session.guides.check(found)
+            make = _FORMS[name](value)
+            if make is None:
+                return None
+            (text,) = make.args
+            is_long = isinstance(text, str) and len(text) > _QUICK_TEXT
+            found: Grammar = (yield Step(make, apart=_SECONDS_OF_GRAMMAR)) if is_long else make()
+            found = found.closed() if formats.closes_objects else found
+            yield from _compiled(session, found)
             return found
     return None
+
+
+def _compiled(session: TextGenerationSession, grammar: Grammar) -> Preparation[None]:
+    """Compile a grammar: one that may take long at first in a worker, which can be stopped."""
+    guides = session.guides
+    if guides.is_quick(grammar):
+        guides.check(grammar)
+        return
+    yield Step(guides.trial(grammar), apart=_SECONDS_OF_GRAMMAR)
+    yield Step(partial(guides.check, grammar), _OF_COMPILED)

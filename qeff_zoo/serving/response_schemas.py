@@ -77,7 +77,7 @@ class ResponsesRequest(RequestBody):
     top_logprobs: int = Field(0, ge=0, le=20)
     truncation: Literal["disabled"] = "disabled"
     background: bool = False
-    metadata: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, str] = Field(default_factory=dict, max_length=1024)
 
     top_k: int | None = Field(None, ge=-1)
     min_p: Share | None = None

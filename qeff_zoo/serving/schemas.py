@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request bodies: the supported parameters of OpenAI's API, with OpenAI's ranges and defaults."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -14,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from qeff_zoo.runtime import Grammar
+from qeff_zoo.runtime import Dry, Grammar, Mirostat, Xtc
 from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
@@ -37,14 +40,21 @@ Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 #: Maximum number of tokens in parameters, beyond any context.
 MAX_TOKENS = 1 << 31
-#: Maximum number of stop strings, as in Anthropic's API; each is looked for in every new text.
-MAX_STOPS = 16
+#: Maximum number of stop strings; each is looked for in every new text.
+MAX_STOPS = 64
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 #: Token id as a key of a JSON object.
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 #: Number of tokens to which a text is truncated, as in vLLM; -1 for as many as the model takes.
 Truncation: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None
 _FEW = Field(max_length=1024)
+
+
+def _short(texts: Sequence[str], most: int) -> Sequence[str]:
+    """Return texts that have at most a number of characters together."""
+    if (count := sum(map(len, texts))) > most:
+        raise ValueError(f"at most {most:,} characters are expected in all, not {count:,}")
+    return texts
 
 
 def _limit(value: Any) -> Any:
@@ -65,7 +75,9 @@ _IGNORED = frozenset(
     }
 )  # fmt: skip
 #: Names of parameters in llama-server's API.
-_RENAMED = MappingProxyType({"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"})
+_RENAMED = MappingProxyType(
+    {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "typ_p": "typical_p"}
+)
 #: Anthropic's edit of a conversation that keeps all reasoning, as its coding agents send it.
 _KEEPS_ALL = tuple(
     {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
@@ -77,7 +89,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "cache_prompt": (True,),
         "detokenize": (True,),
         "diversity_penalty": (0,),
-        "dry_multiplier": (0,),
         "dynatemp_range": (0,),
         "early_stopping": (False,),
         "encoding_format": ("float",),
@@ -85,7 +96,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "eta_cutoff": (0,),
         "length_penalty": (1.0,),
         "min_keep": (0,),
-        "mirostat": (0,),
         "n_predict": (-1,),
         "n_probs": (0,),
         "no_repeat_ngram_size": (0,),
@@ -95,11 +105,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "tfs_z": (1.0,),
         "top_a": (0,),
         "top_n_sigma": (-1, 0),
-        "xtc_probability": (0,),
         "priority": (0,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
-        "typical_p": (1.0,),
         "use_activation": (True,),
         "use_beam_search": (False,),
         "best_of": (1,),
@@ -122,12 +130,16 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 _INT64 = 1 << 63
 #: Maximum number of messages of a chat. A template may take time quadratic in their number.
 MAX_MESSAGES = 8192
+#: Maximum number of different roles of a chat, since a template's forms are probed for each of them.
+_MAX_ROLES = 64
 #: Maximum number of functions of a chat.
 MAX_TOOLS = 1024
 #: Maximum number of characters of a text to tokenize.
 MAX_TEXT = 1 << 20
 #: Maximum number of characters of a regular expression or a grammar.
 MAX_FORM = 65536
+#: Maximum number of characters of all texts to choose from.
+_MAX_CHOICES = 262_144
 
 
 class RequestBody(BaseModel):
@@ -200,11 +212,11 @@ class ResponseFormat(BaseModel):
         return self
 
     @property
-    def grammar(self) -> Grammar | None:
-        """Grammar of the structured output; None for free text."""
+    def form(self) -> partial[Grammar] | None:
+        """Function that returns the grammar of the structured output; None for free text."""
         if self.type == "text":
             return None
-        return Grammar.json(self.json_schema.content if self.json_schema else self.content)
+        return partial(Grammar.json, self.json_schema.content if self.json_schema else self.content)
 
 
 class StructuredOutputs(BaseModel):
@@ -215,7 +227,14 @@ class StructuredOutputs(BaseModel):
     schema_: dict[str, Any] | None = Field(None, alias="json")
     json_object: Literal[True] | None = None
     regex: Annotated[str, Field(max_length=MAX_FORM)] | None = None
-    choice: Annotated[list[str], Field(min_length=1, max_length=4096)] | None = None
+    choice: (
+        Annotated[
+            list[str],
+            Field(min_length=1, max_length=4096),
+            AfterValidator(partial(_short, most=_MAX_CHOICES)),
+        ]
+        | None
+    ) = None
     grammar_: Annotated[str, Field(max_length=MAX_FORM)] | None = Field(None, alias="grammar")
 
     @model_validator(mode="after")
@@ -225,15 +244,15 @@ class StructuredOutputs(BaseModel):
         return self
 
     @property
-    def grammar(self) -> Grammar:
-        """Grammar of the structured output."""
+    def form(self) -> partial[Grammar]:
+        """Function that returns the grammar of the structured output."""
         if self.regex is not None:
-            return Grammar.regex(self.regex)
+            return partial(Grammar.regex, self.regex)
         if self.choice is not None:
-            return Grammar.choice(self.choice)
+            return partial(Grammar.choice, self.choice)
         if self.grammar_ is not None:
-            return Grammar.context_free(self.grammar_)
-        return Grammar.json(self.schema_)
+            return partial(Grammar.context_free, self.grammar_)
+        return partial(Grammar.json, self.schema_)
 
 
 class _Generating(RequestBody):
@@ -256,7 +275,7 @@ class _Generating(RequestBody):
     ignore_eos: bool = False
     logit_bias: Annotated[dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]], _FEW] = {}
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
-    bad_words: Annotated[list[Stop], _FEW] = []
+    bad_words: Annotated[list[Stop], _FEW, AfterValidator(partial(_short, most=MAX_FORM))] = []
     stop_token_ids: Annotated[list[TokenId], _FEW] = []
     include_stop_str_in_output: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
@@ -270,6 +289,38 @@ class _Generating(RequestBody):
 
     grammar: Annotated[str, Field(max_length=MAX_FORM)] = ""
     json_schema: dict[str, Any] | None = None
+    typical_p: float = Field(1.0, gt=0, le=1)
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    dry_multiplier: float = Field(0.0, ge=0, le=100)
+    dry_base: float = Field(1.75, ge=1.1, le=100)
+    dry_allowed_length: int = Field(2, ge=1, le=MAX_TOKENS)
+    dry_penalty_last_n: int = Field(-1, ge=-1, le=MAX_TOKENS)
+    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    mirostat: Literal[0, 1, 2] = 0
+    mirostat_tau: float = Field(5.0, ge=0, le=100)
+    mirostat_eta: Share = 0.1
+
+    @property
+    def llama_samplers(self) -> dict[str, Any]:
+        """Sampling parameters of llama-server's API that the request has."""
+        found: dict[str, Any] = {}
+        if self.xtc_probability:
+            found["xtc"] = Xtc(probability=self.xtc_probability, threshold=self.xtc_threshold)
+        if self.mirostat:
+            found["mirostat"] = Mirostat(
+                version=self.mirostat, tau=self.mirostat_tau, eta=self.mirostat_eta
+            )
+        if self.dry_multiplier:
+            breakers = self.dry_sequence_breakers
+            found["dry"] = Dry(
+                multiplier=self.dry_multiplier,
+                base=self.dry_base,
+                allowed_length=self.dry_allowed_length,
+                last_n=self.dry_penalty_last_n,
+                **({} if breakers is None else {"sequence_breakers": tuple(breakers)}),
+            )
+        return found
 
 
 class _InMessage(BaseModel):
@@ -355,12 +406,17 @@ Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminat
 _IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
 
+#: Accounting of Claude Code, with which its system prompt begins. It changes with each request, and with it the prompt
+#: of every conversation from its first tokens on; it instructs no model.
+_ACCOUNTING = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
+
+
 class ChatMessage(BaseModel):
     """One message; fields beyond role and content are for the chat template."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    role: str
+    role: Annotated[str, Field(max_length=256)]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
 
     @property
@@ -404,14 +460,25 @@ class ChatMessage(BaseModel):
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
+        if self.role in ("system", "developer") and _ACCOUNTING.match(self.text):
+            content = _ACCOUNTING.sub("", self.text, count=1)
         extra = dict(self.model_extra or {})
         if isinstance(calls := extra.get("tool_calls"), list):
             extra["tool_calls"] = [*map(as_function_call, calls)]
         return {"role": self.role, "content": content, **extra}
 
 
+def _few_roles(messages: list[ChatMessage]) -> list[ChatMessage]:
+    count = len({message.role for message in messages})
+    if count > _MAX_ROLES:
+        raise ValueError(f"at most {_MAX_ROLES} different roles are expected, not {count:,}")
+    return messages
+
+
 Messages: TypeAlias = Annotated[
-    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+    list[ChatMessage],
+    Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
+    AfterValidator(_few_roles),
 ]
 #: Name of one of several chat templates, never a source.
 TemplateName: TypeAlias = Annotated[str, Field(max_length=64)]
@@ -434,7 +501,7 @@ class Function(Definition):
     name: str = Field(pattern=r"^[A-Za-z0-9_./-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # arguments of a required call always match the schema
+    strict: bool | None = None  # calls match the schema; those that are required always do
 
 
 class Tool(Definition):
@@ -537,6 +604,7 @@ class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
+    suffix: Annotated[str, Field(max_length=MAX_TEXT)] = ""  # text after the generated one
     echo: bool = False
     # 0 with `echo` or `prompt_logprobs` alone
     max_tokens: Annotated[int | None, Field(ge=0), BeforeValidator(_limit)] = 16

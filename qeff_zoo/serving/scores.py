@@ -23,6 +23,7 @@ from qeff_zoo.runtime.labels import best_first
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import CHARACTERS_OF_TOKEN, Encoded, Tokenizer
+from qeff_zoo.serving import request_usage
 from qeff_zoo.serving.answers import check_numbers, json_answer
 from qeff_zoo.serving.embedding_prompts import Prompted, of_kind, prompted
 from qeff_zoo.serving.encoder_queue import EncoderQueue
@@ -42,12 +43,14 @@ from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import (
     FEATURE_EXTRACTION,
+    SPARSE_EMBEDDING,
     TEXT_CLASSIFICATION,
     TEXT_RANKING,
     TOKEN_CLASSIFICATION,
 )
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
 from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 #: Maximum number of texts in a request, as in OpenAI's API.
@@ -55,6 +58,7 @@ MAX_INPUTS = 2048
 #: Tasks of poolings in vLLM's API.
 _POOLING_TASKS = {
     FEATURE_EXTRACTION: "embed",
+    SPARSE_EMBEDDING: "embed",
     TEXT_CLASSIFICATION: "classify",
     TEXT_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
@@ -183,7 +187,9 @@ async def encoded(
     )
     try:
         with blaming(param):
-            return await unless_gone(request, work)
+            read, outputs = await unless_gone(request, work)
+            request_usage.count(prompt_tokens=sum(len(one.ids) for one in read))
+            return read, outputs
     except BusyError as error:
         raise queue_full(error) from error
 
@@ -200,7 +206,9 @@ def reranks(queue: EncoderQueue) -> Scorer | None:
     session = queue.session
     if isinstance(session, TextClassificationSession):
         return None if len(session.labels) > 1 else _of_pairs(queue, session)
-    return _of_embeddings(queue, session) if isinstance(session, EmbeddingSession) else None
+    if isinstance(session, EmbeddingSession | SparseEmbeddingSession):
+        return _of_embeddings(queue, session)
+    return None
 
 
 def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
@@ -214,12 +222,14 @@ def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer
     return scores
 
 
-def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
+def _of_embeddings(
+    queue: EncoderQueue, session: EmbeddingSession | SparseEmbeddingSession
+) -> Scorer:
     async def scores(
         request: Request, body: ScoringRequest, pairs: Sequence[tuple[str, str]], param: str
     ) -> tuple[list[float], int]:
         _named(session, body)
-        rows: list[dict[str, Array]] = []
+        rows: list[dict[str, Any]] = []
         tokens = 0
         for kind, each in (
             (QUERY, [one for one, _ in pairs]),
@@ -230,24 +240,15 @@ def _of_embeddings(queue: EncoderQueue, session: EmbeddingSession) -> Scorer:
             read, outputs = await encoded(
                 request, queue, texts, body, param, reading=reading, written=0
             )
-            states = [
-                session.compared(one, output, kind)
-                if session.has_states
-                else session.shortened(output[None])
-                for one, output in zip(read, outputs, strict=True)
-            ]
-            rows.append(dict(zip(texts, states, strict=True)))
+            found = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
+            rows.append(dict(zip(texts, found, strict=True)))
             tokens += _tokens(read)
         queries, documents = rows
 
         def interact() -> list[float]:
             """Return the similarity of each pair."""
-
-            def given(states: Array) -> Array | list[Array]:
-                return [states] if session.has_states else states
-
             return [
-                float(session.similarity(given(queries[one]), given(documents[other]))[0, 0])
+                float(session.similarity(queries[one], documents[other])[0, 0])
                 for one, other in pairs
             ]
 
@@ -417,6 +418,8 @@ def _add_pooling(
         """Return the output of a text: its embedding, its scores, or those of each token."""
         if isinstance(session, TextClassificationSession):
             return _scores(session, body, output)
+        if isinstance(session, SparseEmbeddingSession):
+            return session.active(output).dense()
         tokens = (
             session.compared(one, output)
             if isinstance(session, EmbeddingSession) and session.has_states
@@ -437,7 +440,7 @@ def _add_pooling(
         if body.task not in (None, task):
             raise invalid("task", body.task, f"{task!r}, or none", "Leave it out")
         reading = _named(session, body)
-        if isinstance(session, EmbeddingSession):
+        if isinstance(session, EmbeddingSession | SparseEmbeddingSession):
             reading = prompted(session)
         read, outputs = await encoded_input(request, queue, body, reading)
         data = (

@@ -49,7 +49,7 @@ from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.services import Offer
-from qeff_zoo.serving.tools import ChatFormats
+from qeff_zoo.serving.workers import shared
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -206,9 +206,10 @@ def serve(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: The session's task has no API.
+        ServingError: The session's task has no API, or no worker starts.
     """
     tune()
+    shared().check()
     with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
@@ -222,11 +223,12 @@ def serve(
             origins=choices.allowed_origins,
             request_log=choices.request_log,
             page=choices.page,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             strict_parameters=choices.strict_parameters,
             shares_prefixes=choices.shares_prefixes,
+            quiet_paths=choices.quiet_paths,
         )
-        server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
+        server = Server.of(choices, app, backend.close, announce)
         server.run([listener])
 
 
@@ -250,9 +252,10 @@ def serve_several(
         announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: A package exceeds the memory budget.
+        ServingError: A package exceeds the memory budget, or no worker starts.
     """
     tune()
+    shared().check()
     store = ResponseStore()
 
     def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
@@ -274,8 +277,9 @@ def serve_several(
         origins=choices.allowed_origins,
         request_log=choices.request_log,
         page=choices.page,
+        quiet_paths=choices.quiet_paths,
     )
-    server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
+    server = Server.of(choices, app, fleet.close, announce)
     server.run([listener])
 
 
@@ -289,7 +293,7 @@ def _loaded(
     """Load a package for a fleet, whose models share kept responses."""
     session = open_session()
     with service_of(session).open(session, choices) as backend:
-        metrics = Metrics(backend.stats)
+        metrics = Metrics(backend.stats, choices.name)
         offer = Offer(
             name=choices.name,
             aliases=(),
@@ -297,7 +301,7 @@ def _loaded(
             metrics=metrics,
             image_hosts=choices.image_hosts,
             adapter_sources=None,
-            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
+            formats=choices.formats,
             store=store,
             strict_parameters=choices.strict_parameters,
             shares_prefixes=choices.shares_prefixes,
@@ -320,6 +324,7 @@ class Server(uvicorn.Server):
         patience: Time limit of running requests at shutdown, in seconds.
         announce: Callback with the URL of the ready server.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
+        keep_alive: Seconds until an idle connection ends.
     """
 
     def __init__(
@@ -329,6 +334,7 @@ class Server(uvicorn.Server):
         patience: float,
         announce: Callable[[str], None],
         tls: tuple[str, str] | None = None,
+        keep_alive: float = 5.0,
     ) -> None:
         chain, key = tls or (None, None)
         self._scheme = "https" if tls else "http"
@@ -342,10 +348,23 @@ class Server(uvicorn.Server):
             server_header=False,
             ssl_certfile=chain,
             ssl_keyfile=key,
+            timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # any number of seconds
         )
         super().__init__(config)
         self._close, self._patience, self._announce = close, patience, announce
         self._hurry = False
+
+    @classmethod
+    def of(
+        cls,
+        choices: ServerOptions,
+        app: ASGIApp,
+        close: Callable[[], object],
+        announce: Callable[[str], None],
+    ) -> "Server":
+        """Return the server of an app with options; for the arguments see the class."""
+        patience, keep_alive = choices.shutdown_timeout, choices.keep_alive_timeout
+        return cls(app, close, patience, announce, choices.tls, keep_alive)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and announce the URL."""

@@ -15,6 +15,7 @@ from qeff_zoo.serving import (
     capabilities,
     cohere,
     embeddings,
+    entities,
     generation,
     matching,
     messages,
@@ -23,6 +24,7 @@ from qeff_zoo.serving import (
     response_store,
     responses,
     scores,
+    sparse_embeddings,
     transcriptions,
 )
 from qeff_zoo.serving.chat_runs import ChatRuns
@@ -36,6 +38,8 @@ from qeff_zoo.serving.response_store import ResponseStore
 from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+from qeff_zoo.tasks.encoders.sparse_embedding_session import SparseEmbeddingSession
+from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
 
 API = "/v1/"
 
@@ -136,6 +140,9 @@ class Generation:
             sizes.encoder_ctx_len or sizes.ctx_len,
             adapters=taken,
             capabilities=capabilities.of_generation(session, offer.formats),
+            template=next(iter(session.chat_template.sources.values()))
+            if session.chat_template
+            else "",
         )
         runs = ChatRuns(
             engine=backend,
@@ -177,6 +184,10 @@ class TextEncoding:
             routers.append(cohere.routes(backend, session, model.admit))
             routers.append(embeddings.routes(API, backend, session, model.admit))
             routers.append(ollama.embedding(backend, session, model))
+        if isinstance(session, SparseEmbeddingSession):
+            routers.append(sparse_embeddings.routes(backend, session, model.admit))
+        if isinstance(session, TokenClassificationSession):
+            routers.append(entities.routes(backend, session, model.admit))
         return model, routers
 
 

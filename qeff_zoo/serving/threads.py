@@ -41,11 +41,18 @@ class Calls:
         self._thread.shutdown(cancel_futures=True)
 
 
-async def in_thread(pool: Executor, work: Callable[[], _T]) -> _T:
+async def in_thread(
+    pool: Executor, work: Callable[[], _T], stop: Callable[[], None] = lambda: None
+) -> _T:
     """Call a function in a thread of a pool, after the calls before it.
 
     An exception refers to the frames through which it passes. Those that also refer to the exception would stay in
     memory, with the files of a request, until Python collects garbage.
+
+    Args:
+        pool: The threads.
+        work: The function.
+        stop: A function that makes a running call end soon, since nobody waits for its result.
     """
     called = pool.submit(work)
     del work
@@ -54,6 +61,7 @@ async def in_thread(pool: Executor, work: Callable[[], _T]) -> _T:
         return called.result()
     except asyncio.CancelledError:
         if not called.cancel():  # its memory is in use until it returns
+            stop()
             with CancelScope(shield=True):  # from anyio, which repeats a cancellation
                 await _end_of(called)
         raise

@@ -7,20 +7,31 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
+from qeff_zoo.runtime.token_answers import (
+    TokenOptions,
+    detokenized,
+    detokenized_in,
+    tokenized,
+    tokenized_in,
+)
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.prompts import SECONDS_OF_TEXT
 from qeff_zoo.serving.rendering import rendered, template_input, text_to_tokenize
 from qeff_zoo.serving.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.workers import shared
 
 _T = TypeVar("_T")
+_QUICK = 1 << 14  # characters or tokens for which no worker is needed
 #: Settings of tokenizer_config.json for clients; others may be paths.
 _SETTINGS = frozenset(
     {
@@ -46,6 +57,10 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
     async def in_turn(work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(worker, work)
 
+    async def apart(request: Request, work: Callable[[], _T], param: str) -> _T:
+        with blaming(param):
+            return await unless_gone(request, shared().run(work, SECONDS_OF_TEXT))
+
     def tokens(body: TokenizeRequest) -> list[int]:
         tokenizer = _tokenizer(session, body.model)
         if body.messages is None:
@@ -60,33 +75,49 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
         with blaming("messages"):
             return tokenizer.encode(text, special_tokens=bool(body.add_special_tokens))
 
+    def options(body: TokenizeRequest) -> TokenOptions:
+        return TokenOptions(
+            most=model.max_tokens,
+            names=bool(body.return_token_strs),
+            pieces=bool(body.with_pieces),
+        )
+
+    def written(body: TokenizeRequest) -> bytes:
+        found = tokens(body)
+        is_named = body.return_token_strs or body.with_pieces
+        tokenizer = _tokenizer(session, body.model) if is_named else None
+        return tokenized(tokenizer, found, options(body))
+
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         model.admit(body)
-        found = await in_turn(partial(tokens, body))
-        answer: dict[str, Any] = {
-            "count": len(found),
-            "max_model_len": model.max_tokens,
-            "tokens": found,
-            "token_strs": None,
-        }
-        if body.return_token_strs:
+        if body.messages is None and len(body.text[0]) > _QUICK:
             tokenizer = _tokenizer(session, body.model)
-            answer["token_strs"] = await in_turn(lambda: [*map(tokenizer.name, found)])
-        if body.with_pieces:
-            tokenizer = _tokenizer(session, body.model)
-            answer["tokens"] = await in_turn(
-                lambda: [{"id": one, "piece": tokenizer.piece(one)} for one in found]
+            text, special = body.text
+            content = await apart(
+                request,
+                partial(
+                    tokenized_in,
+                    tokenizer.folder,
+                    tokenizer.lowers,
+                    text,
+                    special,
+                    options(body),
+                ),
+                "prompt" if body.content is None else "content",
             )
-        return await json_answer(answer)
+        else:
+            content = await in_turn(partial(written, body))
+        return Response(content, media_type="application/json")
 
     if getattr(session, "chat_template", None) is not None:
 
         @router.post("/apply-template")
         async def apply_template(body: ChatRequest) -> Response:
             model.admit(body)
-            return JSONResponse({"prompt": await in_turn(partial(rendered, session, body))})
+            content = await in_turn(lambda: to_json({"prompt": rendered(session, body)}))
+            return Response(content, media_type="application/json")
 
     @router.get("/tokenizer_info")
     async def info() -> Response:
@@ -95,7 +126,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
 
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> Response:
+    async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
         model.admit(body)
         tokenizer = _tokenizer(session, body.model)
         size = tokenizer.vocab_size
@@ -107,8 +138,12 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
                 param="tokens",
                 code="invalid_value",
             )
-        text = await in_turn(partial(tokenizer.spelled, body.tokens))
-        return JSONResponse({"prompt": text, "content": text})  # vLLM's name, and llama-server's
+        if len(body.tokens) > _QUICK:
+            work = partial(detokenized_in, tokenizer.folder, body.tokens)
+            content = await apart(request, work, "tokens")
+        else:
+            content = await in_turn(partial(detokenized, tokenizer, body.tokens))
+        return Response(content, media_type="application/json")
 
     return router
 

@@ -4,32 +4,42 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.runtime import Grammar, TextGenerationSession
 from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
+from qeff_zoo.runtime.chat_output.free_grammar import free_grammar, loosened
 from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import check_schema
 from qeff_zoo.runtime.chat_template import ChatOptions
+from qeff_zoo.runtime.closed_schemas import closed
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.runtime.thinking_budget import ThinkingBudget
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.errors import ApiError, blaming, brief
 from qeff_zoo.serving.schemas import ChatRequest, NamedTool
 
+#: What holds for calls that a model makes by itself of functions that are not strict: nothing; that the function exists
+#: and its arguments are an object; or its schema. SGLang has these levels.
+ToolStrictLevel: TypeAlias = Literal["off", "function", "parameter"]
+
 
 @dataclass(frozen=True)
 class ChatFormats:
-    """Formats of a model's chat templates, found at first use.
+    """Formats of a model's chat templates, found at first use, and what holds for outputs in them.
 
     Args:
         tool_parser: Name of the format of tool calls, "none", or None for the one that a template renders.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of a template.
+        tool_strict_level: What holds for calls that are not required.
+        closes_objects: Whether objects of schemas without `additionalProperties` have no further keys.
     """
 
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    tool_strict_level: ToolStrictLevel = "off"
+    closes_objects: bool = False
     _known: dict[TemplateSource, ChatFormat] = field(default_factory=dict, compare=False)
 
     def of(self, source: TemplateSource) -> ChatFormat:
@@ -90,7 +100,7 @@ def output_plan(
     formats: ChatFormats,
     options: ChatOptions,
 ) -> OutputPlan:
-    """Return the grammar and the parser of the outputs of a chat.
+    """Return the grammar, which is not compiled yet, and the parser of the outputs of a chat.
 
     Args:
         session: Session of the model.
@@ -107,6 +117,8 @@ def output_plan(
     tokenizer = session.tokenizer
     known = formats.of(session.chat_template.source(options)) if tokenizer else ChatFormat()
     schemas = _schemas(body, known)
+    if schemas and formats.closes_objects:
+        schemas = {name: closed(schema) for name, schema in schemas.items()}
     end = prompt_end(tokenizer, prompt) if tokenizer else ""
     chosen = body.tool_choice
     must = bool(schemas) and chosen != "auto"
@@ -127,9 +139,18 @@ def output_plan(
                 otherwise=None if must else form,
                 prompt=end,
             )
-    if grammar is not None and schemas:
+    elif strict := schemas and _held(body, known, schemas, formats.tool_strict_level):
+        assert known.calls
         with blaming("tools", "invalid_schema"):
-            session.guides.check(grammar)
+            grammar = free_grammar(
+                known.calls,
+                known.reasoning,
+                known.marks(tokenizer) if tokenizer else Marks({}),
+                schemas=strict,
+                thoughts=known.thoughts(end),
+                several=several,
+                prompt=end,
+            )
     most = None if several else 1
     make = partial(
         known.parser, end, schemas=schemas, most=most, structured=form is not None and not must
@@ -142,6 +163,28 @@ def output_plan(
         shown=known.shown(tokenizer) if tokenizer and has_parser else frozenset(),
         thinking=known.budget(end, body.thinking_token_budget, tokenizer) if tokenizer else None,
     )
+
+
+def _held(
+    body: ChatRequest, known: ChatFormat, schemas: Mapping[str, Any], level: ToolStrictLevel
+) -> Mapping[str, Any] | None:
+    """Return the schemas that hold for calls which the model need not make; None if nothing holds.
+
+    Args:
+        body: Body of the request.
+        known: Format of the chat template.
+        schemas: Schemas of the functions by name.
+        level: What holds for functions that are not strict.
+    """
+    strict = {one.function.name for one in body.offered if one.function.strict}
+    if level == "parameter":
+        strict = {*schemas}
+    if (not strict and level == "off") or known.calls is None:
+        return None
+    return {
+        name: schema if name in strict else loosened(known.calls, schema)
+        for name, schema in schemas.items()
+    }
 
 
 def _schemas(body: ChatRequest, known: ChatFormat) -> Mapping[str, Any] | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: Hub pipeline tags that other packages of the code refer to.
 TEXT_GENERATION = "text-generation"
 FEATURE_EXTRACTION = "feature-extraction"
+SPARSE_EMBEDDING = "sparse-embedding"
 TEXT_CLASSIFICATION = "text-classification"
 TEXT_RANKING = "text-ranking"
 TOKEN_CLASSIFICATION = "token-classification"
@@ -40,6 +41,7 @@ IMAGE_TO_TEXT = "image-to-text"
 _MODULES: Mapping[str, str] = {
     TEXT_GENERATION: "text_generation.task",
     FEATURE_EXTRACTION: "encoders.feature_extraction",
+    SPARSE_EMBEDDING: "encoders.sparse_embedding",
     TEXT_CLASSIFICATION: "encoders.text_classification",
     TEXT_RANKING: "encoders.text_ranking",
     TOKEN_CLASSIFICATION: "encoders.token_classification",
@@ -60,6 +62,8 @@ NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.
 _EXAMPLES = {"audio": "speech.wav", "vision": "--image photo.png"}
 
+#: Suffix of the names of classes with a head of a masked language model.
+MASKED_LM = "ForMaskedLM"
 #: Suffix of the name of a class with a head.
 HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
@@ -149,6 +153,7 @@ class Task(Part):
         auto_classes: Automatic classes of transformers; the first that supports a configuration creates the model.
         suffixes: Suffixes of transformers' class names for the task.
         has_head: Whether such a class has a head with weights; otherwise any other class of the architecture fits too.
+        on_request: Whether files beside a checkpoint or the user select it, and its class alone does not.
         head_of: Task whose classes have its head, if they are not its own.
         companion: File of a checkpoint that marks it for this task, whatever its class.
         shapes: Profiles of a recipe that serves it besides a task of another role.
@@ -179,6 +184,7 @@ class Task(Part):
     auto_classes: tuple[str, ...]
     suffixes: tuple[str, ...]
     has_head: bool = True
+    on_request: bool = False
     head_of: str = ""
     companion: str | None = None
     shapes: Mapping[str, Shape]
@@ -246,7 +252,7 @@ def computed_by(architecture: str, recipe: Recipe) -> str | None:
     if recipe.media:  # the suffix may be that of a class for text alone
         return recipe.task
     reads = find(recipe.task).reads
-    alike = (task for task in map(find, NAMES) if task.reads == reads)
+    alike = (one for one in map(find, NAMES) if one.reads == reads and not one.on_request)
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
     fitting = (task.name for task in every if architecture.endswith(task.suffixes))
@@ -267,11 +273,16 @@ def served_by(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe's checkpoints can be built for.
 
     Those beyond `tasks_of` have its models and another output, and no evidence of their own. Decoders rank if they
-    classify: a whole text is read in one call.
+    classify: a whole text is read in one call. Masked language models have sparse embeddings.
     """
     known = tasks_of(recipe)
     ranks = recipe.task == TEXT_GENERATION and TEXT_CLASSIFICATION in known
-    return (*known, *([TEXT_RANKING] if ranks else []))
+    masked = any(one.endswith(MASKED_LM) for one in recipe.architectures)
+    return (
+        *known,
+        *([TEXT_RANKING] if ranks else []),
+        *([SPARSE_EMBEDDING] if masked else []),
+    )
 
 
 def scores_texts(task: str) -> bool:

@@ -13,7 +13,15 @@ PROMPTS = ("prompt", "prompts_file")
 #: Options of `run` with inputs, by kind; a task requires the kind that is its `reads`.
 INPUTS = {"text": PROMPTS, "image": ("image",), "video": ("video",), "audio": ("audio",)}
 SAMPLING = (
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *(
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repetition_penalty",
+        "presence_penalty",
+    ),
     *("frequency_penalty", "seed", "logprobs"),
 )
 TEMPLATE = ("chat_template", "chat_template_kwargs", "reasoning_effort")
@@ -29,7 +37,8 @@ DECODER_CONVERSATION = (*CONVERSATION, *SPECULATION, *PREFIX_CACHE)
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (
     *SPECULATION, *PREFIX_CACHE, "share_prefix_cache", "generation_config", "lora_modules", "allow_adapters",
-    "tool_parser", "reasoning_parser",
+    "tool_parser", "reasoning_parser", "tool_strict_level", "disable_additional_properties", "chat_template",
+    "default_chat_template_kwargs",
 )  # fmt: skip
 DISAGGREGATED = ("role", "prefill_from")
 #: Of measured generation, and of measured transcription.

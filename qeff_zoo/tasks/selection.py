@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from qeff_zoo.recipe import Recipe
 
-from . import HEAD, NAMES, TEXT_RANKING, computed_by, find, served_by, task_of, tasks_of
+from . import HEAD, NAMES, computed_by, find, served_by, task_of, tasks_of
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -67,8 +67,7 @@ def choose(
     architectures: Sequence[str],
     companions: Collection[str],
     requested: str | None,
-    *,
-    ranks: bool = False,
+    marked: str | None = None,
 ) -> ChosenTask:
     """Choose a task: the requested one, else the one that the checkpoint was trained for, else the recipe's.
 
@@ -78,7 +77,7 @@ def choose(
         architectures: `config.architectures`.
         companions: Files beside the checkpoint, by relative path.
         requested: Task that the user requests, if any.
-        ranks: Whether files of sentence-transformers rank texts by logits of tokens.
+        marked: Task that modules of sentence-transformers are for, if they name one.
     """
     known = [one for one in architectures if _is_related(one, recipe)]
     made_for = [
@@ -86,7 +85,7 @@ def choose(
         for one in known
         if one in recipe.architectures and (task := computed_by(one, recipe)) is not None
     ]
-    task, by = _first(recipe, made_for, companions, requested, ranks=ranks)
+    task, by = _first(recipe, made_for, companions, requested, marked)
     served = served_by(recipe)
     if task not in served:
         problem = (
@@ -97,8 +96,13 @@ def choose(
     both = recipe.images and recipe.audio  # of one class
     head = find(task).head_of or task
     own = any(one in recipe.architectures for one in known)
-    if own and head not in made_for and find(task).has_head and not both:
-        classes = [one for one in recipe.architectures if task_of(one, recipe) == head]
+    fits = head in made_for or (find(head).on_request and _has_class(known, head))
+    if own and not fits and find(task).has_head and not both:
+        classes = [
+            one
+            for one in recipe.architectures
+            if task_of(one, recipe) == head or (find(head).on_request and _has_class([one], head))
+        ]
         others = " or ".join(dict.fromkeys(made_for or _bare(recipe)))
         problem = (
             f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
@@ -110,15 +114,22 @@ def choose(
     return ChosenTask(task=task, by=by)
 
 
+def _has_class(architectures: Sequence[str], task: str) -> bool:
+    return any(one.endswith(find(task).suffixes) for one in architectures)
+
+
 def _uncomputed(name: str, recipe: Recipe, architecture: str) -> str:
     """Return why a checkpoint whose head no task computes is not built without it unless requested."""
     computed = [
         one for one in recipe.architectures if HEAD.search(one) and computed_by(one, recipe)
     ]
     expected = " or ".join(computed) or "a model without a head"
+    served = [one for one in served_by(recipe) if find(one).on_request]
+    heads = [f"{one} for its head, or " for one in served if _has_class([architecture], one)]
     return (
-        f"{name!r} has architecture {architecture!r}, whose head no task computes; expected {expected}. Give --task "
-        f"{' or '.join(_bare(recipe))} to build the model without its head."
+        f"{name!r} has architecture {architecture!r}, whose head no task computes{' unless requested' * bool(heads)}; "
+        f"expected {expected}. Give --task {''.join(heads)}{' or '.join(_bare(recipe))} to build the model without its "
+        "head."
     )
 
 
@@ -171,18 +182,17 @@ def _first(
     made_for: Sequence[str],
     companions: Collection[str],
     requested: str | None,
-    *,
-    ranks: bool,
+    marked: str | None,
 ) -> tuple[str, str]:
     if requested is not None:
         return requested, "user"
-    if ranks:
-        return TEXT_RANKING, "checkpoint: modules.json"
+    if marked is not None:
+        return marked, "checkpoint: modules.json"
     classifies = [task for task in made_for if find(task).answers == "scores"]
-    marked = [task for task in map(find, NAMES) if task.companion in companions]
-    if marked and not classifies:
+    beside = [task for task in map(find, NAMES) if task.companion in companions]
+    if beside and not classifies:
         served = tasks_of(recipe)
-        task = next((one for one in marked if one.name in served), marked[0])
+        task = next((one for one in beside if one.name in served), beside[0])
         return task.name, f"checkpoint: {task.companion}"
     if made_for:
         return (classifies or made_for)[0], "checkpoint: architectures"

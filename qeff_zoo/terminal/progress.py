@@ -68,18 +68,26 @@ class Stopwatch:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
+    def timed(self, name: str) -> Iterator[Reporter]:
+        """Time a stage of several parts; yields the reporter, which shows each of them as a stage."""
+        begun = time.perf_counter()
+        try:
+            with Translating(lambda error: out_of_memory(error, f"in the stage {name!r}")):
+                yield self.reporter
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - begun, 3)
+
+    @contextmanager
     def stage(
         self, name: str, total: int | None = None, unit: str = "B"
     ) -> Iterator[Callable[[int], None]]:
         """Time and report one stage; yields the function that counts its work."""
-        begun = time.perf_counter()
-        self.reporter.begin(name, total, unit)
-        try:
-            with Translating(lambda error: out_of_memory(error, f"in the stage {name!r}")):
-                yield self.reporter.advance
-        finally:
-            self.reporter.end()
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - begun, 3)
+        with self.timed(name) as reporter:
+            reporter.begin(name, total, unit)
+            try:
+                yield reporter.advance
+            finally:
+                reporter.end()
 
 
 def peak_rss_bytes() -> int:

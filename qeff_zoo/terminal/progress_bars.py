@@ -2,12 +2,15 @@
 """Progress bars on stderr, one per stage."""
 
 import sys
+import time
 from typing import Any
 
 from tqdm import tqdm
 
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.terminal.sanitize import as_is
+
+_PAUSE = 30.0  # seconds between two lines of a log
 
 
 class Bars:
@@ -19,7 +22,7 @@ class Bars:
     def begin(self, stage: str, total: int | None, unit: str) -> None:
         """Open a bar; stages without a known total show their time."""
         layout = (
-            "{desc:<10} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {rate_fmt} {elapsed}"
+            "{desc:<10} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} {rate_fmt} {elapsed}<{remaining}"
             if total
             else "{desc:<10} {elapsed}"
         )
@@ -44,9 +47,45 @@ class Bars:
         self._bar.close()
 
 
+class Lines:
+    """A `qeff_zoo.terminal.progress.Reporter` for a log: a line for every half minute of a stage with a total."""
+
+    def __init__(self) -> None:
+        self._stage, self._unit = "", ""
+        self._total: int | None = None
+        self._done, self._begun, self._written = 0, 0.0, 0.0
+
+    def begin(self, stage: str, total: int | None, unit: str) -> None:
+        """Remember a stage."""
+        self._stage, self._total, self._unit, self._done = stage, total, unit, 0
+        self._begun = self._written = time.monotonic()
+
+    def advance(self, amount: int) -> None:
+        """Write a line if the last one was long ago."""
+        self._done, now = self._done + amount, time.monotonic()
+        if not self._total or now - self._written < _PAUSE:
+            return
+        self._written = now
+        done, total = (tqdm.format_sizeof(number) for number in (self._done, self._total))
+        left = max(0.0, (now - self._begun) * (self._total / max(1, self._done) - 1))
+        share = min(1.0, self._done / self._total)
+        unit = "B" if self._unit == "B" else f" {self._unit}s"
+        print(
+            f"{self._stage}: {share:.0%}, {done} of {total}{unit}, about {tqdm.format_interval(left)} left",
+            file=as_is(sys.stderr),
+            flush=True,
+        )
+
+    def end(self) -> None:
+        """Forget the stage."""
+        self._total = None
+
+
 def reporter(*, quiet: bool = False) -> Reporter:
-    """Show progress bars to a person, and nothing to a pipe."""
-    return Silent() if quiet or not sys.stderr.isatty() else Bars()
+    """Show progress bars to a person, and a line now and then to a log."""
+    if quiet:
+        return Silent()
+    return Bars() if sys.stderr.isatty() else Lines()
 
 
 class Board:

@@ -31,10 +31,12 @@ from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
+from qeff_zoo.runtime.tokenizer import sharing_tokenizers
 from qeff_zoo.tasks import find
+from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.validation.cases import short_stages
 from qeff_zoo.validation.costs import as_shipped, measure
-from qeff_zoo.validation.package_runner import Key, Progress, Trial, try_package
+from qeff_zoo.validation.package_runner import Key, Trial, try_package
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
@@ -45,6 +47,7 @@ from qeff_zoo.validation.parity import (
     measure_floor,
     relative_errors,
 )
+from qeff_zoo.validation.phases import Phases, Progress
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
@@ -63,7 +66,7 @@ def validate(
     *,
     level: str = "checkpoint",
     threads: int | None = None,
-    progress: Progress | None = None,
+    reporter: Reporter | None = None,
     opening: Opening | None = None,
     exact: Opening | None = None,
     server: Server | None = None,
@@ -75,7 +78,7 @@ def validate(
         checkpoint: Source checkpoint of the package, or its folder.
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
-        progress: Callback for every step.
+        reporter: Shows the phases: runs of the package, and of the reference.
         opening: Opens what predicts the package's programs on this machine, in the device's numerics, for a device
             that is not here.
         exact: Opens the same programs without the device's rounding of activations and states.
@@ -89,17 +92,23 @@ def validate(
         >>> record.passed, record.failures  # doctest: +SKIP
         (True, [])
     """
-    step = progress or (lambda steps: None)
+    exact = exact or unrounded(package)
+    phases = Phases(reporter or Silent(), 3 if exact else 2)
     with Reference(threads, server=server) as process:  # it starts while the package runs
-        exact = exact or unrounded(package)
-        trial = try_package(package, threads, step, exact or opening, continues=not exact)
-        # A device is compared in every stage, in its own numerics.
-        short = None if opening else short_stages(trial.keys, trial.positions)
-        shipped = try_package(package, threads, step, opening, short) if exact else None
+        shipped = None
+        with sharing_tokenizers():
+            with phases.next("package") as step:
+                trial = try_package(package, threads, step, exact or opening, continues=not exact)
+            if exact:
+                # A device is compared in every stage, in its own numerics.
+                short = None if opening else short_stages(trial.keys, trial.positions)
+                with phases.next("package, rounded") as step:
+                    shipped = try_package(package, threads, step, opening, short)
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-        reference = run_reference(
-            process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
-        )
+        with phases.next("reference") as step:
+            reference = run_reference(
+                process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
+            )
     record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
     source = (
         checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of a package on the validation cases: token inputs and their outputs; see `Task.trial` for each task's runs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -11,14 +11,13 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation.faults import Fault
+from qeff_zoo.validation.phases import Progress
 from qeff_zoo.validation.routing import Run, read_choices
 from qeff_zoo.validation.settings import read_by
 
 if TYPE_CHECKING:
     from qeff_zoo.tasks.multimodal.session import Prepared
 
-#: Callback after every step, with 1; the number of steps is unknown beforehand.
-Progress: TypeAlias = Callable[[int], None]
 #: Key of an output: number of the sequence, index into its positions, number of the run.
 Key: TypeAlias = tuple[int, int, int]
 

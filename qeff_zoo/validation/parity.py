@@ -18,6 +18,7 @@ from qeff_zoo.tasks import AnswerKind
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = dict[str, Any]
+_FAR = 20.0  # a difference of logits whose exponential is large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +111,30 @@ def relative_errors(expected: Array, got: Array, spread: float | None = None) ->
         got: Same shape.
         spread: None for the standard deviation of each row.
     """
-    spread = expected.astype(np.float64).std(axis=1) if spread is None else np.float64(spread)
-    largest = np.abs(expected.astype(np.float64) - got).max(axis=1)
+    spread = expected.std(axis=1, dtype=np.float64) if spread is None else np.float64(spread)
+    largest = np.abs(expected - got).max(axis=1).astype(np.float64)
     errors: Array = largest / np.maximum(spread, np.finfo(np.float32).tiny)
     return errors
 
 
 def divergences(expected: Array, got: Array) -> Array:
-    """Return per row the Kullback-Leibler divergence of the predictions, expected from got, in nats."""
-    left, right = _log_softmax(expected), _log_softmax(got)
-    divergence: Array = np.maximum(0, (np.exp(left) * (left - right)).sum(axis=1))
+    """Return per row the Kullback-Leibler divergence of the predictions, expected from got, in nats.
+
+    It is log E exp(d) - E d, with the differences d of the logits, less a mean, and their mean E by the expected
+    probabilities. No two large numbers are subtracted, so that values may stay in float32 and sums alone are wider.
+    """
+    moved = got - expected
+    if np.abs(moved).max(initial=0) > _FAR:
+        left, right = _log_softmax(expected), _log_softmax(got)
+        return np.maximum(0, (np.exp(left) * (left - right)).sum(axis=1))
+    weights = np.exp(expected - expected.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+
+    def mean(values: Array) -> Array:
+        return (weights * values).sum(axis=1, dtype=np.float64)
+
+    moved -= mean(moved)[:, None].astype(moved.dtype)
+    divergence: Array = np.maximum(0, np.log1p(mean(np.expm1(moved))) - mean(moved))
     return divergence
 
 

@@ -30,7 +30,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import TEXT_GENERATION
-from qeff_zoo.validation.package_runner import Progress
+from qeff_zoo.validation.phases import Progress
 from qeff_zoo.validation.reference.answers import Reference
 
 _REFERENCE = "qeff_zoo.validation.reference.perplexity"

@@ -12,9 +12,9 @@ import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
     CrossEncoder,
-    files_of,
     read_cross_encoder,
 )
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of
 from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
@@ -83,7 +83,7 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         damages={"every text without its first character": _without_first},
     )
     against = {
-        "reference": "CrossEncoder" if "scores" in answer else "SentenceTransformer",
+        "reference": answer["reference"],
         "revision": source_in(package.manifest).get("revision"),
         "transformers": answer["transformers"],
         "dtype": "text",

@@ -5,6 +5,7 @@ In: a package, and what `qeff_zoo.validation.reference.text` answers for its che
 its own. A canary is a corpus that is not quite the same, which a check must notice.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def request_of(package: Package) -> dict[str, Any] | None:
     Args:
         package: Any.
     """
-    if Tokenizer.find(package.path) is None:
+    if not Tokenizer.is_in(package.path):
         return None
     task = find(package.task)
     return {
@@ -161,14 +162,18 @@ def _of_files(
 ) -> Iterator[Comparison]:
     """Yield comparisons of all that a package's tokenizer and its settings have, whatever texts reach."""
     expected, settings = answer["content"], answer["settings"]
-    content = {
-        exchanged: sections(tokenizer.json, exchanged=exchanged) for exchanged in (False, True)
+    content = sections(json.loads(tokenizer.json)) if expected else {}
+    digests = {
+        exchanged: {
+            name: one.exchanged if exchanged else one.right for name, one in content.items()
+        }
+        for exchanged in (False, True)
     }
     yield Comparison(
         metric="same_tokenizer_content",
-        questions=[(name, False) for name in {**expected, **content[False]}] if expected else [],
-        expected=[expected.get(name) for name in {**expected, **content[False]}],
-        act=lambda one: content[one[1]].get(one[0]),
+        questions=[(name, False) for name in {**expected, **content}],
+        expected=[expected.get(name) for name in {**expected, **content}],
+        act=lambda one: digests[one[1]].get(one[0]),
         damages={"two entries of every part exchanged": lambda one: (one[0], True)},
     )
     known = {**read_json(folder / "tokenizer_config.json"), **special_tokens(folder)}

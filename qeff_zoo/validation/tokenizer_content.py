@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content of a tokenizer in sections, each with a digest: what no sample text reaches is compared too.
 
-Pure: the JSON text of a backend of the `tokenizers` library in, digests out. Truncation and padding are no part of it:
-both sides set them in each call.
+Pure: the JSON of a backend of the `tokenizers` library in, digests out. Truncation and padding are no part of it: both
+sides set them in each call.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 #: Parts of a backend that read or write text.
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 #: Parts of its model that may be long; the rest of the model is one section.
 _LONG = ("vocab", "merges")
+_DAMAGED = 2  # entries at the end of a long part
 #: Settings beside a backend that change what it reads or writes.
 SETTINGS = (
     "clean_up_tokenization_spaces",
@@ -23,22 +25,52 @@ SETTINGS = (
 )
 
 
-def sections(serialized: str, *, exchanged: bool = False) -> dict[str, str]:
+@dataclass(frozen=True)
+class Section:
+    """Digests of a section of a tokenizer.
+
+    Args:
+        right: Digest of the section.
+        exchanged: Digest of the damaged section: two neighbours exchanged, or one value.
+    """
+
+    right: str
+    exchanged: str
+
+
+def sections(content: Mapping[str, Any]) -> dict[str, Section]:
     """Return the digests of a tokenizer's sections.
 
     Args:
-        serialized: A backend as `to_str` returns it.
-        exchanged: Damage each section first, by the exchange of two neighbours, or of one value.
+        content: A backend as `to_str` returns it, parsed.
     """
-    content = json.loads(serialized)
     model = content["model"]
-    found = {f"model.{name}": model[name] for name in _LONG if model.get(name)}
-    found["model"] = {name: value for name, value in model.items() if name not in _LONG}
-    found["added_tokens"] = content["added_tokens"]
-    found |= {name: content.get(name) for name in _PARTS}
-    if exchanged:
-        found = {name: _exchanged(value) for name, value in found.items()}
-    return {name: _digest(value) for name, value in found.items()}
+    found: dict[str, Any] = {
+        "model": {name: value for name, value in model.items() if name not in _LONG},
+        "added_tokens": content["added_tokens"],
+        **{name: content.get(name) for name in _PARTS},
+    }
+    digests = {
+        name: Section(_digest(value).hexdigest(), _digest(_exchanged(value)).hexdigest())
+        for name, value in found.items()
+    }
+    return {f"model.{name}": _of_long(model[name]) for name in _LONG if model.get(name)} | digests
+
+
+def _of_long(value: Mapping[str, int] | Sequence[Any]) -> Section:
+    """Return the digests of a long section, which is read once: the damage is in its last entries.
+
+    The library writes a vocabulary in the order of its ids, so that the order of its entries is part of the digest.
+    """
+    entries = [*value.items()] if isinstance(value, Mapping) else value
+    begun, end = _digest(entries[:-_DAMAGED]), entries[-_DAMAGED:]
+    damaged = [*_exchanged(dict(end)).items()] if isinstance(value, Mapping) else _exchanged(end)
+    both = []
+    for last in (end, damaged):
+        digest = begun.copy()
+        digest.update(_written(last))
+        both.append(digest.hexdigest())
+    return Section(*both)
 
 
 def _exchanged(value: Any) -> Any:
@@ -52,6 +84,9 @@ def _exchanged(value: Any) -> Any:
     return [value]
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(value: Any) -> "hashlib._Hash":
+    return hashlib.sha256(_written(value))
+
+
+def _written(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -24,6 +24,7 @@ TASKS = {
     "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
     "audio-classification": ("classify recordings", "speech.md"),
     "feature-extraction": ("embed texts", "embeddings.md"),
+    "sparse-embedding": ("embed texts sparsely", "embeddings.md"),
     "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
     "text-ranking": ("rank texts by a language model", "embeddings.md"),

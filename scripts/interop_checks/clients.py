@@ -33,7 +33,14 @@ ENVIRONMENTS = {
     ),
     "python-litellm": ("litellm",),
 }
-NODE = ("ai", "@ai-sdk/openai-compatible", "@ai-sdk/openai", "openai", "zod")
+NODE = (
+    "ai",
+    "@ai-sdk/openai-compatible",
+    "@ai-sdk/openai",
+    "ollama-ai-provider-v2",
+    "openai",
+    "zod",
+)
 _SERVED = ("reranker", "speech", "vision")
 
 

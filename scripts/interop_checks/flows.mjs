@@ -11,6 +11,7 @@ const load = (name) => import(pathToFileURL(require.resolve(name)));
 const ai = await load("ai");
 const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
 const { createOpenAI } = await load("@ai-sdk/openai");
+const { createOllama } = await load("ollama-ai-provider-v2");
 const { default: OpenAI } = await load("openai");
 const { z } = await load("zod");
 
@@ -27,6 +28,8 @@ const parameters = {
 const weather = (city) => (assert.equal(city, "Rome"), "31 C");
 const compatible = (name) => createOpenAICompatible({ name: "zoo", baseURL: urls[name], apiKey, supportsStructuredOutputs: true });
 const openai = (name) => createOpenAI({ baseURL: urls[name], apiKey });
+const ollama = (name) =>
+  createOllama({ baseURL: urls[name].replace(/v1$/, "api"), headers: { Authorization: `Bearer ${apiKey}` } });
 const node = (name) => new OpenAI({ baseURL: urls[name], apiKey, maxRetries: 0 });
 const tools = {
   get_weather: ai.tool({
@@ -84,6 +87,47 @@ const flows = {
       const model = openai("scripted").responses("scripted");
       for await (const part of ai.streamText({ model, prompt: "say Hello", maxRetries: 0 }).textStream) text += part;
       assert.equal(text, "Hello");
+    },
+  },
+  "ollama-ai-provider-v2": {
+    async generate_text() {
+      const options = { prompt: question, ...limits };
+      const { text, usage } = await ai.generateText({ model: ollama("trained")("trained"), ...options });
+      assert.equal(text, (await ai.generateText({ model: compatible("trained")("trained"), ...options })).text);
+      assert.equal(usage.outputTokens, limits.maxOutputTokens);
+    },
+    async stream_text() {
+      const options = { model: ollama("trained")("trained:latest"), prompt: question, ...limits };
+      let text = "";
+      for await (const part of ai.streamText(options).textStream) text += part;
+      assert.equal(text, (await ai.generateText(options)).text);
+    },
+    async structured_output() {
+      const { output } = await ai.generateText({
+        model: ollama("trained")("trained"), prompt: question, output: ai.Output.object({ schema }), ...limits,
+      });
+      assert.equal(typeof output.isCapital, "boolean");
+    },
+    tools: () => withTools(ollama("scripted")("scripted")),
+    async tools_in_a_stream() {
+      const model = ollama("scripted")("scripted");
+      const result = ai.streamText({ model, prompt: plan, tools, stopWhen: ai.stepCountIs(3), maxRetries: 0 });
+      assert.equal((await result.steps).length, 2);
+      assert.equal(await result.text, answer);
+    },
+    async a_call_is_required() {
+      const weather = ai.tool({ inputSchema: z.object({ city: z.enum(["Rome", "Oslo"]) }) });
+      for (const toolChoice of ["required", { type: "tool", toolName: "weather" }]) {
+        const { toolCalls } = await ai.generateText({
+          model: ollama("trained")("trained"), prompt: question, tools: { weather }, toolChoice, ...limits,
+        });
+        assert.ok(["Rome", "Oslo"].includes(toolCalls[0].input.city));
+      }
+    },
+    async embed() {
+      const model = ollama("embeddings").embeddingModel("embeddings");
+      const { embeddings } = await ai.embedMany({ model, values: ["a cat", "a kitten"], maxRetries: 0 });
+      assert.equal(embeddings[0].length, 384);
     },
   },
   "openai (node)": {

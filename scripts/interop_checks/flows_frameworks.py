@@ -98,6 +98,21 @@ def litellm_other_apis(urls: Any) -> None:
 
 
 @flow("litellm")
+def litellm_tools_of_ollama(urls: Any) -> None:
+    import litellm
+
+    base = urls.scripted.removesuffix("/v1")
+    info = litellm.get_model_info("ollama_chat/scripted", api_base=base, api_key=KEY)
+    assert info["supports_function_calling"]
+    assert info["max_input_tokens"]
+    messages = [{"role": "user", "content": CALL}]
+    options = {"messages": messages, "tools": [TOOL], "max_tokens": 200}
+    answer = _litellm(base, "ollama_chat/scripted", **options)
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+
+
+@flow("litellm")
 def litellm_responses(urls: Any) -> None:
     import litellm
 

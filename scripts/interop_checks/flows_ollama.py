@@ -83,3 +83,25 @@ def ollama_functions(urls: Any) -> None:
     answer = _ollama(urls.scripted).chat("scripted", messages, tools=[get_weather])
     (call,) = answer.message.tool_calls
     assert get_weather(**call.function.arguments) == "31 C"
+
+
+@flow("ollama")
+def ollama_logprobs(urls: Any) -> None:
+    options = {"num_predict": 6, "temperature": 0}
+    more = {"options": options, "logprobs": True, "top_logprobs": 2}
+    with _ollama(urls.trained) as client:
+        whole = client.chat("trained:latest", CHAT, **more)
+        parts = [*client.chat("trained", CHAT, stream=True, **more)]
+    assert len(whole.logprobs) == 6
+    assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in whole.logprobs)
+    assert "".join(one.token for one in whole.logprobs) == whole.message.content
+    assert [one for part in parts for one in part.logprobs or ()] == [*whole.logprobs]
+
+
+@flow("ollama")
+def ollama_former_embeddings(urls: Any) -> None:
+    with _ollama(urls.embeddings) as client:
+        (expected,) = client.embed("embeddings", "a cat").embeddings
+        found = client.embeddings("embeddings", "a cat").embedding
+    scale = sum(value**2 for value in found) ** 0.5
+    assert all(abs(one / scale - two) < 1e-5 for one, two in zip(found, expected, strict=True))

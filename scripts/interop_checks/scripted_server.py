@@ -11,8 +11,13 @@ from qeff_zoo.package import Package
 _open_session = runtime.open_session
 
 
+#: Lengths for the system prompts of coding agents, in tokens of a small vocabulary.
+_LENGTHS = {"ctx_len": 1 << 18, "prefill_seq_len": 1024}
+
+
 def _scripted(package: Package, **options: object) -> runtime.Session:
-    return _open_session(package, opening=scripted_program.opening(package), **options)  # type: ignore[arg-type]
+    opening = scripted_program.opening(package, **_LENGTHS)
+    return _open_session(package, opening=opening, **options)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -47,6 +47,25 @@ def _data_set(name: str, *_: Any, **__: Any) -> Any:
     return [{"audio": {"array": audio, "sampling_rate": 16_000}}] * 4
 
 
+def _decode(encoded: Any, *_: Any, **__: Any) -> Any:
+    """Return an image file's pixels as torchvision does, (channels, height, width)."""
+    import torch
+
+    file = encoded if isinstance(encoded, str) else io.BytesIO(bytes(encoded.tolist()))
+    with Image.open(file) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+
+def decode_with_pillow() -> None:
+    """Replace torchvision's image decoder, whose library requires CUDA's torch, if torchvision is here."""
+    from importlib.util import find_spec
+
+    if find_spec("torchvision"):
+        from torchvision import io as files
+
+        files.decode_image = _decode
+
+
 def stay_here() -> None:
     """Replace every download."""
     import datasets
@@ -104,6 +123,7 @@ def main() -> int:
     sys.argv[0] = script
     sys.path.insert(0, str(Path(script).parent))
     stay_here()
+    decode_with_pillow()
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:

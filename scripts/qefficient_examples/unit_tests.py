@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,9 +25,46 @@ _INTERNALS = (
     (r"`transform` was called", "transform"),
     (r"has no attribute '(\w+)'", None),
     (r"isinstance\(\) arg 2 must be a type|X is not a type object|_Missing'? ", _OBJECTS),
-    (r"hasattr\([^,]+, ['\"](\w+)['\"]\)", None),
+    (r"assert hasattr\([^,]+, ['\"](\w+)['\"]\)", None),
     (r"transform attributes", "_pytorch_transforms"),
 )
+#: Kinds of internals: names, and the reason why they have no counterpart.
+KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "its PyTorch module": (
+        (_MODULE, "transform", "_offload_model_weights", "_is_weights_offloaded", "_model_offloaded_check"),
+        "A build reads weights from the checkpoint; there is no module to call, to change or to offload.",
+    ),
+    "lists of transforms": (
+        ("pytorch_transforms", "_pytorch_transforms", "_onnx_transforms", "_transform_names", "apply",
+         "SplitTensorsTransform"),
+        "transformers' own code is traced; what differs from it is in `recipes/`.",
+    ),
+    "tables of its classes": (
+        (_OBJECTS, "modeling_utils", "_hf_auto_class", "MISCLASSIFIED_CAUSAL_LM_TO_QEFF_AUTO_CLASS_MAP", "__contains__"),
+        "They map transformers' classes to QEfficient's own; a recipe is found by the `model_type`.",
+    ),
+    "private classes of vision-language models": (
+        ("_QEffAutoModelForImageTextToTextDualQPC", "_QEFFAutoModelForImageTextToTextSingleQPC"),
+        "`QEFFAutoModelForImageTextToText` is one class here, with the same arguments.",
+    ),
+    "steps within `compile`": (
+        ("mdp_generator", "modeling_qeff", "check_ccl_specializations", "check_and_get_num_speculative_tokens",
+         "hash_params", "device_utils"),
+        "The plan of a build has these steps; its options are arguments of `compile`.",
+    ),
+    "steps within `export`": (
+        ("sampler_utils", "hash_utils"),
+        "The task defines inputs and outputs of a graph, and the plan its key.",
+    ),
+    "steps within `generate`": (
+        ("embedding_handler", "vlm_generation", "qpc_session"),
+        "The session of the package does them; for loops of one's own there is `QAICInferenceSession`.",
+    ),
+    "steps within `finetune`": (
+        ("setup_seeds", "apply_peft", "setup_distributed_training", "setup_dataloaders", "load_model_and_tokenizer"),
+        "trl, peft and transformers do them; `finetune.main` has the arguments.",
+    ),
+}  # fmt: skip
 _SHOWN = 5  # names in a row
 _LONGEST = 140  # characters of a message
 
@@ -100,9 +138,29 @@ def table(path: Path = RECORD) -> str:
         for row in rows
         for name, line in row["others"].items()
     ]
-    first = tabulate([*shown, ["all", *sums, ""]], header, tablefmt="github")
-    second = tabulate(others, ("other failure", "message"), tablefmt="github")
-    return f"{first}\n\n{second}"
+    tables = (
+        tabulate([*shown, ["all", *sums, ""]], header, tablefmt="github"),
+        tabulate(_kinds(rows), ("internals", "failures", "reason"), tablefmt="github"),
+        tabulate(others, ("other failure", "message"), tablefmt="github"),
+    )
+    return "\n\n".join(tables)
+
+
+def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, str]]:
+    """Return the number of failures of each kind of internals, the most frequent first.
+
+    Args:
+        rows: Rows of the files.
+
+    Raises:
+        KeyError: A name has no kind.
+    """
+    kind_of = {name: kind for kind, (names, _) in KINDS.items() for name in names}
+    counts = Counter[str]()
+    for row in rows:
+        for name, count in row["internals"].items():
+            counts[kind_of[name]] += count
+    return [(kind, count, KINDS[kind][1]) for kind, count in counts.most_common()]
 
 
 def main() -> None:

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
 
 # In one text: core names no recipe, and one is called as a method is.
-_METHODS = (
-    "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq modelopt mxfp4 torchao"
-)
+_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mlx modelopt mxfp4 torchao"
 _OTHERS = (
     "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
-    "metal mlx nvfp4 quark quip quanto sinq spqr vptq"
+    "metal nvfp4 quark quip quanto sinq spqr vptq"
 )
 #: Module of this package for each `quant_method` of a checkpoint's `quantization_config`.
 METHODS: Mapping[str, str] = MappingProxyType(

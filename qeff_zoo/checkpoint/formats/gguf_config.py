@@ -196,7 +196,8 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
     if not isinstance(value, dict):
         return value
     if "rows" in value:
-        return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
+        fitting = (info for one, info in tensors.items() if fnmatchcase(one, value["rows"]))
+        return next((info.shape[0] for info in fitting), value.get("else", 0))
     if "has" in value:
         found = any(fnmatchcase(one, value["has"]) for one in tensors)
         return value["then"] if found and "then" in value else value.get("else", found)
@@ -323,6 +324,22 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
         fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
+def _layers_of_one_module(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the only module of each layer: attention with its heads, an MLP or experts with their width, or a state."""
+    forward = "moe" if "expert_count" in fields else "mlp"
+    names = ("attention.head_count_kv", "feed_forward_length")
+    heads, widths = (
+        [*one] if isinstance(one := fields[name], array) else [one] * fields["block_count"]
+        for name in names
+    )
+    config["layers_block_type"] = [
+        "full_attention" if count else forward if width else "linear_attention"
+        for count, width in zip(heads, widths, strict=True)
+    ]
+    fields.update(zip(names, (max(heads), max(widths)), strict=True))
+    config["mamba_head_dim"] = fields["ssm.inner_size"] // fields["ssm.time_step_rank"]
+
+
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
     config["use_qk_norm"] = fields.get("expert_count") != 128
@@ -396,6 +413,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "delta attention": _delta_attention,
     "state heads": _state_heads,
     "hybrid layers": _hybrid_layers,
+    "layers of one module": _layers_of_one_module,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,
     "expert sizes": _expert_sizes,

@@ -389,7 +389,8 @@ def places_of(
     names = layout.names
     if any(".ffn_gate." in one for one in tensors):
         names = {**names, **layout.gated}
-    layers = next((config[key] for key in _LAYERS if key in config), 0)
+    kinds = config.get("layers_block_type") or ()
+    layers = next((config[key] for key in _LAYERS if key in config), len(kinds))
     counts = {"dec.": config.get("num_decoder_layers") or layers}
     values: dict[str, Expression] = {}
     experts: dict[str, tuple[str, int]] = {}

@@ -214,12 +214,6 @@ def read_cross_encoder(files: Mapping[str, Path]) -> CrossEncoder | None:
     )
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """Return the files of a folder that `read_cross_encoder` reads, by relative path."""
-    found = [*folder.glob("*.json"), *folder.glob("*/config.json")]
-    return {path.relative_to(folder).as_posix(): path for path in found}
-
-
 def _activation(own: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, str]:
     """Return the saved activation that counts, and one that is ignored as it is no class of torch."""
     foreign = ""

@@ -11,6 +11,8 @@ from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import UnsupportedModelError
 
 LISTED, SETTINGS = "modules.json", "config_sentence_transformers.json"
+#: Settings of a checkpoint of ColBERT's authors.
+METADATA = "artifact.metadata"
 #: Configs of the encoder, the first that exists counts.
 ENCODER_SETTINGS = (
     "sentence_bert_config.json",
@@ -22,7 +24,9 @@ ENCODER_SETTINGS = (
     "sentence_xlnet_config.json",
 )
 WEIGHTS = "model.safetensors"
-_LIBRARY = "sentence_transformers"
+LIBRARY = "sentence_transformers"
+#: Module with a vector for each token, in place of an encoder.
+STATIC = "StaticEmbedding"
 #: Function that returns the object in a JSON file by its relative path; empty without such a file.
 Reader: TypeAlias = Callable[[str], dict[str, Any]]
 
@@ -53,7 +57,7 @@ class Module:
     @property
     def described(self) -> str:
         """Name of its class, with the library if that is another."""
-        own = self.library.partition(".")[0] == _LIBRARY
+        own = self.library.partition(".")[0] == LIBRARY
         return self.kind if own else f"{self.library}.{self.kind}"
 
     def require_own(self) -> None:
@@ -61,7 +65,7 @@ class Module:
         if self.described != self.kind:
             raise UnsupportedModelError(
                 f"{LISTED} lists {self.described!r}, which is Python code of the checkpoint or of another library; "
-                f"expected modules of {_LIBRARY}. Such code is never run: use a model without it."
+                f"expected modules of {LIBRARY}. Such code is never run: use a model without it."
             )
         if self.arguments:
             raise UnsupportedModelError(
@@ -92,7 +96,7 @@ def reader_of(companions: Mapping[str, Path]) -> Reader:
 
 
 def read_modules(companions: Mapping[str, Path]) -> list[Module]:
-    """Return the modules of a model in order; none for a checkpoint without modules.json.
+    """Return the listed modules of a model in order; none for a checkpoint without modules.json.
 
     Args:
         companions: Files beside the checkpoint, by relative path.
@@ -110,3 +114,13 @@ def read_modules(companions: Mapping[str, Path]) -> list[Module]:
             Module(library=library, kind=kind, arguments=arguments, folder=folder, config=config)
         )
     return found
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the small files of a folder, by relative path.
+
+    Args:
+        folder: Folder of a checkpoint or a package.
+    """
+    found = [*folder.glob("*.json"), *folder.glob("*/config.json"), *folder.glob(METADATA)]
+    return {path.relative_to(folder).as_posix(): path for path in found}

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from qeff_zoo.checkpoint.sentence_transformers.files import WEIGHTS, Module, read_modules, reader_of
+from qeff_zoo.checkpoint.sentence_transformers import files
+from qeff_zoo.checkpoint.sentence_transformers.colbert import read_colbert
+from qeff_zoo.checkpoint.sentence_transformers.files import STATIC, WEIGHTS, Module, reader_of
 from qeff_zoo.checkpoint.sentence_transformers.steps import (
     ACTIVATIONS,
     AND,
@@ -41,6 +43,16 @@ _FEATURES = (TOKENS, SENTENCE)
 Reading: TypeAlias = Callable[[int, Module], Step | None]
 
 
+def read_modules(companions: Mapping[str, Path]) -> list[Module]:
+    """Return the modules of a model in order, for a ColBERT checkpoint those of a `MultiVectorEncoder`.
+
+    Args:
+        companions: Files beside the checkpoint, by relative path.
+    """
+    listed, colbert = files.read_modules(companions), read_colbert(reader_of(companions))
+    return colbert.modules(listed) if colbert else listed
+
+
 def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
     """Return the published pooling and whether a normalization is last, supported or not; None without modules.
 
@@ -50,7 +62,8 @@ def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
     modules = read_modules(companions)
     if not modules:
         return None
-    pooling = next((AND.join(_modes(one)) for one in modules if one.kind == "Pooling"), "none")
+    poolings = [AND.join(_modes(one)) for one in modules if one.kind == "Pooling"]
+    pooling = "mean" if _is_static(modules) else next(iter(poolings), "none")
     last = [one for one in modules if one.kind != "Dropout"][-1]
     return pooling, last.kind == "Normalize" and _features(last)[1] == SENTENCE
 
@@ -75,7 +88,7 @@ def read_steps(
         return ()
     published = read_pooling(companions)
     overrides = published is not None and pooling not in (None, published[0])
-    steps: list[Step] = []
+    steps: list[Step] = [Pooling(place=0, folder="", modes=("mean",))] * _is_static(modules)
     for place, module in enumerate(modules[1:], 1):
         module.require_own()
         if module.kind not in _READINGS:
@@ -100,11 +113,15 @@ def require_encoder(modules: Sequence[Module]) -> None:
         return
     first = modules[0]
     first.require_own()
-    if first.kind != "Transformer":
+    if first.kind not in ("Transformer", STATIC):
         raise UnsupportedModelError(
             f"modules.json begins with {first.kind}{_described(first.kind)}; expected Transformer, an encoder of "
             "transformers with one embedding per text. Run the model with sentence-transformers itself."
         )
+
+
+def _is_static(modules: Sequence[Module]) -> bool:
+    return bool(modules) and modules[0].kind == STATIC
 
 
 def _described(kind: str) -> str:
@@ -131,14 +148,15 @@ def weight_files(companions: Mapping[str, Path]) -> dict[str, str]:
     return {
         module.folder: f"{module.folder}/{WEIGHTS}"
         for module in read_modules(companions)
-        if module.kind in _WEIGHTED and module.file in companions  # so that it cannot lie elsewhere
+        # Below the checkpoint's folder, with a config, so that it cannot lie elsewhere.
+        if module.kind in _WEIGHTED and module.folder and module.file in companions
     }
 
 
 def bindings_of(steps: Sequence[Step]) -> dict[str, str]:
     """Return the checkpoint tensor of every parameter of the steps, by its name in the model."""
     return {
-        f"{MODULES}.{step.place}.{name}": f"{step.folder}/{name}"
+        f"{MODULES}.{step.place}.{name}": f"{step.folder}/{name}" if step.folder else name
         for step in steps
         for name in step.parameters
     }
@@ -313,7 +331,7 @@ _PURPOSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "fewer embeddings of tokens": ("TokenPooling", "HierarchicalTokenPooling"),
         "a mean of the embeddings of words, without an encoder": (
-            *("StaticEmbedding", "WordEmbeddings", "BoW", "WordWeights"),
+            *("WordEmbeddings", "BoW", "WordWeights"),
         ),
         "modules by the kind of text": ("Router", "Asym"),
     }

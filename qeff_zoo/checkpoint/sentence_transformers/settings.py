@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qeff_zoo.checkpoint.sentence_transformers.colbert import MARKERS, SEVERAL, translated
 from qeff_zoo.checkpoint.sentence_transformers.files import ENCODER_SETTINGS, SETTINGS, Reader
 from qeff_zoo.errors import GenerationError
 
-#: Classes of models in their settings: of one embedding per text, and of one per token.
-_SINGLE, _SEVERAL = "SentenceTransformer", "MultiVectorEncoder"
+#: Classes of models in their settings: of one embedding per text, and of sparse embeddings.
+SINGLE, SPARSE = "SentenceTransformer", "SparseEncoder"
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 MAX_SIMILARITY = "maxsim"
 QUERY, DOCUMENT = "query", "document"
@@ -51,7 +52,10 @@ class SentenceSettings:
         default_prompt: Name of the prompt that precedes texts for which none is requested; None for no prompt.
         similarity: Name of the function that compares embeddings, one of `SIMILARITIES`.
         truncate_dim: Number of the first values of an embedding that are returned; None for all.
+        max_active_dims: Number of the largest weights of a sparse embedding that are returned; None for all.
         expansion: Expansion of queries of late interaction: `strategy`, `length`, `token`, `attend`; None for none.
+        markers: Prompts of a ColBERT checkpoint that are one token each if the vocabulary has it.
+        special_tokens: Whether the tokenizer's special tokens are added.
     """
 
     max_length: int
@@ -61,7 +65,10 @@ class SentenceSettings:
     default_prompt: str | None
     similarity: str
     truncate_dim: int | None
+    max_active_dims: int | None
     expansion: Mapping[str, Any] | None
+    markers: tuple[str, ...] = ()
+    special_tokens: bool = True
 
     def prompt(self, prompt: str | None, name: str | None) -> str:
         """Return the text that precedes texts: the given one, else the named one, else the default one.
@@ -90,12 +97,14 @@ class SentenceSettings:
         return self.lengths.get(kind or "", self.max_length)
 
 
-def read_settings(read: Reader) -> SentenceSettings:
+def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSettings:
     """Read the settings of a checkpoint or of a package; those of transformers without sentence-transformers' files.
 
     Args:
         read: Reader of their files.
+        similarity: Similarity of a model whose files set none.
     """
+    read = translated(read)
     encoder, own = encoder_settings(read), read(SETTINGS)
     called = _called(encoder).get("max_length")
     lengths = {kind: encoder.get(f"{kind}_length") for kind in (QUERY, DOCUMENT)}
@@ -106,22 +115,26 @@ def read_settings(read: Reader) -> SentenceSettings:
         lowercase=bool(encoder.get("do_lower_case")),
         prompts={name: text or "" for name, text in prompts.items()},
         default_prompt=own.get("default_prompt_name"),
-        similarity=own.get("similarity_fn_name") or SIMILARITIES[0],
+        similarity=own.get("similarity_fn_name") or similarity,
         truncate_dim=own.get("truncate_dim"),
+        max_active_dims=own.get("max_active_dims"),
         expansion=encoder.get("query_expansion"),
+        markers=tuple(own.get(MARKERS) or ()),
+        special_tokens=read("config.json").get("model_type") != "static_embedding",
     )
 
 
-def problems_of(name: str, read: Reader, output: str, *, several: bool = False) -> list[str]:
+def problems_of(name: str, read: Reader, output: str, *, kind: str = SINGLE) -> list[str]:
     """Return why embeddings would differ from those of sentence-transformers, one sentence each.
 
     Args:
         name: Name of the checkpoint.
         read: Reader of its files.
         output: Output of transformers' model that the task computes.
-        several: Whether the modules return an embedding for each token.
+        kind: Class of models with such modules.
     """
-    encoder, own = encoder_settings(read), read(SETTINGS)
+    read = translated(read)
+    encoder, own, several = encoder_settings(read), read(SETTINGS), kind == SEVERAL
     file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
     found = [
         *_problems_of_encoder(file, encoder, output),
@@ -131,10 +144,9 @@ def problems_of(name: str, read: Reader, output: str, *, several: bool = False) 
             if key not in _CALL or value not in (_CALL[key] or (value,))
         ),
     ]
-    expected = _SEVERAL if several else _SINGLE
-    if (kind := own.get("model_type") or _SINGLE) != expected:
+    if own and (described := own.get("model_type") or SINGLE) != kind:
         found.append(
-            f"{SETTINGS} describes a {kind}; expected a {expected} for these modules. Run it with "
+            f"{SETTINGS} describes a {described}; expected a {kind} for these modules. Run it with "
             "sentence-transformers itself."
         )
     settings = read_settings(read)
@@ -149,8 +161,9 @@ def problems_of(name: str, read: Reader, output: str, *, several: bool = False) 
     if settings.similarity not in similarities and own.get("similarity_fn_name"):
         expected = ", ".join(similarities)
         found.append(_problem(SETTINGS, "similarity_fn_name", settings.similarity, expected))
-    if (size := own.get("truncate_dim")) is not None and (not isinstance(size, int) or size < 1):
-        found.append(_problem(SETTINGS, "truncate_dim", size, "a number of values"))
+    for limit in ("truncate_dim", "max_active_dims"):
+        if (size := own.get(limit)) is not None and (type(size) is not int or size < 1):
+            found.append(_problem(SETTINGS, limit, size, "a number of values"))
     return [f"{name!r}: {problem}" for problem in found]
 
 

@@ -123,6 +123,11 @@ class MultiVectorMask(Step):
     skipped: tuple[str, ...]
     kinds: tuple[str, ...]
 
+    def described(self) -> dict[str, Any]:
+        """Return the step without its words, which a session reads from the files of the package."""
+        values = super().described()
+        return {name: value for name, value in values.items() if name not in ("skipped", "kinds")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Normalize(Step):

@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+)
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -222,10 +228,27 @@ class JinaBertForSequenceClassification(bert.BertForSequenceClassification):
         self.post_init()  # type: ignore[no-untyped-call]
 
 
+class JinaBertForMaskedLM(bert.BertForMaskedLM):
+    """BERT's masked language model on `JinaBertModel`.
+
+    Args:
+        config: Config of the model.
+    """
+
+    config: JinaBertConfig
+    config_class = JinaBertConfig
+
+    def __init__(self, config: JinaBertConfig) -> None:
+        super().__init__(config)  # type: ignore[no-untyped-call]
+        self.bert = JinaBertModel(config, add_pooling_layer=False)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+
 def register() -> None:
     """Register config and models with transformers."""
     AutoConfig.register("jina_bert", JinaBertConfig, exist_ok=True)
     AutoModel.register(JinaBertConfig, JinaBertModel, exist_ok=True)
+    AutoModelForMaskedLM.register(JinaBertConfig, JinaBertForMaskedLM, exist_ok=True)
     AutoModelForSequenceClassification.register(
         JinaBertConfig, JinaBertForSequenceClassification, exist_ok=True
     )

@@ -16,7 +16,8 @@ from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.publish.plan import Publication, merged, other_at, refusal
 from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
 from qeff_zoo.hub.remotes.protocol import PRIVATE, Content
-from qeff_zoo.terminal.progress import Reporter, Silent
+from qeff_zoo.terminal.progress import Reporter
+from qeff_zoo.terminal.progress_bars import Bars
 
 
 def publish(
@@ -63,7 +64,7 @@ def publish(
         return index.with_notice(entry.path, notice_there, entry.model)
 
     upload: dict[str, Content] = {file.path: file.source for file in publication.missing}
-    with _bars(shown=not isinstance(reporter or Silent(), Silent)):
+    with _bars(shown=isinstance(reporter, Bars)):
         return remote.commit(
             {**upload, **card_upload(remote)},
             update,

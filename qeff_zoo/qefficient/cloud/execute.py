@@ -2,7 +2,6 @@
 """`qeff-cloud-execute`: a package and prompts in, answers out."""
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,14 +10,10 @@ from typing import Any
 from qeff_zoo.cli.inputs import saying_warnings
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.qefficient.qpc_folders import sizes_of
 from qeff_zoo.terminal.printing import print_json
 
 from . import flags
-
-#: QEfficient's name of the folder of a compiled model: SDK, cores, batch, sizes, devices, formats.
-_NAMED = re.compile(
-    r"qpc_(?:qnn_)?\d+cores_(?P<batch>\d+)(?P<continuous>F?)BS_(?P<prompt_len>\d+)PL_(?P<ctx_len>\d+)CL_"
-)
 
 
 def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
@@ -46,18 +41,12 @@ def _execute(arguments: argparse.Namespace) -> None:
 def _package(arguments: argparse.Namespace) -> str:
     """Return where the package is: of a path as QEfficient's commands make them, what `infer` built for these sizes."""
     path = str(arguments.qpc_path)
-    sizes = _NAMED.search(path)
+    sizes = sizes_of(path)
     if sizes is None or arguments.model_name is None or is_here(path):
         return path
     from qeff_zoo.qefficient.functions import find_built
 
-    batch = "full_batch_size" if sizes["continuous"] else "batch_size"
-    package = find_built(
-        flags.configure_hub(arguments),
-        prefill_seq_len=int(sizes["prompt_len"]),
-        ctx_len=int(sizes["ctx_len"]),
-        **{batch: int(sizes["batch"])},
-    )
+    package = find_built(flags.configure_hub(arguments), **sizes)
     if package is None:
         return path  # which says that nothing is there
     print(f"There is no {path!r}: running {package.path}, which has these sizes.", file=sys.stderr)

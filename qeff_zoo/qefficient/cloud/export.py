@@ -28,6 +28,33 @@ def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
     return flags.run(lambda arguments, _: _export(arguments), _parser(), argv, given)
 
 
+def get_onnx_path_and_setup_customIO(  # noqa: N802 -- QEfficient's name
+    model_name: str,
+    cache_dir: str | None = None,
+    hf_token: str | None = None,
+    full_batch_size: int | None = None,
+    local_model_dir: str | None = None,
+    mxint8_kv_cache: bool = False,
+) -> str:
+    """Return the path of a model's portable ONNX graph, which is written unless it is there.
+
+    Args:
+        model_name: Hub id or folder.
+        cache_dir: Cache of downloads.
+        hf_token: Token of the Hub.
+        full_batch_size: Any number for a graph of continuous batching.
+        local_model_dir: Folder of the same model, read in its place.
+        mxint8_kv_cache: Accepted: the graph is the same, and `compile` chooses the type of KV states.
+    """
+    from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
+
+    place = {"cache_dir": cache_dir, "token": hf_token}
+    model = QEFFAutoModelForCausalLM.from_pretrained(
+        local_model_dir or model_name, continuous_batching=bool(full_batch_size), **place
+    )
+    return model.export()
+
+
 def _export(arguments: argparse.Namespace) -> None:
     model_name = flags.configure_hub(arguments)
 

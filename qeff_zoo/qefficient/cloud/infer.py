@@ -30,6 +30,43 @@ def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
     return flags.run(_infer, _parser(), argv, given, unknown_options=True)
 
 
+def execute_vlm_model(
+    qeff_model: Any,
+    model_name: str,
+    image_url: str | None,
+    image_path: str | None,
+    prompt: Sequence[str],
+    device_group: Sequence[int] | None = None,
+    generation_len: int | None = None,
+) -> Any:
+    """Generate with a compiled vision-language model, from prompts that share an image.
+
+    Args:
+        qeff_model: The model, an instance of `QEFFAutoModelForImageTextToText`.
+        model_name: Hub id of the model; the package has its processor.
+        image_url: URL of the image.
+        image_path: File of the image, in place of a URL.
+        prompt: Prompts.
+        device_group: Cards to run on; None for free ones.
+        generation_len: Maximum number of tokens of each prompt.
+
+    Raises:
+        ValueError: There is no image.
+    """
+    image = image_url or image_path
+    if not image:
+        raise ValueError(
+            f"Neither Image URL nor Image Path is given for {model_name!r}, expected one. Give image_url or image_path."
+        )
+    prompts = [prompt] if isinstance(prompt, str) else [*prompt]
+    return qeff_model.generate(
+        prompts=prompts,
+        images=[image] * len(prompts),
+        device_ids=device_group,
+        generation_len=generation_len,
+    )
+
+
 def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     model_name = flags.configure_hub(arguments)
 

@@ -9,6 +9,23 @@ import numpy as np
 from qeff_zoo.runtime.program import Array
 
 
+def get_padding_shape_from_config(config: Any, batch_size: int, seq_len: int) -> list[int]:
+    """Return the shape of a layer's keys: rows, heads, positions and head size.
+
+    Args:
+        config: Configuration of a decoder of transformers.
+        batch_size: Number of rows.
+        seq_len: Number of positions.
+    """
+    query_heads = config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    if getattr(config, "multi_query", False):
+        heads = heads if getattr(config, "new_decoder_architecture", False) else 1
+    heads = heads or query_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // query_heads
+    return [batch_size, heads, seq_len, size]
+
+
 class InputHandler:
     """Inputs of prefill and decode calls, for PyTorch and for ONNX Runtime.
 
@@ -46,8 +63,7 @@ class InputHandler:
     def _state_shape(self, layer: int) -> tuple[int, int, int, int]:
         """Return the shape of a layer's keys: (rows, heads, positions, head size)."""
         config = self.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        _, heads, _, size = get_padding_shape_from_config(config, self._rows, self.ctx_len)
         kinds: list[str] = getattr(config, "layer_types", None) or []
         is_sliding = bool(kinds) and kinds[layer] == "sliding_attention"
         length = min(config.sliding_window, self.ctx_len) if is_sliding else self.ctx_len

@@ -6,12 +6,15 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from qeff_zoo.disk import text_files
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.qefficient.generation.cloud_infer import program_at
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.runtime.sizes import DecoderSizes
+
+_T = TypeVar("_T")
 
 
 def read_prompts_txt_file(prompts_txt_file_path: str | os.PathLike[str]) -> list[str]:
@@ -47,8 +50,8 @@ def get_input_prompts(
 
 
 def fix_prompts(
-    prompt: Sequence[str], batch_size: int, full_batch_size: int | None = None
-) -> list[str]:
+    prompt: Sequence[_T], batch_size: int, full_batch_size: int | None = None
+) -> list[_T]:
     """Return as many prompts as calls of a program have rows, for loops without a scheduler.
 
     Too few are repeated. Without continuous batching, those beyond whole batches are left out, with a warning.
@@ -70,6 +73,19 @@ def fix_prompts(
         )
         return [*prompt[:-rest]]
     return [*prompt]
+
+
+def fix_prompt_to_lora_id_mapping(
+    prompt_to_lora_id_mapping: Sequence[int], batch_size: int, full_batch_size: int | None = None
+) -> list[int]:
+    """Return the adapters of the prompts that `fix_prompts` returns.
+
+    Args:
+        prompt_to_lora_id_mapping: Number of each prompt's adapter.
+        batch_size: Rows of a call.
+        full_batch_size: Batch slots of continuous batching; None without.
+    """
+    return fix_prompts(prompt_to_lora_id_mapping, batch_size, full_batch_size)
 
 
 def get_compilation_dims(qpc_path: str | os.PathLike[str]) -> tuple[int, int, int | None]:

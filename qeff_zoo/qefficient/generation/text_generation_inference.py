@@ -17,7 +17,13 @@ from qeff_zoo.qefficient.counterparts import names_of
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics
 from qeff_zoo.qefficient.functions import cloud_ai_100_exec_kv
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
+from qeff_zoo.qefficient.generation.measures import (
+    CloudAI100ExecInfoNew,
+    calculate_latency,
+    write_io_files,
+)
 from qeff_zoo.qefficient.generation.prompts import (
+    fix_prompt_to_lora_id_mapping,
     fix_prompts,
     get_compilation_dims,
     get_input_prompts,
@@ -27,14 +33,18 @@ from qeff_zoo.runtime.program import Array
 
 __all__ = [
     "CloudAI100ExecInfo",
+    "CloudAI100ExecInfoNew",
     "PerfMetrics",
     "QAICInferenceSession",
     "QEffTextGenerationBase",
+    "calculate_latency",
     "cloud_ai_100_exec_kv",
+    "fix_prompt_to_lora_id_mapping",
     "fix_prompts",
     "get_compilation_dims",
     "get_input_prompts",
     "read_prompts_txt_file",
+    "write_io_files",
 ]
 
 _TOKENS, _POSITIONS, _SLOTS, _LOGITS = "input_ids", "position_ids", "batch_index", "logits"

@@ -19,8 +19,9 @@ from qeff_zoo.runtime.chat_output.formats import (
 from qeff_zoo.runtime.chat_output.marks import Marks
 from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
+from qeff_zoo.runtime.json_schemas import narrowed
 
-_ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
+ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
 _DEFINITIONS = ("$defs", "definitions")
 #: Text of gpt-oss before its answer.
 _FINAL = "<|channel|>final<|message|>"
@@ -54,7 +55,7 @@ def output_grammar(
     """
     begun = calls.begun(prompt) if calls else ""
     has_channels = calls is not None and calls.channels
-    rules = _Rules(calls or CallFormat(call=""), marks)
+    rules = CallRules(calls or CallFormat(call=""), marks)
     alternatives = []
     if calls and schemas:
         several = several and not calls.channels
@@ -86,7 +87,7 @@ def _joined(source: str, other: Grammar | None) -> Grammar:
     )
 
 
-class _Rules:
+class CallRules:
     """Lark rules of a format.
 
     Args:
@@ -127,23 +128,27 @@ class _Rules:
                 found.append(f"<[{piece}]>")
                 continue
             for part in filter(None, re.split(r"(\n\s*)", piece)):
-                optional = "?" if part.isspace() and "\n" in part else ""
-                found.append(f"{json.dumps(part)}{optional}")
+                is_optional = part.isspace() and "\n" in part
+                found.append(self.blank(part) if is_optional else json.dumps(part))
         return " ".join(found)
+
+    def blank(self, text: str) -> str:
+        """Return the symbols of a line break with blanks, which outputs may lack."""
+        return f"{json.dumps(text)}?"
 
     def exactly(self, text: str) -> str:
         """Return the symbols of a text: tokens of marks, and the text between them."""
         pieces = self._marks.pieces(text)
         return " ".join(f"<[{one}]>" if isinstance(one, int) else json.dumps(one) for one in pieces)
 
-    def _until(self, end: str) -> str:
+    def until(self, end: str) -> str:
         """Return the symbols of any text up to an end, and of the end."""
         first, *rest = self._marks.pieces(end) or [""]
         if not rest and isinstance(first, str):
-            return self.new(_ANYTHING, f"[suffix={json.dumps(first)}]")
+            return self.new(ANYTHING, f"[suffix={json.dumps(first)}]")
         # The end is a token, perhaps after some text, and none of other tokens of the same text.
-        before = f"{_ANYTHING} {json.dumps(first)}" if isinstance(first, str) else _ANYTHING
-        no_end = f"~({_ANYTHING} {json.dumps(end)} {_ANYTHING})"
+        before = f"{ANYTHING} {json.dumps(first)}" if isinstance(first, str) else ANYTHING
+        no_end = f"~({ANYTHING} {json.dumps(end)} {ANYTHING})"
         after = end[len(first) :] if isinstance(first, str) else end
         return f"{self.new(f'({before}) & {no_end}', terminal=True)} {self.text(after)}"
 
@@ -151,7 +156,7 @@ class _Rules:
         """Return the symbols of reasoning."""
         if reasoning is None or thoughts == "ended":
             return ""
-        rest = f"{self._until(reasoning.end.strip())} {self.new(_BLANKS)}"
+        rest = f"{self.until(reasoning.end.strip())} {self.new(_BLANKS)}"
         begin = self.text(reasoning.begin.strip())
         return rest if thoughts == "begun" else f"({begin} {rest})?"
 
@@ -165,11 +170,10 @@ class _Rules:
         """
         rows = [self._format.call]
         rows += self._format.also if self._format.channels else ()
-        return self.new(
-            " | ".join(self._row(row.removeprefix(begun), name, schema) for row in rows)
-        )
+        return self.new(" | ".join(self.row(row.removeprefix(begun), name, schema) for row in rows))
 
-    def _row(self, row: str, name: str, schema: Any) -> str:
+    def row(self, row: str, name: str, schema: Any) -> str:
+        """Return the symbols of a function's call by a row of the format, or by the end of one."""
         found = []
         for text, hole in holes(row):
             found.append(self.text(text))
@@ -189,8 +193,10 @@ class _Rules:
         """Return a rule of JSON, with the definitions of the schema that it is a part of."""
         known = root if isinstance(root, Mapping) else {}
         shared = {key: known[key] for key in _DEFINITIONS if key in known}
-        whole = {"x-guidance": {"whitespace_pattern": BLANKS}, **shared, **schema}
-        return self.new(f"%json {json.dumps(whole)}")
+        whole = narrowed({**shared, **schema})
+        return self.new(
+            f"%json {json.dumps({'x-guidance': {'whitespace_pattern': BLANKS}, **whole})}"
+        )
 
     def _arguments(self, schema: Any) -> str:
         if self._format.argument:
@@ -246,7 +252,7 @@ class _Rules:
         if strings:
             found.append(f"({' | '.join(json.dumps(str(one)) for one in strings)}) {closed}")
         elif is_string:
-            found.append(self._until(end.strip()))
+            found.append(self.until(end.strip()))
         else:
             found.append(f"{self._json(schema, root)} {closed}")
         return f"{' '.join(found)} {self.text(end[len(end.rstrip()) :])}"
@@ -280,7 +286,7 @@ class _Rules:
             return f'"[" ({item} ("," {item})*)? "]"'
         if types and not types & {"string", "object", "array"}:
             return self._json(schema, root)
-        return f"{quote} {self._until(self._format.quote)}"
+        return f"{quote} {self.until(self._format.quote)}"
 
 
 def _object(keys: Sequence[str], name: str, schema: Any) -> dict[str, Any]:

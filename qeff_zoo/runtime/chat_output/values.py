@@ -21,7 +21,7 @@ _TYPES: Mapping[type, str] = {
 }
 _WORDS = {"true": True, "false": False, "null": None}  # of JSON, among Python's literals
 #: Strings of Python, in which models also write line breaks as they are.
-_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\]++)*+'?|"(?:\\.|[^"\\]++)*+"?""", re.DOTALL)
 _FAILURES = (MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _DEEPEST = 8  # references of a schema
 #: Keywords of JSON Schema with schemas by name, in a list, or alone.

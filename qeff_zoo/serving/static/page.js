@@ -1,14 +1,19 @@
-// The page of a server: conversations with its models. Chats live in this tab, and end with it.
+// The page of a server: conversations with its models.
 
-import { element, markdown } from "./markdown.js";
-import { ask, kindOf, Refusal, setKey, textOf, typesOf } from "./requests.js";
+import { addMessage, exported, has, imported, newChat, pathOf, showVersion, Store } from "./chats.js";
+import { button, confirmed, download, element } from "./elements.js";
+import { fits, partOf } from "./files.js";
+import { contentOf, partsOf, showMessage } from "./messages.js";
+import { ask, kindOf, Refusal, setKey, typesOf } from "./requests.js";
 
 const $ = (id) => document.getElementById(id);
 const PAUSE = 60; // milliseconds between two renderings of a message
+const TITLE = 60; // characters
+const store = new Store();
 let models = [];
 let chats = [];
-let chat = null; // { messages }, the one that is shown
-let files = [];
+let chat = newChat(); // the one that is shown
+let parts = []; // of attached files
 let running = null; // AbortController
 
 // --- models and settings -----------------------------------------------------------------------
@@ -31,9 +36,10 @@ function showModel() {
   const types = typesOf(chosen());
   const loads = chosen()?.status?.value === "unloaded" ? " (it loads the model first)" : "";
   $("text").placeholder = kindOf(chosen()).hint + loads;
-  $("file").accept = types.join();
+  // Text has many types: a dialog of files then shows all.
+  $("file").accept = types.includes("text/*") ? "" : types.join();
   $("attach").hidden = !types.length;
-  files = files.filter(fits);
+  parts = parts.filter((part) => fits(part, chosen()));
   showFiles();
 }
 
@@ -85,125 +91,148 @@ function restoreSettings() {
 
 // --- files -------------------------------------------------------------------------------------
 
-const fits = (file) => typesOf(chosen()).includes(`${file.type.split("/")[0]}/*`);
-
-function addFiles(added) {
-  const refused = [...added].filter((file) => !fits(file)).map(({ name }) => name);
-  files.push(...[...added].filter(fits));
-  if (refused.length) $("status").textContent = `This model takes no such file: ${refused.join(", ")}`;
+async function addFiles(added) {
+  $("status").textContent = "";
+  for (const file of [...added]) {
+    try {
+      parts.push(await partOf(file, chosen()));
+    } catch (error) {
+      $("status").textContent = error.message;
+    }
+  }
   showFiles();
 }
 
 function showFiles() {
-  const entry = (file) => {
-    const remove = element("button", { type: "button", ariaLabel: `Remove ${file.name}`, textContent: "×" });
-    remove.onclick = () => {
-      files = files.filter((one) => one !== file);
+  const entry = (part) => {
+    const remove = button("×", () => {
+      parts = parts.filter((one) => one !== part);
       showFiles();
       $("text").focus();
-    };
-    return element("li", {}, `${file.name} `, remove);
+    }, { ariaLabel: `Remove ${part.name}` });
+    return element("li", {}, `${part.name} `, remove);
   };
-  $("files").replaceChildren(...files.map(entry));
+  $("files").replaceChildren(...parts.map(entry));
 }
 
-async function partOf(file) {
-  const reader = new FileReader();
-  await new Promise((done) => {
-    reader.onloadend = done; // a file that cannot be read has no result
-    reader.readAsDataURL(file);
-  });
-  const [url, [kind, format]] = [reader.result ?? "", file.type.split("/")];
-  if (kind === "audio") return { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } };
-  return kind === "image" ? { type: "image_url", image_url: { url } } : { type: "video_url", video_url: { url } };
+// --- chats -------------------------------------------------------------------------------------
+
+/** Change the stored chats, and list them; without storage, the chats of this tab. */
+async function stored(change) {
+  try {
+    await change();
+  } catch (error) {
+    $("chats-note").textContent = `Chats end with this tab: the browser does not store them (${error.message}).`;
+  }
+  listChats();
+}
+
+function listChats() {
+  chats.sort((one, other) => other.updated - one.updated);
+  const entry = (one) => {
+    const title = one.title || "New chat";
+    const open = button(title, () => openChat(one), { disabled: Boolean(running) });
+    if (one === chat) open.ariaCurrent = "true";
+    const remove = button("×", () => removeChat(one), { ariaLabel: `Delete ${title}`, disabled: Boolean(running) });
+    return element("li", {}, open, remove);
+  };
+  $("chats").replaceChildren(...chats.filter((one) => has(one, $("search").value)).map(entry));
+  for (const id of ["export", "clear"]) $(id).disabled = !chats.length || Boolean(running);
+}
+
+function openChat(one) {
+  chat = one;
+  showChat();
+  if (narrow.matches) showSide(false);
+  $("text").focus();
+}
+
+async function removeChat(one) {
+  if (!(await confirmed(`Delete “${one.title}”?`, "Delete"))) return;
+  chats = chats.filter((other) => other !== one);
+  if (chat === one) openChat(newChat());
+  stored(() => store.remove(one));
+}
+
+async function clearChats() {
+  if (!(await confirmed(`Delete all ${chats.length} chats of this browser?`, "Delete all"))) return;
+  chats = [];
+  openChat(newChat());
+  stored(() => store.clear());
+}
+
+async function importChats(file) {
+  try {
+    const added = imported(await file.text());
+    chats.push(...added);
+    await stored(() => Promise.all(added.map((one) => store.save(one))));
+    $("status").textContent = `Imported ${added.length} chats.`;
+  } catch (error) {
+    $("status").textContent = `${file.name}: ${error.message}`;
+  }
+}
+
+function saveChat() {
+  if (!chats.includes(chat)) chats.push(chat);
+  return stored(() => store.save(chat));
+}
+
+const narrow = matchMedia("(max-width: 60rem)");
+
+function showSide(open) {
+  $("side").hidden = !open;
+  $("open-chats").ariaExpanded = String(open);
 }
 
 // --- messages ----------------------------------------------------------------------------------
 
-/** Show a message at the end of the log; returns a function that shows its present content. */
-function show(message) {
-  const name = message.model ?? "You";
-  const [media, text, calls, error, actions] = ["media", "text", "calls", "error", "actions"].map((className) =>
-    element("div", { className }),
-  );
-  const reasoning = element("p");
-  const thoughts = element("details", { open: true }, element("summary", {}, "Reasoning"), reasoning);
-  const shown = [element("h2", {}, name), media, thoughts, text, calls, error, actions];
-  $("log").append(element("article", { className: message.role, ariaLabel: name }, ...shown));
-  const parts = Array.isArray(message.content) ? message.content : [];
-  media.append(...parts.filter((part) => part.type !== "text").map(showFile));
-  return () => {
-    const low = $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 60;
-    reasoning.textContent = message.reasoning_content ?? "";
-    thoughts.hidden = !message.reasoning_content;
-    if (message.ended && !message.closed) thoughts.open = !(message.closed = true);
-    text.replaceChildren(...(message.role === "assistant" ? markdown(message.content) : [textOf(message)]));
-    calls.replaceChildren(...(message.tool_calls ?? []).map(showCall));
-    error.textContent = message.error ?? "";
-    if (message.ended) actions.replaceChildren(...showActions(message));
-    if (low) $("log").scrollTop = $("log").scrollHeight;
-  };
-}
-
-function showFile({ image_url: image, video_url: video, input_audio: audio }) {
-  if (image) return element("img", { src: image.url, alt: "Attached image" });
-  if (video) return element("video", { src: video.url, controls: true });
-  return element("audio", { src: `data:audio/${audio.format};base64,${audio.data}`, controls: true, ariaLabel: "Attached recording" });
-}
-
-function showCall({ function: { name, arguments: given } }) {
-  return element("details", { open: true }, element("summary", {}, `Call of ${name}`), element("pre", { tabIndex: 0 }, given));
-}
-
-function showActions(message) {
-  const copy = element("button", { type: "button" }, "Copy");
-  copy.onclick = () => navigator.clipboard?.writeText(message.content);
-  const retry = element("button", { type: "button" }, "Retry");
-  retry.onclick = () => {
+const ACTIONS = {
+  retry: (message) => generate(() => (chat.last = message.parent ?? chat.last)),
+  edit(message, text) {
+    const [files] = partsOf(message);
+    if (!text.trim() && !files.length) return;
+    generate(() => addMessage(chat, { role: "user", content: contentOf(files, text) }, pathOf(chat, message.parent).at(-1)));
+  },
+  version(message) {
     if (running) return;
-    const at = chat.messages.indexOf(message); // -1 for an answer that failed
-    if (at > 0) chat.messages.splice(at);
+    showVersion(chat, message);
+    saveChat();
     showChat();
-    answer();
-  };
-  const { usage, seconds, ended } = message;
-  const cut = { length: "cut at the limit of tokens", stopped: "stopped" }[ended];
-  const speed = usage && seconds ? `${usage.completion_tokens} tokens, ${(usage.completion_tokens / seconds).toFixed(0)} a second` : "";
-  return [copy, retry, [speed, cut].filter(Boolean).join(", ")];
-}
+  },
+};
 
 function showChat() {
+  const messages = pathOf(chat);
   $("log").replaceChildren();
-  for (const message of chat.messages) show(message)();
+  for (const message of messages) showMessage($("log"), chat, message, ACTIONS)();
   const hint = "Write below. Enter sends, Shift+Enter adds a line, Escape stops.";
-  if (!chat.messages.length) $("log").append(element("p", { className: "hint" }, hint));
-  const titled = chats.filter((one) => one.messages.length || one === chat);
-  const title = ({ messages: [first] }) => (first ? `${first.title}`.slice(0, 40) : "New chat");
-  $("chats").replaceChildren(
-    ...titled.map((one) => element("option", { value: chats.indexOf(one), textContent: title(one), selected: one === chat })),
-  );
-  $("chats").hidden = titled.length < 2;
+  if (!messages.length) $("log").append(element("p", { className: "hint" }, hint));
+  scrollDown();
+  listChats();
 }
 
-function newChat() {
-  chats = chats.filter((one) => one.messages.length);
-  chats.push((chat = { messages: [] }));
+function scrollDown() {
+  $("log").scrollTop = $("log").scrollHeight;
+}
+
+/** Change the chat, and generate its next message. */
+async function generate(change) {
+  if (running) return;
+  change();
   showChat();
-  $("text").focus();
-}
-
-/** Generate the next message of the chat. */
-async function answer() {
-  const { messages } = chat;
+  const messages = pathOf(chat);
   const message = { role: "assistant", content: "", model: $("model").value };
-  const update = show(message);
+  const update = showMessage($("log"), chat, message, ACTIONS);
+  update();
+  scrollDown();
   let timer = 0;
   const changed = () => (timer ||= setTimeout(() => ((timer = 0), update()), PAUSE));
   running = new AbortController();
   showRunning();
+  saveChat();
   const begun = performance.now();
   try {
-    const request = { model: message.model, messages: [...messages], options: options(), message, changed };
+    const request = { model: message.model, messages, options: options(), message, changed };
     await kindOf(chosen()).run({ ...request, signal: running.signal });
     message.ended ??= "stop";
     $("status").textContent = "The answer is complete.";
@@ -215,8 +244,9 @@ async function answer() {
   }
   clearTimeout(timer);
   message.seconds = (performance.now() - begun) / 1000;
-  if (message.content || message.tool_calls || message.reasoning_content) messages.push(message);
   running = null;
+  if (message.content || message.tool_calls || message.reasoning_content) addMessage(chat, message, messages.at(-1));
+  saveChat();
   update();
   showRunning();
   if (!chosen()?.capabilities) loadModels(); // it is loaded now
@@ -226,21 +256,19 @@ function showRunning() {
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
   $("log").ariaBusy = String(Boolean(running));
-  for (const id of ["new", "chats", "model"]) $(id).disabled = Boolean(running);
+  for (const id of ["new", "model", "import"]) $(id).disabled = Boolean(running);
   if (running) $("status").textContent = "The model writes …";
+  listChats();
 }
 
-async function send() {
-  const [text, added] = [$("text").value, files];
+function send() {
+  const [text, added] = [$("text").value, parts];
   if (running || !(text.trim() || added.length)) return;
   $("text").value = "";
-  files = [];
+  parts = [];
   showFiles();
-  const parts = await Promise.all(added.map(partOf));
-  const content = parts.length ? [...parts, ...(text.trim() ? [{ type: "text", text }] : [])] : text;
-  chat.messages.push({ role: "user", content, files: added, title: text.trim() || added[0].name });
-  showChat();
-  await answer();
+  chat.title ||= (text.trim() || added[0].name).slice(0, TITLE);
+  generate(() => addMessage(chat, { role: "user", content: contentOf(added, text) }, pathOf(chat).at(-1)));
 }
 
 // --- events ------------------------------------------------------------------------------------
@@ -260,21 +288,41 @@ $("text").onpaste = (event) => {
 document.onkeydown = (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) running?.abort();
 };
+document.ondragover = (event) => {
+  if (!event.dataTransfer.types.includes("Files")) return;
+  event.preventDefault();
+  document.body.classList.add("dropping");
+};
+document.ondragleave = (event) => {
+  if (!event.relatedTarget) document.body.classList.remove("dropping");
+};
+document.ondrop = (event) => {
+  document.body.classList.remove("dropping");
+  if (!event.dataTransfer.files.length) return;
+  event.preventDefault();
+  addFiles(event.dataTransfer.files);
+};
 $("stop").onclick = () => {
   running?.abort();
   $("text").focus();
 };
 $("attach").onclick = () => $("file").click();
-$("file").onchange = () => {
-  addFiles($("file").files);
+$("file").onchange = async () => {
+  await addFiles($("file").files);
   $("file").value = "";
 };
 $("model").onchange = showModel;
-$("new").onclick = newChat;
-$("chats").onchange = () => {
-  chat = chats[$("chats").value];
-  showChat();
+$("new").onclick = () => openChat(newChat());
+$("open-chats").onclick = () => showSide($("side").hidden);
+narrow.onchange = () => showSide(!narrow.matches);
+$("search").oninput = listChats;
+$("import").onclick = () => $("chats-file").click();
+$("chats-file").onchange = async () => {
+  await importChats($("chats-file").files[0]);
+  $("chats-file").value = "";
 };
+$("export").onclick = () => download("chats.json", exported(chats));
+$("clear").onclick = clearChats;
 $("open-settings").onclick = () => $("settings-dialog").showModal();
 $("settings").onchange = applySettings;
 $("change-key").onclick = () => $("key-dialog").showModal();
@@ -286,5 +334,10 @@ $("key-form").onsubmit = () => {
 
 addNumbers();
 restoreSettings();
-newChat();
+showChat();
+showSide(!narrow.matches);
 loadModels();
+await stored(async () => {
+  await store.open();
+  chats.push(...(await store.all()));
+});

@@ -15,6 +15,12 @@ export class Refusal extends Error {
   }
 }
 
+/** Name a server that no request reaches; another error stays. */
+function unreachable(error) {
+  if (!(error instanceof TypeError)) throw error; // a request that the page ends is an AbortError
+  throw new Refusal(0, `The server at ${location.host} cannot be reached. Is it running? Then try again.`);
+}
+
 /** Send a request; a body that is no form is sent as JSON. Returns the response, or throws a Refusal. */
 export async function ask(path, body, signal) {
   const headers = apiKey ? { Authorization: `Bearer ${apiKey}` } : {};
@@ -22,7 +28,7 @@ export async function ask(path, body, signal) {
     headers["Content-Type"] = "application/json";
     body = JSON.stringify(body);
   }
-  const response = await fetch(path, { method: body ? "POST" : "GET", headers, body, signal });
+  const response = await fetch(path, { method: body ? "POST" : "GET", headers, body, signal }).catch(unreachable);
   if (response.ok) return response;
   const found = await response.json().catch(() => ({}));
   throw new Refusal(response.status, found.error?.message ?? `${response.status} ${response.statusText}`);
@@ -36,7 +42,8 @@ async function json(path, body, signal) {
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+  const next = () => reader.read().catch(unreachable);
+  for (let read = await next(); !read.done; read = await next()) {
     const lines = (rest + read.value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
@@ -71,14 +78,17 @@ async function stream(path, body, message, changed, signal) {
   }
 }
 
+/** Return a part as the API takes it: the text of a file begins with its name. */
+const sentPart = ({ name, ...part }) => (name && part.type === "text" ? { ...part, text: `${name}:\n\n${part.text}\n\n` } : part);
+
 /** Return a message as the API takes it, without what the page keeps beside it. */
 function sent({ role, content, reasoning_content, tool_calls, tool_call_id }) {
-  return { role, content, reasoning_content, tool_calls, tool_call_id };
+  const parts = Array.isArray(content) ? content.map(sentPart) : content;
+  return { role, content: parts, reasoning_content, tool_calls, tool_call_id };
 }
 
-/** Return the text of a message, without its files. */
-export const textOf = ({ content }) =>
-  typeof content === "string" ? content : content.map((part) => part.text ?? "").join("");
+/** Return the text of a message, with that of its files. */
+const textOf = ({ content }) => (typeof content === "string" ? content : content.map((part) => sentPart(part).text ?? "").join(""));
 const linesOf = (message) => textOf(message).split("\n").filter((line) => line.trim());
 const listed = (pairs) => pairs.map(([score, text]) => `- ${score.toFixed(4)} \`${text.replaceAll("`", "'")}\``).join("\n");
 
@@ -103,11 +113,13 @@ const KINDS = {
   transcription: {
     hint: "A recording",
     async run({ model, messages, message, signal }) {
-      const [file] = messages.at(-1).files;
-      if (!file) throw new Refusal(400, "Attach a recording.");
+      const recording = [messages.at(-1).content].flat().find((part) => part.type === "input_audio");
+      if (!recording) throw new Refusal(400, "Attach a recording.");
+      const { data, format } = recording.input_audio;
+      const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt());
       const form = new FormData();
       form.append("model", model);
-      form.append("file", file);
+      form.append("file", new File([bytes], recording.name, { type: `audio/${format}` }));
       message.content = (await json("v1/audio/transcriptions", form, signal)).text;
     },
   },
@@ -142,9 +154,12 @@ export function kindOf(model) {
   return can ? (KINDS[Object.keys(KINDS).find((kind) => can.includes(kind))] ?? OTHER) : KINDS.chat;
 }
 
-const TYPES = { vision: "image/*", video: "video/*", audio: "audio/*", transcription: "audio/*" };
+const TYPES = {
+  vision: ["image/*"], video: ["video/*"], audio: ["audio/*"], transcription: ["audio/*"],
+  chat: ["text/*", "application/pdf"], completion: ["text/*", "application/pdf"],
+};
 
-/** Return the media types of files that a model takes. */
+/** Return the media types of files that a model takes; all, as long as the server does not know it. */
 export function typesOf(model) {
-  return (model?.capabilities ?? []).map((one) => TYPES[one]).filter(Boolean);
+  return [...new Set((model?.capabilities ?? Object.keys(TYPES)).flatMap((one) => TYPES[one] ?? []))];
 }

@@ -164,7 +164,8 @@ def open_graph(
         # Planning it takes seconds for a few thousand nodes, more than it saves in a session of a few calls.
         options.enable_mem_reuse = False
     try:
-        with huge_pages() if prepack else nullcontext():
+        # Huge pages take 4 ms for each MB, which few calls do not save either.
+        with huge_pages() if prepack and graph is None else nullcontext():
             return onnxruntime.InferenceSession(
                 graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )

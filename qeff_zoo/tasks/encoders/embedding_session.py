@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of
+from qeff_zoo.checkpoint.sentence_transformers.modules import read_steps
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
+from qeff_zoo.checkpoint.sentence_transformers.steps import MultiVectorMask
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.late_interaction import LateInteraction, max_similarities
@@ -36,10 +39,13 @@ class EmbeddingSession(EncoderSession):
         spec = read_json(folder / "manifest.json").get("spec") or {}
         #: Whether the program scales embeddings to length 1.
         self.normalizes = bool((spec.get("task") or {}).get("normalize"))
-        steps = (spec.get("task") or {}).get("modules") or ()
-        mask = next((step for step in steps if step["kind"] == "MultiVectorMask"), None)
+        kinds = {step["kind"] for step in (spec.get("task") or {}).get("modules") or ()}
         self._late: LateInteraction | None = None
-        if mask is not None and self.tokenizer is not None:
+        if MultiVectorMask.__name__ in kinds and self.tokenizer is not None:
+            steps = read_steps(files_of(folder))
+            mask = next(step for step in steps if isinstance(step, MultiVectorMask))
+            for marker in self.settings.markers:
+                self.tokenizer.register(marker)
             self._late = LateInteraction.of(self.settings.expansion or {}, mask, self.tokenizer)
 
     def states(
@@ -74,14 +80,7 @@ class EmbeddingSession(EncoderSession):
                 f"Package {str(self.folder)!r} pools the states of tokens; expected one without pooling. Build it with "
                 "--pooling none, or call `embed`."
             )
-        if kind and prompt is None and prompt_name is None:
-            prompt_name = self.settings.prompt_of(kind)
-        encoded = self.read(
-            [texts] if isinstance(texts, str) else texts,
-            self.settings.length_of(kind),
-            prompt=self.settings.prompt(prompt, prompt_name),
-            kind=kind,
-        )
+        encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
         found = self._answer(encoded, adapter)
         return [self.compared(*each, kind) for each in zip(encoded, found, strict=True)]
 
@@ -120,6 +119,18 @@ class EmbeddingSession(EncoderSession):
         if self._late is None:
             return states[: len(text.ids)]
         return self._late.compared(text, states, kind)
+
+    def comparable(self, text: Encoded, output: Array, kind: str | None) -> Array | list[Array]:
+        """Return the embedding of one text as `similarity` takes it, or the states of its compared tokens.
+
+        Args:
+            text: The text.
+            output: Output of the program for it.
+            kind: Kind of the text, "query" or "document"; None for neither.
+        """
+        if self.has_states:
+            return [self.compared(text, output, kind)]
+        return self.shortened(output[None])
 
     def require_pooling(self) -> None:
         """Raise `GenerationError` if the package has no pooling."""
@@ -224,13 +235,7 @@ class EmbeddingSession(EncoderSession):
         normalize: bool = False,
         adapter: str | None = None,
     ) -> Array:
-        if kind and prompt is None and prompt_name is None:
-            prompt_name = self.settings.prompt_of(kind)
         self.require_pooling()
-        encoded = self.read(
-            [texts] if isinstance(texts, str) else texts,
-            self.settings.length_of(kind),
-            prompt=self.settings.prompt(prompt, prompt_name),
-        )
+        encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
         found = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
         return normalized(found) if normalize else found

@@ -53,7 +53,7 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    from qeff_zoo.checkpoint.sentence_transformers import files, modules, settings, steps
+    from qeff_zoo.checkpoint.sentence_transformers import colbert, files, modules, settings, steps
 
     joined = (request.pooling or "").split(steps.AND)
     if len(joined) > 1 and "none" in joined:
@@ -65,8 +65,15 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             f"{checkpoint.name!r} has an embedding for each token, and no pooling that --pooling or --normalize could "
             "replace. Leave them out."
         ]
+    listed = modules.read_modules(checkpoint.companions)
+    if listed and listed[0].kind == files.STATIC and request.pooling not in (None, "mean"):
+        return [
+            f"{checkpoint.name!r} has a {files.STATIC}, the mean of the vectors of tokens, which --pooling "
+            f"{request.pooling} does not replace. Leave it out."
+        ]
     read = files.reader_of(checkpoint.companions)
-    return settings.problems_of(checkpoint.name, read, "last_hidden_state", several=several)
+    kind = colbert.SEVERAL if several else settings.SINGLE
+    return settings.problems_of(checkpoint.name, read, "last_hidden_state", kind=kind)
 
 
 def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[str]:

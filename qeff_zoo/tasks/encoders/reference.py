@@ -42,8 +42,17 @@ class TextReference(Answers):
             if request["task"] == tasks.TEXT_RANKING
             else None
         )
+        #: Output of the model that the modules read.
+        self._states = (
+            "logits" if request["task"] == tasks.SPARSE_EMBEDDING else "last_hidden_state"
+        )
         if self._embeds:
-            found = load_modules(Path(request["checkpoint"]), request["settings"])
+            found = load_modules(
+                Path(request["checkpoint"]),
+                request["settings"],
+                model,
+                sparse=self._states == "logits",
+            )
             # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
             model.sentence_modules = self._modules = found
             self._skipped: list[int] | None = request.get("prompts")
@@ -72,7 +81,7 @@ class TextReference(Answers):
                 logits = _last_scores(logits, sequences, *self._scored)
             answers = [self._scores(*one) for one in zip(logits, sequences, strict=True)]
         else:
-            states = output.last_hidden_state
+            states = getattr(output, self._states)
             answers = [
                 self._embedding(*one) for one in zip(numbers, states, sequences, strict=True)
             ]
@@ -86,6 +95,7 @@ class TextReference(Answers):
         """Return what the modules make of the states of a text's own tokens."""
         features: dict[str, Any] = {
             "token_embeddings": states[None, : len(sequence)],
+            "input_ids": torch.tensor([sequence]),
             "attention_mask": torch.ones(1, len(sequence), dtype=torch.long),
         }
         if self._skipped is not None:

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
+from qeff_zoo.checkpoint.sentence_transformers.settings import SIMILARITIES, read_settings
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.runtime.texts import TextReader, Texts
+from qeff_zoo.runtime.texts import Text, TextReader, Texts
 from qeff_zoo.runtime.tokenizer import Encoded
 
 #: Input of a program that pools no tokens of a prompt.
@@ -43,6 +43,8 @@ class EncoderSession:
     task: ClassVar[str]
     output: ClassVar[str]
     takes_pairs: ClassVar[bool] = False
+    #: Similarity of a model whose files set none.
+    similarity_name: ClassVar[str] = SIMILARITIES[0]
     #: Whether it returns embeddings of tokens, for a package without pooling.
     has_states: bool = False
 
@@ -56,7 +58,7 @@ class EncoderSession:
         self.sizes = EncoderSizes.read(program.specializations)
         longest = self.sizes.seq_lens[-1]
         #: Settings of sentence-transformers: prompts, lengths and similarity.
-        self.settings = read_settings(lambda name: read_json(folder / name))
+        self.settings = read_settings(lambda name: read_json(folder / name), self.similarity_name)
         #: Whether the program pools no tokens of a prompt.
         self.excludes_prompts = _POOLED in program.inputs
         #: Maximum number of tokens; longer texts are truncated.
@@ -158,6 +160,31 @@ class EncoderSession:
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
+    def read_as(
+        self,
+        texts: str | Sequence[Text],
+        kind: str | None,
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> list[Encoded]:
+        """Tokenize texts of a kind, by its prompt if no other is given, and to its length. Thread-safe.
+
+        Args:
+            texts: One text or several; or token ids, unchanged.
+            kind: Kind of the texts, "query" or "document"; None for neither.
+            prompt: Text that precedes every text; None for that of `prompt_name`.
+            prompt_name: Name of one of `settings.prompts`; None for that of the kind.
+        """
+        if kind and prompt is None and prompt_name is None:
+            prompt_name = self.settings.prompt_of(kind)
+        return self.read(
+            [texts] if isinstance(texts, str) else texts,
+            self.settings.length_of(kind),
+            prompt=self.settings.prompt(prompt, prompt_name),
+            kind=kind,
+        )
+
     def read(
         self,
         texts: Sequence[Texts],
@@ -167,6 +194,7 @@ class EncoderSession:
         special_tokens: bool = True,
         prompt: str | None = None,
         rendered: bool = False,
+        kind: str | None = None,
     ) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
@@ -178,13 +206,19 @@ class EncoderSession:
             prompt: Text that precedes every text, and the first of a pair, but not a list of token ids; None for the
                 session's default.
             rendered: Whether the texts are whole prompts, which take no other prompt and no template.
+            kind: Kind of the texts, "query" or "document", for late interaction; None for neither.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
         most = min(max_length or self.max_length, self.sizes.seq_lens[-1])
-        reader = replace(self._reader, max_length=most, side=side, special_tokens=special_tokens)
+        reader = replace(
+            self._reader,
+            max_length=most,
+            side=side,
+            special_tokens=special_tokens and self.settings.special_tokens,
+        )
         if rendered:
             reader = replace(reader, prompt="", template=None)
         elif prompt is not None:

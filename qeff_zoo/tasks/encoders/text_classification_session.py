@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
-    files_of,
-    read_cross_encoder,
-)
+from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.cross_encoders import reading_as
 from qeff_zoo.runtime.labels import Score, best_first

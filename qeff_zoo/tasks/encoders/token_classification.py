@@ -36,7 +36,7 @@ TASK = Task(
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTokens"),
-        run_options=(*PROMPTS, "adapter"),
+        run_options=(*PROMPTS, "adapter", "aggregation"),
         serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session of a token classifier: texts in, a label with its score for every token out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.activations import softmax
-from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Text
+from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+from qeff_zoo.tasks.encoders.entities import (
+    OUTSIDE,
+    Aggregation,
+    Entity,
+    entities_of,
+    parts_of,
+    require_aggregation,
+)
 from qeff_zoo.tasks.encoders.session import EncoderSession
 
 
@@ -84,3 +94,50 @@ class TokenClassificationSession(EncoderSession):
                 ]
             )
         return found
+
+    def entities(
+        self,
+        texts: str | Sequence[str],
+        aggregation: Aggregation = "simple",
+        *,
+        ignored: Iterable[str] = OUTSIDE,
+        adapter: str | None = None,
+    ) -> list[list[Entity]]:
+        """Return the entities of each text: neighbouring tokens or words of one label.
+
+        Args:
+            texts: Texts, truncated to `max_length` tokens.
+            aggregation: How the tokens of a word get one label, by transformers' names: "none" for single tokens,
+                "simple" for no words, "first", "average" or "max".
+            ignored: Labels of no entities.
+            adapter: Name of one of `adapters`; None for the base model.
+
+        Raises:
+            GenerationError: The aggregation is unknown, or texts are given as token ids.
+        """
+        require_aggregation(aggregation)
+        given = [texts] if isinstance(texts, str) else list(texts)
+        if any(not isinstance(text, str) for text in given):
+            raise GenerationError(
+                "Cannot find entities in token ids, which have no words; expected texts. Use `classify`."
+            )
+        encoded = self.read(given)
+        outputs = self._answer(encoded, adapter)
+        return [
+            self.entities_of(text, one, logits, aggregation, ignored)
+            for text, one, logits in zip(given, encoded, outputs, strict=True)
+        ]
+
+    def entities_of(
+        self,
+        text: str,
+        encoded: Encoded,
+        logits: Array,
+        aggregation: Aggregation,
+        ignored: Iterable[str] = OUTSIDE,
+    ) -> list[Entity]:
+        """Return the entities of a text by the output of the program for it, see `entities`."""
+        assert self.tokenizer is not None
+        shares = softmax(logits[: len(encoded.ids)])
+        tokens = parts_of(text, encoded, shares, self.tokenizer)
+        return entities_of(text, tokens, self.labels, aggregation, ignored)

@@ -40,6 +40,49 @@ class EmbedTexts:
 
 
 @dataclass(frozen=True)
+class EmbedSparsely:
+    """Computes weights of the vocabulary's tokens for texts, and compares the texts with one another.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Embed and print: one text by its weights, several by their similarities."""
+        given = self.arguments
+        embeddings = session.embed(
+            self.prompts,
+            prompt=given.prompt_prefix,
+            prompt_name=given.prompt_name,
+            adapter=given.adapter,
+        )
+        if given.json:
+            outputs = [
+                {
+                    "text": text,
+                    "weights": session.weights(one),
+                    "indices": one.indices.tolist(),
+                    "values": one.values.tolist(),
+                }
+                for text, one in zip(self.prompts, embeddings, strict=True)
+            ]
+            print_json({"outputs": outputs})
+        elif len(embeddings) == 1:
+            weights = session.weights(embeddings[0]).items()
+            print(
+                table([[token, f"{weight:.4f}"] for token, weight in weights], ["token", "weight"])
+            )
+        else:
+            _print_similarities(session, self.prompts, embeddings, session.settings.similarity)
+
+
+@dataclass(frozen=True)
 class ClassifyTexts:
     """Scores the labels of texts, or of pairs of texts.
 
@@ -89,7 +132,10 @@ class ClassifyTokens:
     arguments: argparse.Namespace
 
     def __call__(self, session: Any) -> None:
-        """Classify and print."""
+        """Classify and print; with an aggregation, entities."""
+        if self.arguments.aggregation is not None:
+            self._print_entities(session)
+            return
         found = session.classify(self.prompts, adapter=self.arguments.adapter)
         if self.arguments.json:
             outputs = [
@@ -104,6 +150,23 @@ class ClassifyTokens:
             for token in tokens
         ]
         print(table(rows, ["token", "at", "label", "score"]))
+
+    def _print_entities(self, session: Any) -> None:
+        aggregation, adapter = self.arguments.aggregation, self.arguments.adapter
+        found = session.entities(self.prompts, aggregation, adapter=adapter)
+        if self.arguments.json:
+            outputs = [
+                {"text": text, "entities": [asdict(entity) for entity in entities]}
+                for text, entities in zip(self.prompts, found, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [entity.text, f"{entity.start}-{entity.end}", entity.label, f"{entity.score:.4f}"]
+            for entities in found
+            for entity in entities
+        ]
+        print(table(rows, ["entity", "at", "label", "score"]))
 
 
 def print_embeddings(
@@ -134,11 +197,16 @@ def print_embeddings(
     elif len(inputs) == 1:
         print(" ".join(f"{value:.6f}" for value in embeddings[0]))
     else:
-        rows = [
-            [given, *(f"{value:.3f}" for value in row)]
-            for given, row in zip(inputs, session.similarity(embeddings), strict=True)
-        ]
-        print(table(rows, [similarity, *(str(number) for number in range(1, len(inputs) + 1))]))
+        _print_similarities(session, inputs, embeddings, similarity)
+
+
+def _print_similarities(session: Any, inputs: list[str], embeddings: Any, similarity: str) -> None:
+    """Print the similarity of every input with every other."""
+    rows = [
+        [given, *(f"{value:.3f}" for value in row)]
+        for given, row in zip(inputs, session.similarity(embeddings), strict=True)
+    ]
+    print(table(rows, [similarity, *(str(number) for number in range(1, len(inputs) + 1))]))
 
 
 def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:

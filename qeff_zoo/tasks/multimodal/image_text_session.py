@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,16 @@ class ImageTextToTextSession(MediaTextSession):
         process = self._process(uncut=uncut, options=media_options(given))
         made: Prepared = process([source_of(given)])
         return made
+
+    def preparation(self, given: Any, count: int) -> "partial[Prepared]":
+        """Return a call that prepares an image, see `prepare`, and that another process can make.
+
+        Args:
+            given: An image file, or an `ImageInput` of one.
+            count: Number of images in the prompt.
+        """
+        process = self._process(uncut=self._is_uncut(count), options=media_options(given))
+        return partial(process, [source_of(given)])
 
     def prepare_all(self, given: Sequence[Any]) -> list[Any]:
         """Return the encoder inputs of all images, see `prepare`; some models process a single image differently."""

@@ -5,8 +5,8 @@ Only the reference process imports this.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference import heads
 from qeff_zoo.validation.reference.damage import inputs_of, narrow_window
 from qeff_zoo.validation.reference.layers import DraftLayerLogits
-from qeff_zoo.validation.reference.losses import Losses
+from qeff_zoo.validation.reference.losses import MOST, Losses
 from qeff_zoo.validation.reference.media import Media, of_tokens
 from qeff_zoo.validation.reference.routing import unwatched
 from qeff_zoo.validation.reference.runs import Answers, hooked, padded, tick
@@ -46,6 +46,7 @@ class DecoderReference(Answers):
         # A position occurs once for its own logits, and once for those of each head.
         self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
         self._fault: Fault | None = None
+        self._scored: tuple[int, list[Tensor]] | None = None  # sequence, and its predictions
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         if len(numbers) > 1 and not self._media.together:
@@ -55,6 +56,10 @@ class DecoderReference(Answers):
             [at for at in self._positions[number] if length is None or at < length]
             for number in numbers
         ]
+        scored = 0
+        if self._scored and [self._scored[0]] == numbers:
+            scored = min(MOST, len(self._sequences[numbers[0]]) - 1)
+            wanted = [[*range(scored), *wanted[0]]]
         rows = [row for row, positions in enumerate(wanted) for _ in positions]
         columns = [position for positions in wanted for position in positions]
         if self._fault:
@@ -87,7 +92,10 @@ class DecoderReference(Answers):
                 after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
                 drafted = self._heads(hidden[0], torch.tensor(after))
             logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
-        tick()
+        tick(sum(len(self._beginning(number, length)) for number in numbers))
+        if scored and self._scored:
+            self._scored[1].append(logits[:scored])
+            logits, wanted = logits[scored:], [wanted[0][scored:]]
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
         return list(np.split(logits.float().numpy(), ends[:-1]))
 
@@ -114,16 +122,35 @@ class DecoderReference(Answers):
         media = any(self._media.among(number) for number in range(len(self._sequences)))
         return self.reads_tokens_alone and not (media or self._heads)
 
+    def tokens(self, length: int | None = None) -> int | None:
+        """Return the tokens of all sequences, or of their beginnings."""
+        if not self.plain:
+            return None
+        return sum(len(sequence[:length]) for sequence in self._sequences)
+
     def losses(self) -> Losses | None:
         """Start a comparison of the variants' predictions for the longest sequence."""
-        longest = max(self._sequences, key=len)
-        if not self.plain or len(longest) < 2:
+        number = max(range(len(self._sequences)), key=lambda number: len(self._sequences[number]))
+        if not self.plain or len(self._sequences[number]) < 2:
             return None
-        return Losses(longest)
+        return Losses(number, self._sequences[number])
+
+    @contextmanager
+    def scoring(self, losses: Losses | None, variant: str) -> Iterator[dict[str, Array]]:
+        """Measure losses in the pass of a block that reads the text of them by itself."""
+        found: dict[str, Array] = {}
+        self._scored = (losses.number, []) if losses else None
+        try:
+            yield found
+            if losses and self._scored:
+                (logits,) = self._scored[1]
+                found |= losses.measure(variant, logits)
+        finally:
+            self._scored = None
 
     def predict(self, input_ids: Tensor) -> Tensor:
         """Return the logits of all tokens of texts."""
-        tick()
+        tick(input_ids.numel())
         logits: Tensor = of_tokens(self._model)(input_ids=input_ids, use_cache=False).logits
         return logits
 

@@ -19,6 +19,7 @@ from qeff_zoo.validation.draft_logits import DraftLayerLogits, HeadLogits, draft
 from qeff_zoo.validation.faults import of_stages
 from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
 from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.phases import expect
 
 _GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
 # A text up to the end of the context, or as long as this many bytes of weights are read, but with a minimum number of
@@ -123,6 +124,8 @@ class DecoderTrial:
             {stage.name for stage in self.stages} if context.stages is None else {*context.stages}
         )
         names |= {stage.after for stage in self.stages if stage.name in names}
+        calls = [call for stage in self.stages if stage.name in names for call in stage.calls]
+        expect(context.step, sum(map(_tokens, calls)))
         for stage in self.stages:
             if stage.name not in names:
                 continue
@@ -139,8 +142,8 @@ class DecoderTrial:
                     ]
                 self.begin([span for span in call.spans if span.start == 0])
                 pieces = {span.row: self._piece(span) for span in call.spans}
-                context.step(1)
                 answered = _call(decoder, call, pieces)
+                context.step(_tokens(call))
                 found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
                 drew += [decoder.drawn[one.row].token for one in call.spans if decoder.sampler]
             answers[stage.name], tokens[stage.name] = np.stack(found), np.array(drew)
@@ -176,6 +179,10 @@ def _window_rows(program: CompiledProgram) -> int:
     """Return the length of the largest sliding-window KV state; 0 without one."""
     windows = [state.axes[2] for state in program.states if state.kind == "window"]
     return max((rows for rows in windows if isinstance(rows, int)), default=0)
+
+
+def _tokens(call: cases.Call) -> int:
+    return sum(span.stop - span.start for span in call.spans)
 
 
 def _call(decoder: Decoder, call: cases.Call, pieces: Mapping[int, Piece]) -> list[Array]:

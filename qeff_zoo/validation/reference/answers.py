@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,8 +18,9 @@ from typing import Any, Self
 import numpy as np
 
 from qeff_zoo.errors import ParityError
-from qeff_zoo.validation.package_runner import Key, Progress
+from qeff_zoo.validation.package_runner import Key
 from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.phases import Progress, expect
 from qeff_zoo.validation.reference.preloaded import Forked, Server
 
 
@@ -129,8 +131,9 @@ class Reference:
         assert process.stdout is not None
         with suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request).encode())
-        for _ in process.stdout:
-            step(1)
+        for line in process.stdout:  # see `runs.tick` and `runs.announce`
+            word, _, amount = line.decode().strip().rpartition(" ")
+            (partial(expect, step) if word else step)(int(amount))
         if code := process.wait():
             log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
             raise _no_reference(request, log, code)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from qeff_zoo.checkpoint.sentence_transformers.steps import MODULES
 from qeff_zoo.validation.faults import Fault
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
@@ -88,7 +89,10 @@ def _damaged(model: Any, damage: HeadDamage) -> Iterator[str]:
     def changed(values: Tensor) -> Tensor:
         return torch.cat([*damage.change(values.chunk(int(count), axis))], axis)
 
-    if type(projection) is nn.Linear:  # whose weight a model may multiply by without calling it
+    if type(projection) in (
+        nn.Linear,
+        nn.Embedding,
+    ):  # whose weight a model may multiply by without calling it
         weight, right = projection.weight.data, projection.weight.data.clone()
         weight.copy_(changed(right))  # in place, by which `Arithmetic` knows it
         try:
@@ -101,6 +105,11 @@ def _damaged(model: Any, damage: HeadDamage) -> Iterator[str]:
         yield words
     finally:
         handle.remove()
+
+
+def _is_of_model(path: str) -> bool:
+    """Return whether a module is of the model itself, not of the modules after an encoder."""
+    return path.partition(".")[0] != MODULES
 
 
 def _mixer_output(model: Any, heads: int, *, in_last: bool) -> tuple[str, nn.Module]:
@@ -127,6 +136,12 @@ def _mixer_output(model: Any, heads: int, *, in_last: bool) -> tuple[str, nn.Mod
     for path, module in modules:
         if isinstance(module, nn.Conv2d) and module.in_channels > _COLORS:
             return path, module
+    # A table of vectors alone mixes no tokens; its values are two parts.
+    owners = [
+        item for item in modules if [*item[1].parameters(recurse=False)] and _is_of_model(item[0])
+    ]
+    if owners and all(isinstance(module, nn.Embedding) for _, module in owners):
+        return owners[0]
     raise ValueError(f"{type(model).__name__} has no attention with several heads to damage.")
 
 

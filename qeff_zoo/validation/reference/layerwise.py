@@ -165,7 +165,7 @@ class Layerwise:
             whole = (
                 self._alone
                 if self._request.get("swapped")
-                else partial(self._begun, self._everyone, early.enough)
+                else partial(self._begun, self._everyone, early.short)
             )
             passes["swapped"] = whole(around=_damaging(SWAPPED))
         if numerics.activations == "float16":
@@ -294,7 +294,7 @@ def _measure(
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> dict[str, Array]:
     with within():
-        return losses.measure(variant, answers.predict)
+        return losses.measure(variant, answers.predict(losses.tokens[None])[0, :-1])
 
 
 def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:

@@ -160,8 +160,15 @@ def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
 
 
 def _quantization(folder: Path) -> dict[str, Any]:
-    """Return what a checkpoint's config.json sets about its quantization, or ModelOpt's file beside it."""
-    found = dict(_config(folder).get("quantization_config") or {})
+    """Return what a checkpoint's config.json, or ModelOpt's file beside it, sets about its quantization."""
+    config = _config(folder)
+    found = dict(config.get("quantization_config") or {})
+    if "bits" in (config.get("quantization") or {}):
+        return {
+            **config["quantization"],
+            "quant_method": "mlx",
+            "model_type": config["model_type"],
+        }
     beside = folder / "hf_quant_config.json"
     if not found and beside.is_file():
         found = dict(json.loads(beside.read_bytes())["quantization"])

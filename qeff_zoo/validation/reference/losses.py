@@ -4,7 +4,7 @@
 Only the reference process imports this.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,27 +20,27 @@ class Losses:
     """Losses of a text's tokens, and divergences from the first variant that is measured.
 
     Args:
+        number: Number of the text among the sequences.
         tokens: The text.
     """
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = torch.tensor(tokens[: MOST + 1])
+    def __init__(self, number: int, tokens: Sequence[int]) -> None:
+        self.number, self.tokens = number, torch.tensor(tokens[: MOST + 1])
         self._expected: Tensor | None = None
 
-    def measure(
-        self, variant: str, predict: Callable[[Tensor], Tensor]
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    def measure(self, variant: str, logits: Tensor) -> dict[str, np.ndarray[Any, Any]]:
         """Return losses and divergences of a variant.
 
         Args:
             variant: Its name.
-            predict: Token ids (1, tokens) -> logits (1, tokens, vocabulary).
+            logits: Predictions of the text's tokens from the second on, (targets, vocabulary).
 
         Returns:
             `loss.VARIANT` and `divergence.VARIANT`: (targets,), in nats.
         """
-        logits = predict(self._tokens[None])[0, :-1].float()
-        loss = nn.functional.cross_entropy(logits, self._tokens[1:], reduction="none")
+        logits = logits.float()
+        rows = zip(logits.split(_ROWS), self.tokens[1:].split(_ROWS), strict=True)
+        loss = torch.cat([nn.functional.cross_entropy(*row, reduction="none") for row in rows])
         if self._expected is None:
             self._expected, divergence = logits, torch.zeros(len(loss), dtype=torch.float64)
         else:
@@ -50,6 +50,11 @@ class Losses:
 
 
 def _divergences(expected: Tensor, got: Tensor) -> Tensor:
-    """Return the Kullback-Leibler divergence of each row of logits."""
-    left, right = (one.double().log_softmax(-1) for one in (expected, got))
-    return (left.exp() * (left - right)).sum(-1).clamp(min=0)
+    """Return the Kullback-Leibler divergence of each row of logits.
+
+    It is log E exp(d - E d), with the differences d of the logits and their mean E by the expected probabilities: no
+    two large numbers are subtracted, and float32 suffices.
+    """
+    probabilities, moved = expected.softmax(-1), got - expected
+    moved -= (probabilities * moved).sum(-1, keepdim=True)
+    return (probabilities * moved.expm1_()).sum(-1).double().log1p().clamp(min=0)

@@ -36,8 +36,10 @@ class Early:
         ]
         #: One answer of each stage.
         self.each_stage = 1 + max(first, default=0)
-        #: The stages that rounding is measured in, and the text of `Losses`.
-        self.enough = max(1 + MOST, *short_stages(stages, positions).values(), 0)
+        #: The stages that rounding is measured in.
+        self.short = max(short_stages(stages, positions).values(), default=0)
+        #: The same, and the text of `Losses`.
+        self.enough = max(1 + MOST, self.short)
 
 
 class Noticing:

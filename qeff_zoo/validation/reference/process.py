@@ -57,10 +57,11 @@ from qeff_zoo.validation.reference.numerics import (
     round_matrices_to_float16,
     round_weights,
 )
+from qeff_zoo.validation.reference.resuming import Resuming
 from qeff_zoo.validation.reference.routing import Choices
-from qeff_zoo.validation.reference.runs import Answers, read_request
+from qeff_zoo.validation.reference.runs import Answers, announce, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
-from qeff_zoo.validation.reference.turns import return_freed_memory
+from qeff_zoo.validation.reference.turns import keep_freed_memory, return_freed_memory
 
 from . import sentences, settings, stored_weights, text
 
@@ -92,12 +93,16 @@ def main(arguments: Sequence[str]) -> None:
     brought = ("media.", "audio.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
-    stored = stored_weights.answer(request, model, unloaded)
     if unloaded:
         return_freed_memory()
-        ran = Layerwise(unloaded, request, answers, choices).run()
     else:
-        ran = _run_variants(model, request, answers, choices)
+        keep_freed_memory(sum(weight.nbytes for weight in model.parameters()))
+    stored = stored_weights.answer(request, model, unloaded)
+    ran = (
+        Layerwise(unloaded, request, answers, choices).run()
+        if unloaded
+        else _run_variants(model, request, answers, choices)
+    )
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
@@ -121,13 +126,16 @@ def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
 ) -> Found:
     """Run every variant."""
-    continued = _continued(answers, request.get("greedy"))
     numerics = Numerics.from_dict(request["numerics"])
-    runs = {"reference": answers.alone(choices.note)}
+    if (tokens := _tokens(model, request, answers, numerics)) is not None:
+        announce(tokens)
+    continued = _continued(answers, request.get("greedy"))
+    losses = answers.losses() if numerics.rounds else None
+    resuming = Resuming(model, answers)
+    with resuming.recording(), answers.scoring(losses, "reference") as found:
+        runs = {"reference": answers.alone(choices.note)}
     early, every = Early(request), range(len(runs["reference"]))
     begun: dict[str, Mapping[int, Array]] = {}
-    losses = answers.losses() if numerics.rounds else None
-    found = losses.measure("reference", answers.predict) if losses else {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
@@ -136,20 +144,21 @@ def _run_variants(
         round_matrices_to_float16(model, numerics.matrices)
     if numerics.rounds_weights or request.get("float16_weights"):
         judged = "rounded"
-        runs["rounded"] = answers.alone(choices.note)
-        found |= losses.measure("rounded", answers.predict) if losses else {}
+        with resuming.recording(), answers.scoring(losses, "rounded") as scored:
+            runs["rounded"] = answers.alone(choices.note)
+        found |= scored
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
     if numerics.int8_activations:
-        with Arithmetic(left_sides, halved=False):
+        with Arithmetic(left_sides, halved=False), answers.scoring(losses, "simulated") as scored:
             begun["simulated"] = answers.beginnings(every, early.enough)
-            found |= losses.measure("simulated", answers.predict) if losses else {}
+        found |= scored
     if numerics.int8_activations or request.get("swapped"):
         with damaged(answers.halves):
             if request.get("swapped"):
                 runs["swapped"] = answers.alone()
             else:
-                begun["swapped"] = answers.beginnings(every, early.enough)
+                begun["swapped"] = answers.beginnings(every, early.short)
     if numerics.activations == "float16" and not request.get("float16_weights"):
         runs["half"] = _in_float16(model, answers, choices)
     followed = _follow_package(answers, choices)
@@ -157,8 +166,7 @@ def _run_variants(
     kind = tasks.find(request["task"]).answers
 
     def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
-        with damaged(answers.halves, HEADS[number]) as words:
-            return words, answers.beginnings(sequences, early.each_stage)
+        return resuming.beginnings(HEADS[number], sequences, early.each_stage, runs[judged])
 
     faults = [Fault.from_dict(entry) for entry in request["faults"]]
     damages, noticed = Noticing(request, kind, runs[judged], others).run(
@@ -176,6 +184,27 @@ def _run_variants(
     }
     arrays |= {f"{judged}.{name}": array for name, array in followed.items()}
     return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
+
+
+def _tokens(
+    model: Any, request: Mapping[str, Any], answers: Answers, numerics: Numerics
+) -> int | None:
+    """Return the tokens that all variants read together; None if calls are counted instead.
+
+    Of canaries the slightest alone, which most stages notice.
+    """
+    whole, early = answers.tokens(), Early(request)
+    if whole is None:
+        return None
+    device, halves = bool(request.get("device")), bool(request.get("float16_weights"))
+    passes = 2 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
+    passes += numerics.activations == "float16" and not halves
+    passes += not device and not numerics.rounds and _is_small(model)
+    lengths = [early.each_stage]
+    if numerics.int8_activations:
+        lengths += [early.enough, *([] if request.get("swapped") else [early.short])]
+    faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
+    return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:

@@ -80,9 +80,18 @@ class Answers:
         """Whether answers are logits of the tokens that the model reads, and of nothing else."""
         return False
 
+    def tokens(self, length: int | None = None) -> int | None:
+        """Return the tokens of all sequences, or of their beginnings; None if calls are counted instead."""
+        return None
+
     def losses(self) -> "Losses | None":
         """Begin to compare what variants predict of one text; None where answers are not logits of its tokens."""
         return None
+
+    @contextmanager
+    def scoring(self, losses: "Losses | None", variant: str) -> Iterator[dict[str, Array]]:
+        """Measure the losses of a variant in a block that runs it; yields what `Losses.measure` returns, in the end."""
+        yield {}
 
     def predict(self, input_ids: Tensor) -> Tensor:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
@@ -177,7 +186,17 @@ def read_request() -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(line))
 
 
-def tick() -> None:
-    """Notify the waiting process that another call is done."""
-    sys.stdout.write("\n")
+def tick(tokens: int = 1) -> None:
+    """Notify the waiting process that another call is done.
+
+    Args:
+        tokens: Its tokens, if their number was announced.
+    """
+    sys.stdout.write(f"{tokens}\n")
+    sys.stdout.flush()
+
+
+def announce(tokens: int) -> None:
+    """Notify the waiting process of the number of tokens that calls will have."""
+    sys.stdout.write(f"of {tokens}\n")
     sys.stdout.flush()

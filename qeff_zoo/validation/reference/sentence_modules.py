@@ -19,9 +19,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from qeff_zoo.checkpoint.sentence_transformers.colbert import Colbert, read_colbert
+from qeff_zoo.checkpoint.sentence_transformers.files import files_of, read_modules, reader_of
+from qeff_zoo.validation.reference import sentences
+
 Features: TypeAlias = dict[str, Any]
 
 _LIBRARY = "sentence_transformers"
+_SPARSE = f"{_LIBRARY}.sparse_encoder.modules"
 _OWN = "a reading of their files by qeff-zoo, since sentence-transformers is not installed"
 _TOKENS, _SENTENCE = "token_embeddings", "sentence_embedding"
 #: Older fields of a pooling, in the order of its results.
@@ -37,21 +42,29 @@ _FIELDS = (
 
 def witness(modules: nn.ModuleDict) -> str | None:
     """Return who computes modules after an encoder, for a record; None if there are none of a checkpoint's."""
-    classes = [type(module) for module in modules.values()]
+    classes = [type(getattr(module, "library", None) or module) for module in modules.values()]
     if any(one.__module__.partition(".")[0] == _LIBRARY for one in classes):
         return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
     return _OWN if classes else None
 
 
-def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
-    """Return the modules after the encoder by their numbers; a mean without modules.json.
+def load_modules(
+    folder: Path, settings: Mapping[str, Any], model: Any = None, *, sparse: bool = False
+) -> nn.ModuleDict:
+    """Return the modules after the encoder by their numbers; without modules.json the library's default.
 
     Args:
         folder: Folder of the checkpoint.
         settings: `pooling` and `normalize`, where a user chose others than the checkpoint's.
+        model: transformers' model of the checkpoint, for a ColBERT checkpoint.
+        sparse: Whether the embeddings are sparse.
     """
+    if (colbert := read_colbert(reader_of(files_of(folder)))) and model is not None:
+        return nn.ModuleDict(_of_colbert(folder, colbert, model)).eval()
     listed = folder / "modules.json"
-    entries = json.loads(listed.read_bytes())[1:] if listed.is_file() else []
+    entries = json.loads(listed.read_bytes()) if listed.is_file() else []
+    static = bool(entries) and str(entries[0]["type"]).endswith(".StaticEmbedding")
+    entries = entries[1:]
     if settings.get("pooling") == "none":
         entries = []
     own = importlib.util.find_spec(_LIBRARY) is None
@@ -59,9 +72,29 @@ def load_modules(folder: Path, settings: Mapping[str, Any]) -> nn.ModuleDict:
     chosen = settings.get("pooling")
     modes = chosen.split("+") if chosen else None
     made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
-    if not entries and chosen != "none":
+    if static:
+        made = {"0": StaticMean(folder, model), **made}
+    elif not entries and sparse:
+        kind = SpladePool if own else importlib.import_module(_SPARSE).SpladePooling
+        made["1"] = kind()
+    elif not entries and chosen != "none":
         made["1"] = Pool({"pooling_mode": modes or "mean"})
     return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
+
+
+def _of_colbert(folder: Path, colbert: Colbert, model: Any) -> dict[str, nn.Module]:
+    """Return the modules that the library adds to a ColBERT checkpoint, by their numbers; else those of its files."""
+    if importlib.util.find_spec(_LIBRARY) is not None:
+        opened = sentences.open_around(folder, model, "MultiVectorEncoder")
+        return {str(place): one.float() for place, one in enumerate([*opened][1:], 1)}
+    found = {}
+    for place, module in enumerate(colbert.modules(read_modules(files_of(folder)))[1:], 1):
+        made: nn.Module = _OWN_MODULES[module.kind](module.config)
+        if module.kind == "Dense":
+            weights = load_file(folder / module.folder / "model.safetensors")
+            made.load_state_dict({name: weights[name] for name in made.state_dict()})
+        found[str(place)] = made.float()
+    return found
 
 
 def normalizes(folder: Path) -> bool:
@@ -177,6 +210,57 @@ class Pool(nn.Module):
         return pooled
 
 
+class StaticMean(nn.Module):
+    """Mean of the vectors of each text's tokens: by the library's StaticEmbedding where it is installed.
+
+    Args:
+        folder: Folder of the checkpoint.
+        model: Model with the vectors.
+    """
+
+    def __init__(self, folder: Path, model: Any) -> None:
+        super().__init__()
+        self.library: nn.Module | None = None
+        if importlib.util.find_spec(_LIBRARY) is not None:
+            kind = importlib.import_module(f"{_LIBRARY}.sentence_transformer.modules")
+            self.library = kind.StaticEmbedding.load(str(folder), local_files_only=True)
+            if model is not None:  # the same weights, which a validation may round
+                self.library.embedding.weight = model.embedding.weight
+
+    def forward(self, features: Features) -> Features:
+        """Add the embedding."""
+        if self.library is None:
+            return {**features, _SENTENCE: features[_TOKENS].mean(1)}
+        ids = features["input_ids"]
+        starts = torch.arange(0, ids.numel(), ids.shape[1])
+        found = self.library({"input_ids": ids.flatten(), "offsets": starts})
+        return {**features, _SENTENCE: found[_SENTENCE]}
+
+
+class SpladePool(nn.Module):
+    """Pooling of the logits of each text by itself to weights of the vocabulary.
+
+    Args:
+        config: Content of its config.json; None for the default.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        config = config or {}
+        self.sums = config.get("pooling_strategy") == "sum"
+        self.logarithms = 2 if config.get("activation_function") == "log1p_relu" else 1
+
+    def forward(self, features: Features) -> Features:
+        """Add the embedding."""
+        rows = []
+        for logits, mask in zip(features[_TOKENS], features["attention_mask"], strict=True):
+            weights = logits[: int(mask.sum())].clamp(min=0)
+            for _ in range(self.logarithms):
+                weights = torch.log(1 + weights)
+            rows.append(weights.sum(0) if self.sums else weights.amax(0))
+        return {**features, _SENTENCE: torch.stack(rows)}
+
+
 class Dense(nn.Module):
     """A dense layer.
 
@@ -257,6 +341,7 @@ class Unchanged(nn.Module):
 
 _OWN_MODULES = {
     "Pooling": Pool,
+    "SpladePooling": SpladePool,
     "Dense": Dense,
     "LayerNorm": LayerNorm,
     "Normalize": Normalize,

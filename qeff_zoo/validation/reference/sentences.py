@@ -27,7 +27,7 @@ _TEXTS = (
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
 )
-_SINGLE, _SCORES = "SentenceTransformer", "CrossEncoder"
+_SINGLE, _SCORES, _SPARSE = "SentenceTransformer", "CrossEncoder", "SparseEncoder"
 _SETTINGS = "config_sentence_transformers.json"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
@@ -45,18 +45,20 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     listed = saved and (folder / "modules.json").is_file()
     settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
     kind = settings.get("model_type") or _SINGLE
-    if kind != (_SCORES if tasks.scores_texts(request["task"]) else _SINGLE):
+    expected = {tasks.SPARSE_EMBEDDING: _SPARSE}.get(request["task"], _SINGLE)
+    if kind != (_SCORES if tasks.scores_texts(request["task"]) else expected):
         return None
     if not (listed and request.get("text")) or "pooling" in request["settings"]:
         return None
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
     scored = kind == _SCORES
-    opened = _open(folder, model, kind)
+    opened = open_around(folder, model, kind)
     texts = [*_TEXTS, *(zip(_TEXTS, reversed(_TEXTS), strict=True) if scored else ())]
     prompts = [(None, None), (_FREE, None), ("", None), *((None, name) for name in opened.prompts)]
     return {
         "library": f"sentence-transformers {importlib.metadata.version('sentence-transformers')}",
+        "reference": kind,
         "transformers": transformers.__version__,
         "read": [
             {"text": text, "kind": kind, "prompt": prompt, "prompt_name": name}
@@ -82,10 +84,11 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     found = opened.preprocess([text], prompt=prompt, **({"task": kind} if kind else {}))
     left_out = any(getattr(module, "include_prompt", True) is False for module in opened)
     skipped = int(found.get("prompt_length") or 0) if left_out else 0
-    return {"ids": found["input_ids"][0].tolist(), "skipped": skipped}
+    ids = found["input_ids"]  # of a static embedding all texts in one row
+    return {"ids": (ids if ids.dim() == 1 else ids[0]).tolist(), "skipped": skipped}
 
 
-def _open(folder: Path, model: Any, kind: str) -> Any:
+def open_around(folder: Path, model: Any, kind: str) -> Any:
     """Open a checkpoint by a class of the library, around a model that is loaded already."""
     import sentence_transformers
 

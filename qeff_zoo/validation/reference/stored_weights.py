@@ -188,7 +188,8 @@ class _Compared:
             if format.act_order:
                 expected = expected[..., self._file.order(place)]
             for index in pieces(shape):
-                piece = self._file.read(place, format, index, shape[-1] if shape else 1)
+                columns = shape[-1] if shape else 1
+                piece = self._file.read(place, format, index, columns, rounded=rounded)
                 part = distance(expected[index or ...], piece, format, rounded=rounded, slack=slack)
                 error, zeroed = max(error, part.error), max(zeroed, part.zeroed)
                 if error > 1:

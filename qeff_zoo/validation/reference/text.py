@@ -194,7 +194,7 @@ def _content(tokenizer: Any) -> dict[str, str]:
         )
         shown, hidden = both
         token["special"] = token["special"] or (bool(shown) and not hidden)
-    return sections(json.dumps(content))
+    return {name: section.right for name, section in sections(content).items()}
 
 
 def _settings(tokenizer: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ next part is read.
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -19,20 +19,39 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.graph.numerics import RoundedMatrix
+from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.validation.reference.formats.orders import Orders
 from qeff_zoo.validation.reference.numerics import LeftSide, place_of, round_weights
 from qeff_zoo.validation.reference.runs import Answers
 from qeff_zoo.validation.reference.unloaded import REST, Unloaded, put
 
-#: Of glibc's `mallopt`: number of heaps that threads have, and bytes from which on memory is returned once it is freed.
-_ARENA_MAX, _MMAP_THRESHOLD = (-8, 1), (-3, 1 << 19)
+#: Of glibc's `mallopt`: number of heaps that threads have, bytes from which on memory is returned once it is freed, and
+#: free bytes at the end of a heap from which on they are returned.
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
+_MOST = (1 << 31) - 1
+_PLENTY = 4  # times the weights
 
 
 def return_freed_memory() -> None:
     """Let this process keep little memory that is freed: each thread would keep its own."""
+    _set_malloc({_ARENA_MAX: 1, _MMAP_THRESHOLD: 1 << 19})
+
+
+def keep_freed_memory(weights: int) -> None:
+    """Let this process use its freed memory again, if there is plenty: the system clears pages that it gives.
+
+    Args:
+        weights: Bytes of the model.
+    """
+    available = available_memory()
+    if available is not None and available >= _PLENTY * weights:
+        _set_malloc({_MMAP_THRESHOLD: _MOST, _TRIM_THRESHOLD: _MOST})
+
+
+def _set_malloc(options: Mapping[int, int]) -> None:
     with suppress(OSError, AttributeError):  # another C library
         library = ctypes.CDLL(None)
-        for option in (_ARENA_MAX, _MMAP_THRESHOLD):
+        for option in options.items():
             library.mallopt(*option)
 
 

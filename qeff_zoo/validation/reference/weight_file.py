@@ -65,7 +65,9 @@ class WeightFile:
         order: Tensor = self._file.get_tensor(f"{name}.order")
         return order.long()
 
-    def read(self, name: str, format: Format, index: Index, columns: int) -> Piece:
+    def read(
+        self, name: str, format: Format, index: Index, columns: int, *, rounded: bool
+    ) -> Piece:
         """Dequantize rows of a tensor.
 
         Args:
@@ -73,6 +75,7 @@ class WeightFile:
             format: How it is stored.
             index: Index of the rows.
             columns: Values of a row.
+            rounded: Whether steps are needed, too.
         """
         data = self._part(name, index)
         if format.element:
@@ -89,12 +92,14 @@ class WeightFile:
         zeros: Tensor | int = 1 << (format.bits - 1)
         if format.zero_points:
             packed = self._part(f"{name}.zero_points", index)
-            zeros = _unpacked(packed, format.bits)[..., : scales.shape[-1], None]
-        values = (integers - zeros) * scales[..., None]
+            zeros = _unpacked(packed, format.bits)[..., : scales.shape[-1], None].float()
+        values = integers.float().sub_(zeros).mul_(scales[..., None])
         if format.offsets:
-            values = values - self._part(f"{name}.offsets", index)[..., None]
-        last = (1 << format.bits) - 1
-        every = values, scales[..., None].expand_as(values), (integers == 0) | (integers == last)
+            values -= self._part(f"{name}.offsets", index)[..., None]
+        every = [values]
+        if rounded:
+            last = (1 << format.bits) - 1
+            every += [scales[..., None].expand_as(values), (integers == 0) | (integers == last)]
         return Piece(*(one.flatten(-2)[..., :columns] for one in every))
 
     def _part(self, name: str, index: Index) -> Tensor:
@@ -104,9 +109,8 @@ class WeightFile:
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
     """Return integers of bytes, the first in the lowest bits."""
-    shifts = torch.arange(0, 8, bits)
-    integers: Tensor = (packed[..., None].to(torch.int16) >> shifts) & ((1 << bits) - 1)
-    return integers.flatten(-2)
+    parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return torch.stack(parts, -1).flatten(-2)
 
 
 def _spread(scales: Tensor, block: int, columns: int) -> Tensor:
@@ -168,19 +172,23 @@ def distance(
     expected = expected.float() if expected.is_floating_point() else expected.to(piece.values.dtype)
     if format.bits == 16 and format.is_float:
         expected = expected.clamp(-_FLOAT16, _FLOAT16).half().float()
-    error = (expected - piece.values).abs().double()
+    error = (expected - piece.values).abs()
     if rounded and piece.steps is not None and piece.at_end is not None:
+        error = error.double()
         steps = _steps(expected, format)
         allowed = torch.where(piece.at_end & (format.bits == 4), 1.0, _HALF) * steps + _TINY
         coarse = _largest(piece.steps.double(), steps * (1 + 1e-4) + _TINY)
-    else:
-        size = piece.values.abs().amax(-1, keepdim=True) if expected.dim() else expected.abs()
-        allowed = (size.double() * _EPSILON * slack).expand_as(error)
-        coarse = 0.0
-    return Distance(
-        error=max(_largest(error, allowed), coarse),
-        zeroed=_largest(expected.abs().double(), allowed),
+        return Distance(
+            error=max(_largest(error, allowed), coarse),
+            zeroed=_largest(expected.abs().double(), allowed),
+        )
+    # All values of a row may be as far off: its largest one decides.
+    size, error, values = (
+        one.amax(-1).double() if one.dim() else one.double()
+        for one in ((piece.values if expected.dim() else expected).abs(), error, expected.abs())
     )
+    allowed = size * _EPSILON * slack
+    return Distance(error=_largest(error, allowed), zeroed=_largest(values, allowed))
 
 
 def _steps(expected: Tensor, format: Format) -> Tensor:

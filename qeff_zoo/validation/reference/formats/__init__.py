@@ -15,12 +15,19 @@ import torch
 from torch import Tensor
 
 from qeff_zoo.validation.reference.formats.files import Decoded, Files, plain
+from qeff_zoo.validation.reference.formats.mlx_files import mlx
 
 from . import integers, small_floats
 
 _FINDERS = (
     *(integers.auto_round, integers.awq, integers.bitnet, integers.bitsandbytes, integers.gptq),
-    *(integers.hqq, integers.torchao, small_floats.compressed_tensors, small_floats.fbgemm_fp8),
+    *(
+        integers.hqq,
+        mlx,
+        integers.torchao,
+        small_floats.compressed_tensors,
+        small_floats.fbgemm_fp8,
+    ),
     *(small_floats.fp8, small_floats.modelopt, small_floats.mxfp4, small_floats.mxfp8),
 )
 #: `quant_method`, with "-" for "_" -> what finds its tensors.

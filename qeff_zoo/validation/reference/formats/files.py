@@ -46,6 +46,10 @@ class Files(Mapping[str, Tensor]):
         """Return a tensor's type as safetensors names it: "F8_E4M3"."""
         return str(self._holders[name].get_slice(name).get_dtype())
 
+    def length(self, name: str) -> int:
+        """Return the length of a tensor's first axis."""
+        return int(self._holders[name].get_slice(name).get_shape()[0])
+
     @cached_property
     def metadata(self) -> Mapping[str, str]:
         """Metadata of the files."""

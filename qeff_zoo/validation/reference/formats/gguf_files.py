@@ -31,10 +31,10 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone4 glm4 glm4moe "
-        "hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minimax-m2 modern-bert "
-        "nomic-bert olmo2 olmoe phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
-        "stablelm starcoder starcoder2 t5 t5encoder",
+        "": "afmoe bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone-moe exaone4 "
+        "glm4 glm4moe hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minimax-m2 "
+        "modern-bert nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
+        "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
@@ -91,6 +91,9 @@ class _Tensors(Mapping[str, Tensor]):
             for start in range(0, len(one.data), _ROWS)
         ]
         return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found  # a mapping's own would decode the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
@@ -173,7 +176,7 @@ def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
-    name = name.replace("gate.moe_statics", "moe_statics")
+    name = name.replace("gate.moe_statics", "moe_statics").replace("mixer.experts", "mlp.experts")
     for end, other in _CALLED.items():
         name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
@@ -182,7 +185,8 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
         "post_mlp_layernorm", "norm2"
     )
     nomic = nomic if nomic.startswith("encoder.") else f"encoder.{nomic}"
-    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic):
+    backbone = f"backbone.{name.removeprefix('model.')}"
+    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic, backbone):
         for end in ("", ".weight"):
             place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
             if place in tensors:

@@ -20,16 +20,16 @@ _E8M0_BIAS = 127
 _FP8 = ("F8_E4M3", "F8_E5M2")
 
 
-def _powers(exponents: Tensor) -> Tensor:
+def powers(exponents: Tensor) -> Tensor:
     """Return 2 to the power of E8M0 exponents, float32."""
     return torch.ldexp(torch.ones(exponents.shape), exponents.int() - _E8M0_BIAS)
 
 
 def _scale(stored: Tensor) -> Tensor:
-    return _powers(stored) if stored.dtype == torch.uint8 else stored.float()
+    return powers(stored) if stored.dtype == torch.uint8 else stored.float()
 
 
-def _e2m1(packed: Tensor) -> Tensor:
+def e2m1(packed: Tensor) -> Tensor:
     """Return the values of pairs of 4-bit floats, the low one first, (..., 2 * bytes) float32."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
     exponent, fraction = (codes >> 1 & 3).int(), (codes & 1).float()
@@ -113,7 +113,7 @@ def mxfp4(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
 
 
 def _mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    values = _e2m1(blocks) * _powers(scales)[..., None]
+    values = e2m1(blocks) * powers(scales)[..., None]
     return values.flatten(-2).transpose(1, 2).contiguous()
 
 
@@ -194,7 +194,7 @@ def _packed_floats(
     scale = _scale(weight_scale)
     if weight_global_scale is not None:
         scale = scale / weight_global_scale.float()
-    values = _e2m1(weight_packed)
+    values = e2m1(weight_packed)
     return values * scale.repeat_interleave(values.shape[-1] // scale.shape[-1], -1)
 
 
@@ -226,7 +226,7 @@ def _modelopt(
         values = _two_rows(weight)
         scale = spread(weight_scale, weight.shape[1], weight.shape[1] // weight_scale.shape[1])
     elif weight.dtype == torch.uint8:
-        values = _e2m1(weight)
+        values = e2m1(weight)
         scale = _scale(weight_scale)
         if weight_scale_2 is not None:
             second = weight_scale_2.float()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that works on inputs of clients, within limits of CPU time and memory; see `qeff_zoo.serving.workers`.
+
+    python -m qeff_zoo.runtime.worker NBYTES
+
+Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled pairs go out on the
+former stdout: whether the function returned, and its result or exception. The process imports no program and no server,
+and starts within half a second.
+"""
+
+import math
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from typing import BinaryIO
+
+from qeff_zoo.errors import ZooError
+
+_NICENESS = 5  # a third of a CPU's time where the model wants it
+
+
+def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    while True:
+        try:
+            seconds, work = pickle.load(requests)
+        except EOFError:  # the server has ended
+            return
+        _limit_time(seconds)
+        try:
+            reply = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+        except (ZooError, MemoryError) as error:
+            reply = pickle.dumps((False, error))
+        except Exception:
+            reply = pickle.dumps((False, RuntimeError(traceback.format_exc())))
+        del work
+        replies.write(reply)
+        replies.flush()
+        del reply
+
+
+def _limit_time(seconds: float) -> None:
+    """End this process with SIGXCPU after more seconds of CPU time, on systems that have such a limit."""
+    if sys.platform != "win32":
+        import resource
+
+        soft = math.ceil(time.process_time() + seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+
+
+def _limit_memory(nbytes: int) -> None:
+    """Fail allocations beyond a number of bytes, on Linux."""
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main(nbytes: str) -> None:
+    """Serve requests until stdin ends.
+
+    Args:
+        nbytes: Memory of the process.
+    """
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # of a terminal; the server ends its workers itself
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # for text that a library prints
+    if sys.platform != "win32":
+        os.nice(_NICENESS)
+    _limit_memory(int(nbytes))
+    _serve(sys.stdin.buffer, replies)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

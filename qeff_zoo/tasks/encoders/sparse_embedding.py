@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `sparse-embedding` contract (SPLADE): a weight for each token of the vocabulary, most of them 0.
+
+IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
+OUT  output (batch_size, vocab_size)    logits of a masked language model, pooled over the tokens of a text
+
+Files of sentence-transformers name the pooling (module SpladePooling); without them it is that of a `SparseEncoder`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import FEATURE_EXTRACTION, MASKED_LM, SPARSE_EMBEDDING, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
+
+from . import whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+    from qeff_zoo.checkpoint.sentence_transformers.sparse_encoder import SparseEncoder
+
+
+def _tracing(model: Any, *, strategy: str, activation: str) -> Tracing:
+    from qeff_zoo.tasks.encoders.splade_tracing import EmbedSparsely
+
+    return whole_texts.describe(model, EmbedSparsely(model, strategy, activation), "output")
+
+
+def _encoder(checkpoint: "Checkpoint") -> "SparseEncoder":
+    from qeff_zoo.checkpoint.sentence_transformers import sparse_encoder
+
+    found = sparse_encoder.read_sparse_encoder(checkpoint.companions)
+    return found or sparse_encoder.SparseEncoder()
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return asdict(_encoder(checkpoint).pooling)
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    from qeff_zoo.checkpoint.sentence_transformers import files, settings
+
+    found = [f"{checkpoint.name!r}: {one}." for one in _encoder(checkpoint).problems()]
+    if request.pooling is not None or request.normalize is not None:
+        found.append(
+            f"{checkpoint.name!r} has sparse embeddings, whose pooling is that of its SparseEncoder; --pooling and "
+            "--normalize are for others. Leave them out."
+        )
+    read = files.reader_of(checkpoint.companions)
+    return found + settings.problems_of(checkpoint.name, read, "logits", kind=settings.SPARSE)
+
+
+TASK = Task(
+    name=SPARSE_EMBEDDING,
+    tag=FEATURE_EXTRACTION,
+    role="encoder",
+    answers="embeddings",
+    auto_classes=("AutoModelForMaskedLM",),
+    suffixes=(MASKED_LM,),
+    on_request=True,
+    shapes=ENCODER_SHAPES,
+    probe=whole_texts.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=whole_texts.specializations("Embedding"),
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.encoders.sparse_embedding_session:SparseEmbeddingSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedSparsely"),
+        run_options=(*PROMPTS, "adapter", "prompt_name", "prompt_prefix"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
+    ),
+    stages=whole_texts.stages,
+)
