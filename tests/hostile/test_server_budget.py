@@ -42,6 +42,8 @@ BODIES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "/api/chat": ({**_CHAT, **_OLLAMA},),
     "/api/generate": ({"prompt": "a", **_OLLAMA},),
     "/api/embed": ({"input": "a"},),
+    "/api/embeddings": ({"prompt": "a"},),
+    "/embed_sparse": ({"inputs": "a"},),
     "/api/show": ({"model": MODEL},),
     "/apply-template": (_CHAT,),
     "/tokenize": ({"prompt": "a"}, _CHAT),
