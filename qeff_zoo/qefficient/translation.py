@@ -129,7 +129,7 @@ EXPORTING: Mapping[str, Foreign] = MappingProxyType(
         "layerwise_window_size": Foreign((None, 1), "Leave it out: no windows are needed."),
         "offload_pt_weights": _ALWAYS,
         "dynamo": _ALWAYS,  # it always is
-        "use_onnx_subfunctions": Foreign(_OFF, "Give it to `compile`."),
+        "use_onnx_subfunctions": _ALWAYS,  # equal layers are calls of one function in every graph
         "prefill_only": _ALWAYS,  # one graph runs prompts and decodes; `compile` chooses
         "enable_chunking": _ALWAYS,  # prompts always run in chunks
         "retain_full_kv": _ALWAYS,  # states of both are laid out alike

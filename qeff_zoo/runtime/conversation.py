@@ -121,7 +121,7 @@ class Conversation:
         """Replace the conversation by another one, whose files are read when the next message is sent.
 
         Args:
-            messages: What `messages` returns: messages of the user with their answers, after a system prompt if there
+            messages: Messages as `messages` returns them: those of the user with their answers, after a system prompt if there
                 is one.
 
         Raises:

@@ -182,11 +182,11 @@ def _values(schema: Any, root: Any) -> list[Any] | None:
 
 
 def _without_repetition(values: list[Any]) -> Iterator[Any]:
-    seen: list[tuple[bool, Any]] = []
+    known: list[tuple[bool, Any]] = []
     for value in values:
         key = (isinstance(value, bool), value)
-        if key not in seen:
-            seen.append(key)
+        if key not in known:
+            known.append(key)
             yield value
 
 

@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
         self._number += 1
 
     def on_headers_complete(self) -> None:
-        """Begin to respond to a request; one with an upgrade to another protocol begins again in `_parse`.
+        """Begin to respond to a request; one that offers another protocol is begun again by `_parse`.
 
         Raises:
             HttpParserError: The request is refused.

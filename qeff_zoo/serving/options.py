@@ -44,7 +44,7 @@ class ServerOptions:
         keep_alive_timeout: Seconds until an idle connection ends.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
         shares_prefixes: Whether clients with different keys share the prefix cache.
-        tool_strict_level: What holds for calls that are not required, see `tools`.
+        tool_strict_level: Constraint of calls that are not required, see `tools`.
         disable_additional_properties: Whether objects of schemas without `additionalProperties` have no further keys.
 
     Raises:

@@ -365,7 +365,7 @@ def prepare_completion(
         body: Body of the client's request.
         adapter: Name of a loaded adapter.
         bounds: Limits of the server.
-        formats: What holds for structured output; None for the defaults.
+        formats: Formats and constraints of outputs; None for the defaults.
 
     Raises:
         ApiError: The request cannot be served.

@@ -133,7 +133,7 @@ class _Call:
         raise result
 
     def stop(self) -> None:
-        """End the worker, since nobody waits for its reply."""
+        """End the worker, whose reply has no reader."""
         with self._lock:
             self._stopped = True
             if self._worker:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of coding agents for the tests: recorded from a call of a tool and a second turn, cut and without identifiers."""
+"""Requests of coding agents for the tests: recorded from a tool call and a second turn, without identifiers."""
 
 import json
 import re

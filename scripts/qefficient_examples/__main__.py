@@ -74,7 +74,6 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
             "result": "own code",
             "reason": OWN_FAULTS[name],
             "seconds": 0.0,
-            "changes": [],
         }
     script = work / "checkout" / name
     text = script.read_text(encoding="utf-8")
@@ -93,7 +92,7 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
     argv = [str(script), *shlex.split(ARGUMENTS.get(name, ""))]
     code = _forked(argv, work, log, seconds, COMPILED.get(name))
     row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
-    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1), "changes": []}
+    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def _forked(

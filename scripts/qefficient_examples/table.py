@@ -3,9 +3,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tabulate import tabulate
 
@@ -21,7 +19,7 @@ _MEANING = {
 
 
 def table(path: Path = RECORD) -> str:
-    """Return counts, and a row for each script that does not run or was recorded with changes, in Markdown.
+    """Return counts, and a row for each script that does not run, in Markdown.
 
     Args:
         path: JSON file of the rows.
@@ -32,25 +30,13 @@ def table(path: Path = RECORD) -> str:
         f"{counts[result]} {text}" for result, text in _MEANING.items() if counts[result]
     )
     others = [
-        [f"`{row['script']}`", row["result"], _reason(row)]
+        [f"`{row['script']}`", row["result"], row["reason"].replace("|", "\\|")]
         for row in rows
-        if row["result"] != "runs" or row["changes"]
+        if row["result"] != "runs"
     ]
     shown = tabulate(
         others, ("script", "result", "reason"), tablefmt="github", disable_numparse=True
     )
-    changed = sum(row["result"] == "runs" and bool(row["changes"]) for row in rows)
-    beside = ""
-    if changed:
-        beside = f"; {changed} of those that run were recorded with changes besides the import"
-    return (
-        f"Of {len(rows)} scripts, {counted}{beside}.\n\n{shown}"
-        if others
-        else f"All {len(rows)} scripts run."
-    )
-
-
-def _reason(row: Mapping[str, Any]) -> str:
-    """Return why a script does not run, or what was changed in it besides the import."""
-    reason = row["reason"] or f"recorded with {'; '.join(row['changes'])}"
-    return str(reason).replace("|", "\\|")
+    if not others:
+        return f"All {len(rows)} scripts run."
+    return f"Of {len(rows)} scripts, {counted}.\n\n{shown}"

@@ -40,7 +40,8 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "transformers' own code is traced; what differs from it is in `recipes/`.",
     ),
     "tables of its classes": (
-        (_OBJECTS, "modeling_utils", "_hf_auto_class", "MISCLASSIFIED_CAUSAL_LM_TO_QEFF_AUTO_CLASS_MAP", "__contains__"),
+        (_OBJECTS, "modeling_utils", "_hf_auto_class", "MISCLASSIFIED_CAUSAL_LM_TO_QEFF_AUTO_CLASS_MAP",
+         "__contains__"),
         "They map transformers' classes to QEfficient's own; a recipe is found by the `model_type`.",
     ),
     "private classes of vision-language models": (

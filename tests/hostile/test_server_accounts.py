@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy clients, and clients that read, continue or guess the requests of another key."""
+"""Clients that take all of a server, and clients that request responses of others."""
 
 import asyncio
 import json

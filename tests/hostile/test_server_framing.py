@@ -67,7 +67,7 @@ def test_a_request_has_one_host(url: str, head: bytes) -> None:
 
 
 def test_an_upgrade_is_ignored_as_are_those_of_java(url: str) -> None:
-    """The default requests of java.net.http offer HTTP/2 to a server without TLS, beside their bodies."""
+    """java.net.http offers HTTP/2 in every request to a server without TLS, beside its body."""
     upgrade = (
         b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAI\r\n"
     )

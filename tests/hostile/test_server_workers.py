@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work whose cost nobody knows beforehand is done by processes that end with their client, or beyond their limits."""
+"""Workers do work of unknown cost; they end with their client, or beyond their limits."""
 
 import asyncio
 import base64
@@ -125,7 +125,7 @@ ENDLESS_GRAMMARS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("param", ENDLESS_GRAMMARS)
-def test_an_endless_grammar_is_refused_and_nobody_waits(
+def test_an_endless_grammar_is_refused_and_other_clients_continue(
     url: str, hurried: Workers, param: str
 ) -> None:
     body = {"model": MODEL, "messages": QUESTION, "max_tokens": 1, **ENDLESS_GRAMMARS[param]}
