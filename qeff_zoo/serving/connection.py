@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
         """Begin a request."""
         super().on_message_begin()
         self._receiving = self._in_head = True
-        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
         self._framing = self._content = 0
         self._number += 1
 

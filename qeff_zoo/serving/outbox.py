@@ -8,6 +8,7 @@ client reads too slowly, see `connection`. Memory of unread answers is shared am
 import asyncio
 from collections import deque
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.serving.accounts import Client, Shares, current
@@ -62,7 +63,7 @@ class Outbox:
         """Run the app to the end of an answer, or of the connection of a slow reader."""
         try:
             await self._app(scope, receive, put)
-        except Exception:
+        except (OSError, ClientDisconnect):
             if not answer.is_slow:
                 raise
             scope.get(ABORT, lambda: None)()
