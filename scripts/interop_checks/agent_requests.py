@@ -6,11 +6,14 @@ Of the bodies of an agent the first is whole, and the others have the fields tha
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interop_checks.agents import AGENTS, seated, tool_call
+from interop_checks.agents import AGENTS, MODEL, seated, tool_call
+from interop_checks.clients import programs, serving
+from interop_checks.packages import package
 
 REQUESTS = Path(__file__).parents[2] / "tests" / "agent_requests.json"
 #: Longest text that is kept whole, and length of the beginning of a longer one.
@@ -82,3 +85,10 @@ def scrubbed(value: Any, folder: str) -> Any:
     text = _IDS.sub("0", text)
     blanks = text[len(text.rstrip()) :]
     return text if len(text) <= _LONGEST else f"{text[:_KEPT]} …{blanks}"
+
+
+if __name__ == "__main__":
+    cache = Path(sys.argv[1]).absolute()
+    model = str(package("generator", cache).path)
+    with serving("-m", "interop_checks.scripted_server", model, "--model-name", MODEL) as server:
+        record(programs(cache), cache / "seats", server)

@@ -392,6 +392,11 @@ def seated(agent: Agent, executable: Path, folder: Path, url: str) -> Iterator[S
         )
 
 
+def is_wanted(text: str) -> bool:
+    """Return whether the title of a flow of an agent has a text."""
+    return any(text in f"{name}: {flow.__name__}" for name in AGENTS for flow in FLOWS)
+
+
 def run(
     executables: Mapping[str, tuple[Path, str]], folder: Path, url: str, only: Sequence[str]
 ) -> list[dict[str, Any]]:
