@@ -181,7 +181,7 @@ WANTED = (
 def test_calls_of_strict_functions_match_where_an_answer_is_free(
     wayward: Engine, level: Any, strict: bool
 ) -> None:
-    function = {
+    function: Any = {
         "name": "get_weather",
         "parameters": {**CITY, "additionalProperties": False},
         "strict": strict,
@@ -191,7 +191,7 @@ def test_calls_of_strict_functions_match_where_an_answer_is_free(
     with running(wayward, formats=formats) as url, connect(url) as client:
 
         def message(plan: str) -> Any:
-            body = {"messages": [{"role": "user", "content": plan}], "max_tokens": 200}
+            body: Any = {"messages": [{"role": "user", "content": plan}], "max_tokens": 200}
             answer = client.chat.completions.create(model=MODEL, **body, tools=tools)
             return answer.choices[0].message
 
@@ -208,7 +208,7 @@ def test_calls_of_strict_functions_match_where_an_answer_is_free(
 
 def test_objects_are_closed_by_an_option(wayward: Engine) -> None:
     """A model that invents a key writes it, unless the server has the option."""
-    plan = [{"role": "user", "content": 'say {"city": "Rome", "more": 1}'}]
+    plan: Any = [{"role": "user", "content": 'say {"city": "Rome", "more": 1}'}]
     form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
     for closes in (False, True):
         with (

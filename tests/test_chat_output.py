@@ -404,7 +404,8 @@ def test_broken_arguments_have_no_mark_of_a_call(name: str) -> None:
     if not known.argument:
         broken.append(text.replace('"}', '"'))
     for one in broken:
-        for places in ([], range(1, len(one), 2), range(0, len(one), 7)):
+        cuts: list[Sequence[int]] = [[], range(1, len(one), 2), range(0, len(one), 7)]
+        for places in cuts:
             found = parsed(cut(one, places), OutputParser(known, schemas=SCHEMAS))
             (first,) = found.calls
             assert re.fullmatch(r'\{"city": ?"Rome"?[\s}]*', first.arguments), first.arguments

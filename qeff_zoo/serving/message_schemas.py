@@ -156,7 +156,7 @@ def _unsupported_thread(thread: Mapping[str, Any]) -> ApiError:
 
 
 def _tool(tool: MessageTool) -> Object:
-    function = {"name": tool.name, "parameters": tool.input_schema}
+    function: Object = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
     if tool.strict is not None:

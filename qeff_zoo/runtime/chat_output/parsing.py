@@ -357,9 +357,9 @@ class OutputParser:
         has_some = yield from reader.literal(first)
         if not has_some:
             start = reader.at
-            ends = yield from reader.literal(after)
+            is_over = yield from reader.literal(after)
             reader.at = start
-            if not (ends or reader.closed):
+            if not (is_over or reader.closed):
                 return False
         yield begin()
         separator = "{"
