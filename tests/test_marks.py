@@ -253,10 +253,6 @@ FREE_CALLS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"city": "Rome", "days": "x"}, "get_weather"),
     (GOOD, "burn"),
 )
-    (GOOD, "get_weather"),
-    ({"city": "Rome", "days": "x"}, "get_weather"),
-    (GOOD, "burn"),
-)
 
 
 @pytest.mark.parametrize("name", [name for name in CALL_FORMATS if name in TEMPLATES])

@@ -41,7 +41,7 @@ class ServerOptions:
         tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
         strict_parameters: Whether parameters and tools that change nothing are refused, see `leniency`.
-        tool_strict_level: What holds for calls that are not required, see `tools`.
+        tool_strict_level: Constraint of calls that are not required, see `tools`.
         disable_additional_properties: Whether objects of schemas without `additionalProperties` have no further keys.
 
     Raises:

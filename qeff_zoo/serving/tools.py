@@ -32,7 +32,7 @@ class ChatFormats:
     Args:
         tool_parser: Name of the format of tool calls, "none", or None for the one that a template renders.
         reasoning_parser: Name of the format of reasoning, "none", or None for the one of a template.
-        tool_strict_level: What holds for calls that are not required.
+        tool_strict_level: Constraint of calls that are not required.
         closes_objects: Whether objects of schemas without `additionalProperties` have no further keys.
     """
 
@@ -177,7 +177,7 @@ def _held(
         body: Body of the request.
         known: Format of the chat template.
         schemas: Schemas of the functions by name.
-        level: What holds for functions that are not strict.
+        level: Constraint of calls of functions that are not strict.
     """
     strict = {one.function.name for one in body.offered if one.function.strict}
     if level == "parameter":
