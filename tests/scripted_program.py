@@ -79,7 +79,7 @@ class ScriptedProgram:
         self._program = program
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         settings = json.loads((folder / "tokenizer_config.json").read_bytes())
-        self._end = self._tokenizer.token_to_id(settings["eos_token"])
+        self._end = int(self._tokenizer.token_to_id(settings["eos_token"]) or 0)
         lengths = {"ctx_len": str(ctx_len)}
         longer = {"seq_len": str(prefill_seq_len)} if prefill_seq_len else {}
         #: Specializations of the package, with other lengths.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
+import jsonschema
 import pytest
 from fixtures_serving import MODEL, TIMEOUT, connect, running
 from scripted_program import TEMPLATE, opening
@@ -13,7 +14,9 @@ from scripted_program import TEMPLATE, opening
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving.tools import ChatFormats
 
+LEVELS = ("off", "function", "parameter")
 NAMES = ("double", "add_one")
 TURNS = 10
 PLAN = "\n".join(
@@ -31,11 +34,18 @@ EXPECTED = [1, 2, 3, 6, 7, 14, 15, 30, 31, 62], "It is 63."
 
 
 @pytest.fixture(scope="module")
-def scripted(trained: Package) -> Iterator[str]:
-    """Give the URL of a server with the scripted program."""
+def wayward(trained: Package) -> Iterator[Engine]:
+    """Give an engine with the scripted program."""
     session: Any = open_session(trained, opening=opening(trained))
     session.chat_template = ChatTemplate(TEMPLATE, {"bos_token": "<|begin|>"})
-    with Engine(session) as engine, running(engine) as url:
+    with Engine(session) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def scripted(wayward: Engine) -> Iterator[str]:
+    """Give the URL of a server with the scripted program."""
+    with running(wayward) as url:
         yield url
 
 
@@ -148,3 +158,65 @@ def test_calls_of_one_turn_are_made_together(scripted: str) -> None:
         ("add_one", '{"n": 1}'),
     ]
     assert answer.choices[0].finish_reason == "tool_calls"
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+}
+#: What the model wants to call, and the levels at which the call is as it wants it.
+WANTED = (
+    ('get_weather {"city": 5}', {("off", False), ("function", False)}),
+    ('burn {"city": "Rome"}', {("off", False)}),
+    (
+        'get_weather {"city": "Rome"}',
+        {(level, strict) for level in LEVELS for strict in (True, False)},
+    ),
+)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
+def test_calls_of_strict_functions_match_where_an_answer_is_free(
+    wayward: Engine, level: Any, strict: bool
+) -> None:
+    function: Any = {
+        "name": "get_weather",
+        "parameters": {**CITY, "additionalProperties": False},
+        "strict": strict,
+    }
+    tools: Any = [{"type": "function", "function": function}]
+    formats = ChatFormats(tool_strict_level=level)
+    with running(wayward, formats=formats) as url, connect(url) as client:
+
+        def message(plan: str) -> Any:
+            body: Any = {"messages": [{"role": "user", "content": plan}], "max_tokens": 200}
+            answer = client.chat.completions.create(model=MODEL, **body, tools=tools)
+            return answer.choices[0].message
+
+        assert message("say It is {5}.").content == "It is {5}."
+        for wanted, free in WANTED:
+            (call,) = message(f"call {wanted}").tool_calls
+            made = f"{call.function.name} {call.function.arguments}"
+            assert (made == wanted) == ((level, strict) in free), (made, wanted)
+            if strict or level == "parameter":
+                jsonschema.validate(json.loads(call.function.arguments), function["parameters"])
+            if strict or level != "off":
+                assert call.function.name == "get_weather"
+
+
+def test_objects_are_closed_by_an_option(wayward: Engine) -> None:
+    """A model that invents a key writes it, unless the server has the option."""
+    plan: Any = [{"role": "user", "content": 'say {"city": "Rome", "more": 1}'}]
+    form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    for closes in (False, True):
+        with (
+            running(wayward, formats=ChatFormats(closes_objects=closes)) as url,
+            connect(url) as client,
+        ):
+            answer = client.chat.completions.create(
+                model=MODEL, messages=plan, response_format=form
+            )
+            found = json.loads(answer.choices[0].message.content or "")
+            assert found == {"city": "Rome"} | ({} if closes else {"more": 1})

@@ -2,6 +2,7 @@
 """Parsed outputs of chat models, against the renderings of templates in every cut."""
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -380,6 +381,39 @@ def test_answers_with_marks_lose_them(guides: Guides, tokenizer: Tokenizer) -> N
             (f"{mark}allHi", False),
         ):
             assert accepts(guides, grammar, tokenizer, text) == fits, (end, text)
+
+
+@pytest.mark.parametrize(
+    "name", ["hermes", "deepseek_v31", "qwen3_coder", "seed_oss", "glm45", "internlm"]
+)
+def test_broken_arguments_have_no_mark_of_a_call(name: str) -> None:
+    """The mark of a call ends arguments without an end, and a string if another call or nothing follows."""
+    known = CALL_FORMATS[name]
+    source = TemplateSource(TEMPLATES[name], {})
+    call: Any = {"name": "get_weather", "arguments": {"city": "Rome"}}
+    message = {
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "type": "function", "function": call}],
+    }
+    user = {"role": "user", "content": "x"}
+    before = source.render([user], tools=TOOLS)
+    whole = source.render([user, message], tools=TOOLS, add_generation_prompt=False)
+    text = whole.removeprefix(before).removesuffix("<|end_of_turn|>\n")
+    at = text.index("Rome") + len("Rome")
+    broken = [text[:at] + re.sub(r"^(\"\}?|\s*</(parameter|arg_value)>)", "", text[at:])]
+    if not known.argument:
+        broken.append(text.replace('"}', '"'))
+    for one in broken:
+        cuts: list[Sequence[int]] = [[], range(1, len(one), 2), range(0, len(one), 7)]
+        for places in cuts:
+            found = parsed(cut(one, places), OutputParser(known, schemas=SCHEMAS))
+            (first,) = found.calls
+            assert re.fullmatch(r'\{"city": ?"Rome"?[\s}]*', first.arguments), first.arguments
+            both = parsed(cut(f"{one}\n{text}", places), OutputParser(known, schemas=SCHEMAS))
+            assert [json.loads(call.arguments) for call in both.calls[1:]] == [{"city": "Rome"}]
+    marked = text.replace("Rome", f"a {known.texts[1][-12:]} b")
+    found = parsed([marked], OutputParser(known, schemas=SCHEMAS))
+    assert json.loads(found.calls[0].arguments) == {"city": f"a {known.texts[1][-12:]} b"}
 
 
 def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: Tokenizer) -> None:

@@ -248,7 +248,11 @@ def accepts(
 
 GOOD = {"city": "Rome", "days": 3}
 #: Arguments and functions of calls that a model may make, and must not.
-FREE_CALLS = ((GOOD, "get_weather"), ({"city": "Rome", "days": "x"}, "get_weather"), (GOOD, "burn"))
+FREE_CALLS: tuple[tuple[dict[str, Any], str], ...] = (
+    (GOOD, "get_weather"),
+    ({"city": "Rome", "days": "x"}, "get_weather"),
+    (GOOD, "burn"),
+)
 
 
 @pytest.mark.parametrize("name", [name for name in CALL_FORMATS if name in TEMPLATES])

@@ -22,6 +22,7 @@ from qeff_zoo.serving.custom_tools import text_of
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.leniency import Leniency
 from qeff_zoo.serving.logprobs import LogprobObjects
+from qeff_zoo.serving.message_schemas import MessagesRequest
 from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.response_items import messages_of
 from qeff_zoo.serving.response_schemas import ResponsesRequest
@@ -75,6 +76,16 @@ IGNORED: dict[str, tuple[str, dict[str, Any], str]] = {
     "Anthropic's tool": (
         "messages", {"tools": [CLAUDE, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}]},
         "tools.type=web_search",
+    ),
+    "Anthropic's search in the history": (
+        "messages", {"messages": [*QUESTION, {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "a", "name": "web_search", "input": {}}, {"type": "text", "text": "a"},
+        ]}, *QUESTION]}, "messages.type=server_tool_use",
+    ),
+    "a reference to a tool": (
+        "messages", {"messages": [*QUESTION, {"role": "user", "content": [
+            {"type": "tool_reference", "tool_name": "f"}, {"type": "text", "text": "a"},
+        ]}]}, "messages.type=tool_reference",
     ),
     "a search in the history": (
         "responses", {"input": [{"type": "web_search_call", "id": "a"}, {"role": "user", "content": "a"}]},
@@ -168,7 +179,7 @@ def test_a_count_has_few_names() -> None:
         Leniency(strict=True).ignore("client_metadata", {})
 
 
-def test_minus_one_is_no_limit_and_sixteen_stop_strings_are_taken(url: str) -> None:
+def test_minus_one_is_no_limit_and_many_stop_strings_are_taken(url: str) -> None:
     for path, name in (("chat/completions", "max_tokens"), ("completions", "max_tokens"),
                        ("chat/completions", "max_completion_tokens"), ("responses", "max_output_tokens"),
                        ("completions", "n_predict")):  # fmt: skip
@@ -191,6 +202,56 @@ def test_minus_one_is_no_limit_and_sixteen_stop_strings_are_taken(url: str) -> N
         "choices"
     ]
     assert choice["text"] == whole[: whole.index(stop)]
+
+
+def test_some_tools_are_allowed(calling: Engine) -> None:
+    """The others are not offered: a required call is one of the allowed function."""
+    other = {"type": "function", "function": {"name": "g", "parameters": SCHEMA}}
+    chosen = {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": chosen}
+    body = {"messages": QUESTION, "tools": [BESIDE, other], "tool_choice": choice}
+    chat = ChatRequest.model_validate(body)
+    assert ([one.function.name for one in chat.offered], chat.tool_choice) == (["g"], "required")
+    named = {**choice, "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    del named["allowed_tools"]
+    response = {"input": "a", "tools": [PLAIN, {**PLAIN, "name": "g"}], "tool_choice": named}
+    found = ResponsesRequest.model_validate(response)
+    assert ([one.name for one in found.tools], found.tool_choice) == (["f"], "auto")
+    with running(calling) as url:
+        for wrong in ({**chosen, "mode": "none"}, {**chosen, "tools": [PLAIN]}):
+            changes = {"tools": [other], "tool_choice": {**choice, "allowed_tools": wrong}}
+            status, answer = send_request(url, "chat/completions", **changes)
+            assert (status, answer["error"]["param"]) == (400, "tool_choice")
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "b"}, "title": "a"}, "a\nb\n"),
+        ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "b"}]}}, "b"),
+        ({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "b"}]}, "t\ns\nb"),
+        ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}}, None),
+    ],
+)  # fmt: skip
+def test_documents_of_messages_are_their_texts(block: dict[str, Any], text: str | None) -> None:
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+    content = [result, block, {"type": "text", "text": "c"}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 16.0}
+    request = MessagesRequest.model_validate(body)
+    assert request.max_tokens == 16
+    if text is None:
+        with pytest.raises(ApiError, match=r"'application/pdf', which this server does not read"):
+            request.as_chat()
+        return
+    tool, user = ChatRequest.model_validate(request.as_chat()).messages
+    assert (tool.text, user.text) == (text, f"{text}c")
+
+
+def test_refusals_are_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    chat = ChatRequest.model_validate({"messages": [{"role": "assistant", "content": parts}]})
+    rendered = chat.messages[0].as_template_input()["content"]
+    assert rendered == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
 def test_strict_beside_a_function_is_the_functions_own() -> None:

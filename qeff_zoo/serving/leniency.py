@@ -43,6 +43,10 @@ _COUNTED = frozenset(
             "code_interpreter_call", "file_search_call", "image_generation_call", "mcp_approval_request",
             "mcp_approval_response", "mcp_list_tools", "web_search_call",
         )),
+        *(f"messages.type={name}" for name in (
+            "bash_code_execution_tool_result", "code_execution_tool_result", "mcp_tool_result", "mcp_tool_use",
+            "server_tool_use", "tool_reference", "web_fetch_tool_result", "web_search_tool_result",
+        )),
     }
 )  # fmt: skip
 #: Date of a version, as in `web_search_20250305` and `web_search_preview_2025_03_11`.

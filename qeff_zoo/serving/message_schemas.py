@@ -7,9 +7,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
-from qeff_zoo.serving.leniency import callable_tools
+from qeff_zoo.serving.leniency import callable_tools, ignore
 from qeff_zoo.serving.objects import Object
-from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, RequestBody, Share, Stop
+from qeff_zoo.serving.schemas import (
+    MAX_MESSAGES,
+    MAX_STOPS,
+    MAX_TOOLS,
+    RequestBody,
+    Share,
+    Stop,
+    whole_number,
+)
+
+#: Blocks of tools that a service ran by itself, which tell a model nothing that is not in its answer.
+_HOSTED = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload")
+_HOSTED_RESULT = "_tool_result"
 
 
 class MessageTool(BaseModel):
@@ -123,7 +135,7 @@ class CountRequest(RequestBody):
 class MessagesRequest(CountRequest):
     """Body of /v1/messages."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: Annotated[int, Field(ge=1), BeforeValidator(whole_number)]
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: Share | None = None
     top_k: int | None = Field(None, ge=0)
@@ -144,7 +156,7 @@ def _unsupported_thread(thread: Mapping[str, Any]) -> ApiError:
 
 
 def _tool(tool: MessageTool) -> Object:
-    function = {"name": tool.name, "parameters": tool.input_schema}
+    function: Object = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
     if tool.strict is not None:
@@ -169,11 +181,11 @@ def _messages_of(message: Message) -> Iterator[Object]:
             content = block.get("content") or ""
             if not isinstance(content, str | list):
                 raise _unknown(content)
-            text = content if isinstance(content, str) else [*map(_part, content)]
+            text = content if isinstance(content, str) else _parts(content)
             frame = {"role": "tool", "tool_call_id": block.get("tool_use_id")}
             yield {**frame, "content": text}
         else:
-            parts.append(_part(block))
+            parts += _parts([block])
     if parts:
         yield {"role": "user", "content": parts}
 
@@ -192,10 +204,60 @@ def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
             function = {"name": block.get("name"), "arguments": block.get("input") or {}}
             call = {"id": block.get("id"), "type": "function", "function": function}
             message.setdefault("tool_calls", []).append(call)
+        elif isinstance(kind, str) and (kind in _HOSTED or kind.endswith(_HOSTED_RESULT)):
+            ignore(f"messages.type={kind}", block)
         elif kind != "redacted_thinking":
             raise _unknown(kind)
     thought = {"reasoning_content": "".join(thoughts)} if thoughts else {}
     return {**message, "content": "".join(texts), **thought}
+
+
+def _parts(blocks: Sequence[Any]) -> list[Object]:
+    """Return blocks of a user's message or a result by their names in a chat; a document is its texts."""
+    found: list[Object] = []
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind in ("document", "search_result"):
+            found += _texts_of(block)
+        elif kind == "tool_reference":  # the tool itself is among the tools
+            ignore("messages.type=tool_reference", block)
+        else:
+            found.append(_part(block))
+    return found
+
+
+def _texts_of(document: Mapping[str, Any]) -> list[Object]:
+    """Return the parts of a document with a text, or of a search result: title, context and content."""
+    source: Any = document.get("source")
+    heads = [document.get(name) for name in ("title", "context")]
+    if document.get("type") == "search_result":
+        heads, content = [document.get("title"), source], document.get("content")
+    elif not isinstance(source, Mapping):
+        raise _unknown(source)
+    elif source.get("type") == "text":
+        content = source.get("data")
+    elif source.get("type") == "content":
+        content = source.get("content")
+    else:
+        raise _unreadable(source)
+    texts = [{"type": "text", "text": f"{one}\n"} for one in heads if isinstance(one, str) and one]
+    if isinstance(content, str):
+        return [*texts, {"type": "text", "text": f"{content}\n"}]
+    if not isinstance(content, list):
+        raise _unknown(content)
+    return [*texts, *map(_part, content)]
+
+
+def _unreadable(source: Mapping[str, Any]) -> ApiError:
+    """Return the refusal of a document that is no text, such as a PDF."""
+    kind = source.get("media_type", source.get("type"))
+    return ApiError(
+        400,
+        f"A document is {brief(kind)}, which this server does not read; expected one of type text or content. Send its "
+        "text, or its pages as images.",
+        param="messages",
+        code="invalid_value",
+    )
 
 
 def _part(block: Any) -> Object:
@@ -227,8 +289,8 @@ def _string(block: Mapping[str, Any], name: str) -> str:
 def _unknown(value: object) -> ApiError:
     return ApiError(
         400,
-        f"A block of a message is {brief(value)}; expected text, image, tool_use, tool_result or thinking with their "
-        "fields. Change it, or leave it out.",
+        f"A block of a message is {brief(value)}; expected text, image, document, search_result, tool_use, tool_result "
+        "or thinking with their fields. Change it, or leave it out.",
         param="messages",
         code="invalid_value",
     )

@@ -380,7 +380,7 @@ def prepare_completion(
         body: Body of the client's request.
         adapter: Name of a loaded adapter.
         bounds: Limits of the server.
-        formats: Formats and constraints of outputs; None for the defaults.
+        formats: Formats of the server, with options of structured output; None for the defaults.
 
     Raises:
         ApiError: The request cannot be served.

@@ -4,8 +4,9 @@
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from qeff_zoo.serving.allowed_tools import with_allowed_tools
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.leniency import ignore
 from qeff_zoo.serving.objects import Object
@@ -84,6 +85,11 @@ class ResponsesRequest(RequestBody):
     seed: int | None = None
     repetition_penalty: float | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _allowed(cls, values: Any) -> Any:
+        return with_allowed_tools(values)
 
     @field_validator("truncation", mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from qeff_zoo.runtime import Dry, Grammar, Mirostat, Xtc
+from qeff_zoo.serving.allowed_tools import with_allowed_tools
 from qeff_zoo.serving.custom_tools import as_function_call, function_of
 from qeff_zoo.serving.errors import invalid, unknown_parameter
 from qeff_zoo.serving.leniency import HARMLESS, callable_tools, ignore, without_hints
@@ -57,10 +58,14 @@ def _short(texts: Sequence[str], most: int) -> Sequence[str]:
     return texts
 
 
+def whole_number(value: Any) -> Any:
+    """Return an integer for a whole number such as 16.0; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _limit(value: Any) -> Any:
     """Return a number of tokens: None for -1, which is no limit in llama.cpp and LM Studio; an integer for 16.0."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = whole_number(value)
     return None if value == -1 else value
 
 
@@ -360,6 +365,18 @@ class TextPart(_Part):
     text: str
 
 
+class RefusalPart(_Part):
+    """Text of an assistant's message that refuses, in OpenAI's histories."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.refusal
+
+
 class ImageUrl(_InMessage):
     """URL of an image."""
 
@@ -401,7 +418,10 @@ class AudioPart(_MediaPart):
     input_audio: InputAudio
 
 
-Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminator="type")]
+Part = Annotated[
+    TextPart | RefusalPart | ImagePart | VideoPart | AudioPart, Field(discriminator="type")
+]
+_TEXTS = (TextPart, RefusalPart)
 #: Names that chat templates use for the parts that are no text.
 _IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
@@ -447,7 +467,7 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         """Text of the message, without its images, videos and recordings."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content if isinstance(part, TextPart))
+            return "".join(part.text for part in self.content if isinstance(part, _TEXTS))
         return self.content or ""
 
     def as_template_input(self) -> dict[str, Any]:
@@ -456,7 +476,7 @@ class ChatMessage(BaseModel):
         if isinstance(content, list):
             content = [
                 {"type": "text", "text": part.text}
-                if isinstance(part, TextPart)
+                if isinstance(part, _TEXTS)
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
@@ -588,6 +608,11 @@ class ChatRequest(_Generating):
     include_reasoning: bool = True
     thinking_token_budget: int | None = Field(None, ge=0)
     mm_processor_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _allowed(cls, values: Any) -> Any:
+        return with_allowed_tools(values)
 
     @property
     def offered(self) -> list[Tool]:

@@ -174,7 +174,7 @@ def _held(
         body: Body of the request.
         known: Format of the chat template.
         schemas: Schemas of the functions by name.
-        level: Constraint of functions that are not strict.
+        level: Constraint of calls of functions that are not strict.
     """
     strict = {one.function.name for one in body.offered if one.function.strict}
     if level == "parameter":

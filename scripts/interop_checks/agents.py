@@ -356,10 +356,10 @@ def cancelled(seat: Seat) -> None:
 
 
 def _running(seat: Seat) -> float:
-    request = urllib.request.Request(  # noqa: S310 -- of this machine
+    request = urllib.request.Request(
         f"{seat.url}/metrics", headers={"Authorization": f"Bearer {KEY}"}
     )
-    with urllib.request.urlopen(request) as response:  # noqa: S310 -- of this machine
+    with urllib.request.urlopen(request) as response:
         found = re.search(r"^qeff_zoo_requests_running\S* (\S+)$", response.read().decode(), re.M)
     assert found
     return float(found[1])
@@ -390,6 +390,11 @@ def seated(agent: Agent, executable: Path, folder: Path, url: str) -> Iterator[S
         yield Seat(
             agent=agent, executable=executable, folder=folder, url=proxy, exchanges=exchanges
         )
+
+
+def is_wanted(text: str) -> bool:
+    """Return whether the title of a flow of an agent has a text."""
+    return any(text in f"{name}: {flow.__name__}" for name in AGENTS for flow in FLOWS)
 
 
 def run(

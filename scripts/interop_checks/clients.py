@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from interop_checks import agents
 from interop_checks.packages import package
 from interop_checks.reasons import FAILS, PASS
 
@@ -68,8 +69,10 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
             python = environment(cache / name, clients)
             command = [str(python), "-W", "ignore", str(FOLDER / "flows.py"), urls]
             rows += _rows([*command, json.dumps([row["client"] for row in rows]), *only])
-        modules = _node_modules(cache / "node")
+        modules = _node_modules(cache / "node", NODE)
         rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
+        if not only or any(agents.is_wanted(one) for one in only):
+            rows += agents.run(programs(cache), cache / "seats", scripted, only)
     return [{"result": PASS if row.pop("passed") else FAILS, **row} for row in rows]
 
 
@@ -109,13 +112,35 @@ def environment(folder: Path, clients: Sequence[str], *, has_own: bool = False) 
     return python
 
 
-def _node_modules(folder: Path) -> Path:
-    """Return a folder with the JavaScript clients, made once."""
+def programs(cache: Path) -> dict[str, tuple[Path, str]]:
+    """Return the programs and the versions of the coding agents, installed once.
+
+    Args:
+        cache: Folder of environments and packages.
+    """
+    modules = _node_modules(cache / "agents", agents.PACKAGES) / "node_modules"
+    python = environment(cache / "aider", agents.AIDER)
+    shown = subprocess.run(
+        [str(python), "-c", "from importlib.metadata import version; print(version('aider-chat'))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = {"aider": (python.with_name("aider"), shown.stdout.strip())}
+    for name, package_name in zip(agents.AGENTS, agents.PACKAGES, strict=False):
+        version = json.loads((modules / package_name / "package.json").read_bytes())["version"]
+        found[name] = (modules / ".bin" / agents.AGENTS[name].program, version)
+    return found
+
+
+def _node_modules(folder: Path, packages: Sequence[str]) -> Path:
+    """Return a folder with npm packages, made once."""
     if not (folder / "node_modules").exists():
-        print(f"Installing {', '.join(NODE)}", file=sys.stderr)
+        print(f"Installing {', '.join(packages)}", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text("{}")
-        subprocess.run(["npm", "install", "--no-fund", "--no-audit", *NODE], cwd=folder, check=True)
+        command = ["npm", "install", "--no-fund", "--no-audit", *packages]
+        subprocess.run(command, cwd=folder, check=True)
     return folder
 
 

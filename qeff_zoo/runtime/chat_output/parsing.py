@@ -5,13 +5,14 @@ import json
 import secrets
 import string
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from qeff_zoo.runtime.chat_output import values
 from qeff_zoo.runtime.chat_output.events import Arguments, Call, Event, Reasoning, Text
 from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
-from qeff_zoo.runtime.chat_output.reader import Parsing, Reader
+from qeff_zoo.runtime.chat_output.reader import Parsing, Reader, Sink
 
 _NAME = {*string.ascii_letters, *string.digits, *"_-./"}
 _ID_LENGTH = 9  # as Mistral's templates require
@@ -224,6 +225,7 @@ class OutputParser:
         for (text, hole), (after, _) in zip(parts, [*parts[1:], ("", "")], strict=True):
             if not (yield from reader.literal(text)):
                 return begun
+            ends = _Ends.of(calls, after)
             if hole == "name":
                 name = yield from reader.run(_NAME.__contains__)
                 if not name:
@@ -231,13 +233,14 @@ class OutputParser:
             elif hole in read:
                 read[hole] = yield from reader.run(lambda one: one in _NAME or one == ":")
             elif hole == "call":
-                begun = yield from self._object()
+                begun = yield from self._object(ends)
             elif hole == "args":
                 begin = partial(self._call, name, read["id"], read["index"])
                 if calls.argument:
-                    begun = yield from self._tagged(calls, after, begin, self._schemas.get(name))
+                    schema = self._schemas.get(name)
+                    begun = yield from self._tagged(calls, after, begin, schema, ends)
                 elif calls.values == "json":
-                    begun = yield from self._json(begin)
+                    begun = yield from self._json(begin, ends)
                 else:
                     begun = yield from self._literals(calls, begin)
             if hole in ("call", "args") and not begun:
@@ -266,16 +269,16 @@ class OutputParser:
     def _arguments(self, text: str) -> Arguments | None:
         return Arguments(self._count - 1, text) if text and not self._is_over else None
 
-    def _json(self, begin: partial[Call | None]) -> Parsing[bool]:
+    def _json(self, begin: partial[Call | None], ends: "_Ends") -> Parsing[bool]:
         """Parse arguments that are a JSON object."""
         yield from self._reader.skip_blanks()
         if (yield from self._reader.peek()) != "{":
             return False
         yield begin()
-        yield from self._reader.json_value(self._arguments)
+        yield from self._reader.json_value(self._arguments, ends.mark, ends.followers)
         return True
 
-    def _object(self) -> Parsing[bool]:
+    def _object(self, ends: "_Ends") -> Parsing[bool]:
         """Parse a JSON object with the name and the arguments of a call, in any order."""
         reader, name, arguments, begun = self._reader, "", "", False
         yield from reader.skip_blanks()
@@ -294,9 +297,9 @@ class OutputParser:
             elif key in _ARGUMENTS and first == "{" and name and not begun:
                 yield self._call(name, "", "")
                 begun = True
-                yield from reader.json_value(self._arguments)
+                yield from reader.json_value(self._arguments, ends.mark, ends.followers)
             else:
-                value = yield from self._value()
+                value = yield from self._value(ends)
                 if key in _ARGUMENTS and not begun:
                     arguments = value
         if one != "}":
@@ -317,10 +320,11 @@ class OutputParser:
             yield from reader.skip_blanks()
         return (yield from reader.peek())
 
-    def _value(self) -> Parsing[str]:
+    def _value(self, ends: "_Ends | None" = None) -> Parsing[str]:
         """Return the text of a JSON value."""
         pieces: list[str] = []
-        yield from self._reader.json_value(lambda piece: pieces.append(piece))
+        marks = (ends.mark, ends.followers) if ends else ()
+        yield from self._reader.json_value(lambda piece: pieces.append(piece), *marks)
         return "".join(pieces)
 
     def _string(self) -> Parsing[str | None]:
@@ -332,7 +336,12 @@ class OutputParser:
         return value if isinstance(value, str) else None
 
     def _tagged(
-        self, calls: CallFormat, after: str, begin: partial[Call | None], schema: Any
+        self,
+        calls: CallFormat,
+        after: str,
+        begin: partial[Call | None],
+        schema: Any,
+        ends: "_Ends",
     ) -> Parsing[bool]:
         """Parse arguments that are marked one by one.
 
@@ -341,15 +350,16 @@ class OutputParser:
             after: Text after the last argument.
             begin: Function that returns the first event of the call.
             schema: JSON Schema of the arguments.
+            ends: Marks after a call whose last argument has no end.
         """
         reader, parts = self._reader, holes(calls.argument)
         (first, _), *others, (end, _) = parts
         has_some = yield from reader.literal(first)
         if not has_some:
             start = reader.at
-            ends = yield from reader.literal(after)
+            is_over = yield from reader.literal(after)
             reader.at = start
-            if not (ends or reader.closed):
+            if not (is_over or reader.closed):
                 return False
         yield begin()
         separator = "{"
@@ -363,7 +373,7 @@ class OutputParser:
                 elif text.endswith("\n") and (yield from reader.peek()) == "\n":
                     reader.at += 1
             yield self._arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
-            if not (yield from self._tagged_value(end, self._types(kind, key, schema))):
+            if not (yield from self._tagged_value(end, self._types(kind, key, schema), ends)):
                 return True
             separator = ", "
             yield from reader.skip_blanks()
@@ -379,20 +389,41 @@ class OutputParser:
         found = properties.get(key) if isinstance(properties, Mapping) else None
         return values.types_of(found, schema)
 
-    def _tagged_value(self, end: str, types: frozenset[str]) -> Parsing[bool]:
+    def _tagged_value(self, end: str, types: frozenset[str], ends: "_Ends") -> Parsing[bool]:
         """Parse the value of an argument; return whether it is complete."""
         mark = end.strip()
         marks = [f"\n{mark}", mark] if end.startswith("\n") else [mark]
         if types == {"string"}:
             yield self._arguments('"')
-            complete = yield from self._reader.until(
-                marks, lambda piece: self._arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+            complete = yield from self._until(
+                marks,
+                ends,
+                lambda piece: self._arguments(json.dumps(piece, ensure_ascii=False)[1:-1]),
             )
             yield self._arguments('"' if complete else "")
-            return complete is not None
-        text, complete = yield from self._gathered(marks)
-        yield self._arguments(values.from_text(text, types) if complete else "")
-        return complete is not None
+            return complete
+        pieces: list[str] = []
+        complete = yield from self._until(marks, ends, lambda piece: pieces.append(piece))
+        yield self._arguments(values.from_text("".join(pieces), types) if complete else "")
+        return complete
+
+    def _until(self, marks: Sequence[str], ends: "_Ends", sink: Sink) -> Parsing[bool]:
+        """Pass the text of a value on up to a mark, or to the end of its call; return whether there is one."""
+        reader = self._reader
+        while (found := (yield from reader.until([*marks, *ends.marks], sink))) not in marks:
+            if found is None:
+                return False
+            at, reader.held = reader.at, True
+            yield from reader.skip_blanks()
+            ended = not (yield from reader.peek()) or (yield from self._first_of(ends.followers))
+            reader.at, reader.held = at, False
+            if ended:
+                reader.at -= len(found)
+                reader.ended = False
+                return True
+            if event := sink(found):  # a text that only looks like the end
+                yield event
+        return True
 
     def _gathered(self, marks: Sequence[str]) -> Parsing[tuple[str, str | None]]:
         """Return the text up to the first of some marks, and the mark."""
@@ -443,6 +474,39 @@ class OutputParser:
             if (yield from self._reader.literal(text)):
                 return text
         return ""
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What ends a call whose arguments have no end of their own.
+
+    Args:
+        marks: Texts after a call, the longest first.
+        followers: Texts of which one follows such a mark within a string, or the output ends.
+    """
+
+    marks: tuple[str, ...] = ()
+    followers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, calls: CallFormat, after: str) -> "_Ends":
+        """Return the ends of a call of a format.
+
+        Args:
+            calls: The format.
+            after: Text after the arguments; brackets and fences at its beginning may be a value's.
+        """
+        text = (after.strip() or calls.end.strip()).lstrip("]})`\n ")
+        last = text.rpartition("\n")[2]
+        marks = [f"\n{text}", text, f"\n{last}", last] if text else []
+        row, _ = holes(calls.call)[0]
+        followers = (*calls.openings, calls.end.strip(), calls.join.strip(), row.strip())
+        return cls(tuple(dict.fromkeys(marks)), tuple(filter(None, dict.fromkeys(followers))))
+
+    @property
+    def mark(self) -> str:
+        """The last of them; empty without one."""
+        return self.marks[-1] if self.marks else ""
 
 
 class _Trimmed:

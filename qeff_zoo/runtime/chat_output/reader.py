@@ -101,8 +101,14 @@ class Reader:
         ends = (self.text[len(self.text) - length :] for length in range(longest, 0, -1))
         return next((len(end) for end in ends if any(mark.startswith(end) for mark in marks)), 0)
 
-    def json_value(self, sink: Sink) -> Parsing[bool]:
-        """Pass the text of a JSON value on; return whether it is complete. Only its extent is found, no error in it."""
+    def json_value(self, sink: Sink, end: str = "", followers: Sequence[str] = ()) -> Parsing[bool]:
+        """Pass the text of a JSON value on; return whether it is complete. Only its extent is found, no error in it.
+
+        Args:
+            sink: Function that returns the event of a piece.
+            end: Mark after the value, which ends an incomplete one; empty for none.
+            followers: Texts of which one follows such a mark within an incomplete string, or the output ends.
+        """
         depth, quoted, escaped, begun, done = 0, False, False, False, False
         while True:
             start = self.at
@@ -111,6 +117,11 @@ class Reader:
                 if not (quoted or depth) and (one in ",]}" or one.isspace()):
                     done = True  # after a number or a word
                     break
+                if end and (one == end[0] or (depth and not quoted and one.isspace())):
+                    ends = self._ends(end, followers if quoted else None)
+                    if ends is not False:  # it does, or more text decides
+                        done = ends is True
+                        break
                 self.at, begun = self.at + 1, True
                 if escaped:
                     escaped = False
@@ -127,3 +138,23 @@ class Reader:
             if done or self.closed:
                 return begun and not (quoted or depth)
             yield None
+
+    def _ends(self, end: str, followers: Sequence[str] | None) -> bool | None:
+        """Return whether a mark comes next, perhaps after blanks; None if more text decides.
+
+        Args:
+            end: The mark.
+            followers: Texts of which one follows the mark, or the end of the output; None for anything.
+        """
+        rest = self.text[self.at :].lstrip() if followers is None else self.text[self.at :]
+        if len(rest) < len(end):
+            return None if end.startswith(rest) and not self.closed else False
+        if not rest.startswith(end):
+            return False
+        if followers is None:
+            return True
+        after = rest[len(end) :].lstrip()
+        if any(after.startswith(one) for one in followers) or (not after and self.closed):
+            return True
+        may_follow = any(one.startswith(after) for one in followers) and not self.closed
+        return None if may_follow or (not after and not self.closed) else False
