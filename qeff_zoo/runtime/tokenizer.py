@@ -197,11 +197,11 @@ class Tokenizer:
             ]
         with self._understood:
             found = self._tokenizer.encode_batch(list(begun), add_special_tokens=special_tokens)
-            for place, (text, part) in enumerate(zip(texts, begun, strict=True)):
-                if part == text or isinstance(text, str):
+            for place, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
+                if cut == whole or isinstance(whole, str):
                     continue
                 if _depends_on_lengths(found[place], max_length):
-                    found[place] = self._tokenizer.encode(*text, add_special_tokens=special_tokens)
+                    found[place] = self._tokenizer.encode(*whole, add_special_tokens=special_tokens)
         return [self._truncated(one, max_length, side) for one in found]
 
     def _truncated(self, found: tokenizers.Encoding, max_length: int, side: str) -> Encoded:

@@ -113,7 +113,7 @@ class Embed(nn.Module):
 class ScorePairs(Embed):
     """One call of an encoder whose modules score texts; see `Embed`."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Return the logits of each row."""

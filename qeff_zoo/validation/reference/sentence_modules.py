@@ -227,7 +227,7 @@ class StaticMean(nn.Module):
             kind = importlib.import_module(f"{_LIBRARY}.sentence_transformer.modules")
             self.library = kind.StaticEmbedding.load(str(folder), local_files_only=True)
             if model is not None:  # the same weights, which a validation may round
-                self.library.embedding.weight = model.embedding.weight
+                self.library.get_submodule("embedding").weight = model.embedding.weight
 
     def forward(self, features: Features) -> Features:
         """Add the embedding."""
