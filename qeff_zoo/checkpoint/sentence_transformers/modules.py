@@ -104,9 +104,8 @@ def read_steps(
             )
         if step := _READINGS[module.kind](place, module):
             steps.append(step)
-    read = reader_of(companions)
-    width = read("config.json").get("hidden_size")
-    scores = read(files.SETTINGS).get("model_type") == "CrossEncoder"
+    width = reader_of(companions)("config.json").get("hidden_size")
+    scores = bool(steps) and steps[-1].writes == SCORES
     connected = _connected(steps, width, SCORES if scores else SENTENCE)
     return tuple(connected) if scores else _ending(connected, len(modules), normalize)
 
