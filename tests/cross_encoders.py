@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
-from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 
 QUERY = "which fox?"
 DOCUMENTS = [
@@ -85,6 +86,37 @@ def classifier(checkpoint: Path, folder: Path, *, prompts: Any = None, **options
         options: Arguments of `CrossEncoder`.
     """
     CrossEncoder(str(checkpoint), prompts=prompts, **options).save_pretrained(str(folder))
+    return folder
+
+
+def modular(
+    checkpoint: Path,
+    folder: Path,
+    *,
+    labels: int = 1,
+    max_length: int | None = None,
+    **options: Any,
+) -> Path:
+    """Save an encoder whose pooled states dense layers score.
+
+    Args:
+        checkpoint: Checkpoint of the encoder.
+        folder: Made here.
+        labels: Number of scores.
+        max_length: Number of tokens to which pairs are truncated.
+        options: Arguments of `CrossEncoder`.
+    """
+    torch.manual_seed(5)
+    model = Transformer(str(checkpoint), max_seq_length=max_length)
+    size = model.get_embedding_dimension()
+    modules = [
+        model,
+        Pooling(size, pooling_mode="cls"),
+        Dense(size, 24, activation_function=torch.nn.GELU()),
+        LayerNorm(24),
+        Dense(24, labels, activation_function=None, module_output_name="scores"),
+    ]
+    CrossEncoder(modules=modules, **options).save_pretrained(str(folder))
     return folder
 
 

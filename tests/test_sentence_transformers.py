@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[Making, str]] = {
     **{
         kind: (other(place, f"{_LIBRARY}.{kind}"), kind)
         for kind, place in (
-            *(("WordEmbeddings", 0), ("BoW", 0), ("StaticEmbedding", 0), ("CLIPModel", 0)),
+            *(("WordEmbeddings", 0), ("BoW", 0), ("CLIPModel", 0)),
             *(("CNN", 1), ("LSTM", 1), ("WordWeights", 2), ("Asym", 2)),
         )
     },

@@ -15,6 +15,7 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, inde
 from qeff_zoo.checkpoint.sentence_transformers.files import (
     LISTED,
     STATIC,
+    VECTORS,
     WEIGHTS,
     Module,
     read_modules,
@@ -24,12 +25,13 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.package.identity import digest
+from qeff_zoo.registry import recipes_setting
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.files import Files
 
 _TOKENIZER, _TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
-_DOMAIN, _TYPE = "qz-static-1", "static_embedding"
+_DOMAIN = "qz-static-1"
 #: Names of the vectors, of sentence-transformers and of model2vec.
 _NAMES = ("embedding.weight", "embeddings")
 #: Tensors of model2vec that change the vectors of token ids.
@@ -45,7 +47,7 @@ def is_foreign(companions: Mapping[str, Path]) -> bool:
     modules = read_modules(companions)
     if not modules or modules[0].kind != STATIC:
         return False
-    return reader_of(companions)("config.json").get("model_type") != _TYPE
+    return VECTORS not in reader_of(companions)("config.json")
 
 
 def converted(files: "Files", companions: Mapping[str, Path]) -> Path:
@@ -87,10 +89,12 @@ def _write(folder: Path, paths: Mapping[str, Path], modules: Sequence[Module]) -
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / name)
     rows, size = _vectors(folder / WEIGHTS)
+    recipe = next(one for one in recipes_setting("detected_by") if VECTORS in one.detected_by)
     contents: dict[str, Any] = {
         "config.json": {
-            "model_type": _TYPE,
-            "architectures": ["StaticEmbeddingModel"],
+            "model_type": recipe.model_type,
+            "architectures": [*recipe.architectures],
+            VECTORS: True,
             "vocab_size": rows,
             "hidden_size": size,
         },

@@ -222,7 +222,7 @@ def _bindings_of_modules(checkpoint: Checkpoint, program: ProgramPlan) -> dict[s
     """Bind the weights of modules after an encoder."""
     if "modules" not in program.variant:
         return {}
-    settings = {name: program.variant[name] for name in ("pooling", "normalize")}
+    settings = {name: program.variant.get(name) for name in ("pooling", "normalize")}
     return {**modules.bindings_of(modules.read_steps(checkpoint.companions, **settings))}
 
 

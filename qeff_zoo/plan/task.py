@@ -92,6 +92,8 @@ def _marked(checkpoint: Checkpoint, encoder: CrossEncoder | None) -> str | None:
     """Return the task that modules of sentence-transformers are for, beyond those of a model's class."""
     if encoder is not None and encoder.ranks_by_tokens:
         return tasks.TEXT_RANKING
+    if encoder is not None and encoder.ranks_by_modules:
+        return tasks.ENCODER_RANKING
     return tasks.SPARSE_EMBEDDING if read_sparse_encoder(checkpoint.companions) else None
 
 

@@ -121,8 +121,8 @@ class Conversation:
         """Replace the conversation by another one, whose files are read when the next message is sent.
 
         Args:
-            messages: Messages as `messages` returns them: those of the user with their answers, after a system prompt if there
-                is one.
+            messages: Messages as `messages` returns them: those of the user with their answers, after a system prompt
+                if there is one.
 
         Raises:
             GenerationError: If the messages are others, or if the chat template rejects system prompts.

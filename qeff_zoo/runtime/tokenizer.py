@@ -2,6 +2,7 @@
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -217,15 +218,21 @@ class Tokenizer:
             for part in (text,) if isinstance(text, str) else text:
                 _check(part)
         side = side or self.truncation_side
+        begun = texts
         if side == "right":
-            texts = [
+            begun = [
                 self.beginning(text, max_length)
                 if isinstance(text, str)
                 else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
                 for text in texts
             ]
         with self._understood:
-            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
+            found = self._tokenizer.encode_batch(list(begun), add_special_tokens=special_tokens)
+            for place, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
+                if cut == whole or isinstance(whole, str):
+                    continue
+                if _depends_on_lengths(found[place], max_length):
+                    found[place] = self._tokenizer.encode(*whole, add_special_tokens=special_tokens)
         return [self._truncated(one, max_length, side) for one in found]
 
     def _truncated(self, found: tokenizers.Encoding, max_length: int, side: str) -> Encoded:
@@ -479,6 +486,13 @@ def _without_prefix(component: Any) -> Any:
         if name in kept:
             kept = {**kept, name: [one for one in map(_without_prefix, kept[name]) if one]}
     return {**kept, "add_prefix_space": False} if "add_prefix_space" in kept else kept
+
+
+def _depends_on_lengths(found: tokenizers.Encoding, max_length: int) -> bool:
+    """Return whether the longer text of a truncated pair has one token more than the other."""
+    parts = Counter(found.sequence_ids)
+    most = max_length - parts[None]
+    return most % 2 == 1 and min(parts[0], parts[1]) > most // 2
 
 
 def _lengths(first: int, second: int, most: int) -> tuple[int, int]:

@@ -42,6 +42,7 @@ from qeff_zoo.serving.rendering import text_to_tokenize
 from qeff_zoo.serving.schemas import MAX_TEXT, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.tasks import (
+    ENCODER_RANKING,
     FEATURE_EXTRACTION,
     SPARSE_EMBEDDING,
     TEXT_CLASSIFICATION,
@@ -61,6 +62,7 @@ _POOLING_TASKS = {
     SPARSE_EMBEDDING: "embed",
     TEXT_CLASSIFICATION: "classify",
     TEXT_RANKING: "classify",
+    ENCODER_RANKING: "classify",
     TOKEN_CLASSIFICATION: "token_classify",
 }
 _T = TypeVar("_T")

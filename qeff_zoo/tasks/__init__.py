@@ -25,6 +25,7 @@ FEATURE_EXTRACTION = "feature-extraction"
 SPARSE_EMBEDDING = "sparse-embedding"
 TEXT_CLASSIFICATION = "text-classification"
 TEXT_RANKING = "text-ranking"
+ENCODER_RANKING = "encoder-ranking"
 TOKEN_CLASSIFICATION = "token-classification"
 IMAGE_CLASSIFICATION = "image-classification"
 ZERO_SHOT = "zero-shot-image-classification"
@@ -44,6 +45,7 @@ _MODULES: Mapping[str, str] = {
     SPARSE_EMBEDDING: "encoders.sparse_embedding",
     TEXT_CLASSIFICATION: "encoders.text_classification",
     TEXT_RANKING: "encoders.text_ranking",
+    ENCODER_RANKING: "encoders.encoder_ranking",
     TOKEN_CLASSIFICATION: "encoders.token_classification",
     IMAGE_CLASSIFICATION: "images.image_classification",
     ZERO_SHOT: "images.zero_shot_image_classification",
@@ -273,7 +275,8 @@ def served_by(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe's checkpoints can be built for.
 
     Those beyond `tasks_of` have its models and another output, and no evidence of their own. Decoders rank if they
-    classify: a whole text is read in one call. Masked language models have sparse embeddings.
+    classify: a whole text is read in one call. Masked language models have sparse embeddings,
+    and models that embed rank by modules of sentence-transformers.
     """
     known = tasks_of(recipe)
     ranks = recipe.task == TEXT_GENERATION and TEXT_CLASSIFICATION in known
@@ -282,18 +285,21 @@ def served_by(recipe: Recipe) -> tuple[str, ...]:
         *known,
         *([TEXT_RANKING] if ranks else []),
         *([SPARSE_EMBEDDING] if masked else []),
+        *([ENCODER_RANKING] if FEATURE_EXTRACTION in known else []),
     )
 
 
 def scores_texts(task: str) -> bool:
     """Return whether a task scores pairs of texts, as a CrossEncoder does."""
-    return task in (TEXT_CLASSIFICATION, TEXT_RANKING)
+    return task in (TEXT_CLASSIFICATION, TEXT_RANKING, ENCODER_RANKING)
 
 
 def names_labels(task: str) -> bool:
     """Return whether the outputs of a task are the labels that a configuration names."""
     found = find(task)
-    return found.answers == "scores" and not found.head_of and task != ZERO_SHOT
+    return (
+        found.answers == "scores" and not found.head_of and task not in (ZERO_SHOT, ENCODER_RANKING)
+    )
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:

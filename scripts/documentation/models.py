@@ -28,6 +28,7 @@ TASKS = {
     "image-text-embedding": ("embed texts and images", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
     "text-ranking": ("rank texts by a language model", "embeddings.md"),
+    "encoder-ranking": ("rank texts by an encoder and modules", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),
     "image-feature-extraction": ("embed images", "images.md"),
     "image-classification": ("classify images", "images.md"),

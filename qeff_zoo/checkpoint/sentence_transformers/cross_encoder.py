@@ -18,6 +18,7 @@ FLAT, STRUCTURED = FORMS = ("flat", "structured")
 _KIND = "CrossEncoder"
 _RANKS = ["Transformer", "LogitScore"]
 _CLASSIFIES = ["Transformer"]
+_POOLS = ["Transformer", "Pooling"]
 #: Classes of torch have no other prefix, and code of others is not run.
 _TRUSTED = "torch."
 #: Arguments of a tokenizer's call, other than `max_length`, and the values that change nothing here.
@@ -71,6 +72,11 @@ class CrossEncoder:
         return "LogitScore" in self.modules
 
     @property
+    def ranks_by_modules(self) -> bool:
+        """Whether modules after a pooling compute the score."""
+        return [*self.modules[:2]] == _POOLS
+
+    @property
     def tokens(self) -> ScoredTokens:
         """Tokens of a score, see `problems` for invalid ones."""
         return ScoredTokens(
@@ -120,10 +126,10 @@ class CrossEncoder:
         if not self.modules:
             return []
         kinds = [*self.modules]
-        if kinds not in (_RANKS, _CLASSIFIES):
+        if kinds not in (_RANKS, _CLASSIFIES) and not self.ranks_by_modules:
             return [
-                f"modules.json of its CrossEncoder lists {kinds}; expected {_CLASSIFIES} or {_RANKS}. The scores of "
-                "other modules are not computed"
+                f"modules.json of its CrossEncoder lists {kinds}; expected {_CLASSIFIES}, {_RANKS}, or {_POOLS} and "
+                "dense layers. The scores of other modules are not computed"
             ]
         found = []
         if (task := self.settings.get("transformer_task", output)) != output:

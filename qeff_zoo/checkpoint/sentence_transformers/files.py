@@ -27,6 +27,8 @@ WEIGHTS = "model.safetensors"
 LIBRARY = "sentence_transformers"
 #: Module with a vector for each token, in place of an encoder.
 STATIC = "StaticEmbedding"
+#: Field of config.json that marks such a model, which reads texts without special tokens.
+VECTORS = "static_vectors"
 #: Function that returns the object in a JSON file by its relative path; empty without such a file.
 Reader: TypeAlias = Callable[[str], dict[str, Any]]
 

@@ -19,6 +19,7 @@ from qeff_zoo.checkpoint.sentence_transformers.steps import (
     AND,
     MODULES,
     POOLINGS,
+    SCORES,
     SENTENCE,
     TOKENS,
     Dense,
@@ -39,7 +40,7 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_FEATURES = (TOKENS, SENTENCE)
+_FEATURES = (TOKENS, SENTENCE, SCORES)
 Reading: TypeAlias = Callable[[int, Module], Step | None]
 
 
@@ -104,7 +105,9 @@ def read_steps(
         if step := _READINGS[module.kind](place, module):
             steps.append(step)
     width = reader_of(companions)("config.json").get("hidden_size")
-    return _ending(_connected(steps, width), len(modules), normalize)
+    scores = bool(steps) and steps[-1].writes == SCORES
+    connected = _connected(steps, width, SCORES if scores else SENTENCE)
+    return tuple(connected) if scores else _ending(connected, len(modules), normalize)
 
 
 def require_encoder(modules: Sequence[Module]) -> None:
@@ -256,12 +259,13 @@ def _features(module: Module) -> tuple[str, str]:
     return reads, writes
 
 
-def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
+def _connected(steps: Sequence[Step], width: int | None, result: str) -> list[Step]:
     """Return steps; refuse those that read a feature which is not there, or of another width.
 
     Args:
         steps: The steps.
         width: Width of the token states; None if it is unknown.
+        result: Feature that the steps make of a text, unless they make one of each token.
     """
     widths: dict[str, int | None] = {TOKENS: width}
     for step in steps:
@@ -283,12 +287,12 @@ def _connected(steps: Sequence[Step], width: int | None) -> list[Step]:
         after = step.out_features if isinstance(step, Dense) else found and found * times
         widths[step.writes] = after
     several = any(isinstance(step, MultiVectorMask) for step in steps)
-    if several == (SENTENCE in widths):
+    if several == (result in widths):
         raise UnsupportedModelError(
-            f"modules.json makes {[*widths]}; expected {SENTENCE!r} by a Pooling, or a MultiVectorMask without one. "
+            f"modules.json makes {[*widths]}; expected {result!r} after a Pooling, or a MultiVectorMask without one. "
             "Run the model with sentence-transformers itself."
         )
-    return _used(steps, TOKENS if several else SENTENCE)
+    return _used(steps, TOKENS if several else result)
 
 
 def _used(steps: Sequence[Step], result: str) -> list[Step]:

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from qeff_zoo.checkpoint.sentence_transformers.colbert import MARKERS, SEVERAL, translated
-from qeff_zoo.checkpoint.sentence_transformers.files import ENCODER_SETTINGS, SETTINGS, Reader
+from qeff_zoo.checkpoint.sentence_transformers.files import (
+    ENCODER_SETTINGS,
+    SETTINGS,
+    VECTORS,
+    Reader,
+)
 from qeff_zoo.errors import GenerationError
 
 #: Classes of models in their settings: of one embedding per text, and of sparse embeddings.
@@ -120,7 +125,7 @@ def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSe
         max_active_dims=own.get("max_active_dims"),
         expansion=encoder.get("query_expansion"),
         markers=tuple(own.get(MARKERS) or ()),
-        special_tokens=read("config.json").get("model_type") != "static_embedding",
+        special_tokens=VECTORS not in read("config.json"),
     )
 
 

@@ -18,7 +18,7 @@ ACTIVATIONS = (
     "Mish", "Hardtanh", "Hardswish", "Hardsigmoid", "LogSigmoid",
 )  # fmt: skip
 #: Features of a text.
-TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
+TOKENS, SENTENCE, SCORES = "token_embeddings", "sentence_embedding", "scores"
 #: Attribute of a traced model that has the modules with weights, by their numbers.
 MODULES = "sentence_modules"
 

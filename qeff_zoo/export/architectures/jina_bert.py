@@ -239,7 +239,7 @@ class JinaBertForMaskedLM(bert.BertForMaskedLM):
     config_class = JinaBertConfig
 
     def __init__(self, config: JinaBertConfig) -> None:
-        super().__init__(config)  # type: ignore[no-untyped-call]
+        super().__init__(config)
         self.bert = JinaBertModel(config, add_pooling_layer=False)
         self.post_init()  # type: ignore[no-untyped-call]
 

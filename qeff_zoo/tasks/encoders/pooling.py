@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.checkpoint.sentence_transformers.steps import AND, MODULES, SENTENCE, TOKENS
+from qeff_zoo.checkpoint.sentence_transformers.steps import AND, MODULES, SCORES, SENTENCE, TOKENS
 from qeff_zoo.tasks import Tracing
 
 from . import whole_texts
@@ -77,6 +77,12 @@ class Embed(nn.Module):
     ) -> Tensor:
         """Return one embedding per row; without pooling one per token."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        features = self._features(hidden, attention_mask, pooling_mask)
+        return features[SENTENCE if SENTENCE in features else TOKENS]
+
+    def _features(
+        self, hidden: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None
+    ) -> dict[str, Tensor]:
         features: dict[str, Tensor] = {TOKENS: hidden}
         for step in self.steps:
             value = features[step["reads"]]
@@ -86,7 +92,7 @@ class Embed(nn.Module):
             else:
                 found = self._compute(step, value)
             features[step["writes"]] = found
-        return features[SENTENCE if SENTENCE in features else TOKENS]
+        return features
 
     def _compute(self, step: Step, value: Tensor) -> Tensor:
         if step["kind"] == "MultiVectorMask":  # a session's part
@@ -102,6 +108,38 @@ class Embed(nn.Module):
         if step["residual"]:
             found = found + (module.residual(value) if hasattr(module, "residual") else value)
         return found
+
+
+class ScorePairs(Embed):
+    """One call of an encoder whose modules score texts; see `Embed`."""
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits of each row."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **types}
+        hidden = self.model(**inputs).last_hidden_state
+        return self._features(hidden, attention_mask, None)[SCORES]
+
+
+def scoring(model: Any, *, modules: Sequence[Step]) -> Tracing:
+    """Describe how to trace `model` with modules that score texts, see `tracing`.
+
+    Args:
+        model: Model from `loader.load_meta`; gets the modules with weights as its `sentence_modules`.
+        modules: All modules after the encoder.
+    """
+    _add_weights(model, modules)
+    types = whole_texts.takes_token_types(model)
+    return whole_texts.describe(model, ScorePairs(model, modules), "logits", token_types=types)
+
+
+def _add_weights(model: Any, steps: Sequence[Step]) -> None:
+    """Give a model the modules with weights, without values."""
+    weighted = {str(step["place"]): _hollow(step) for step in steps if step["kind"] in _WEIGHTED}
+    if weighted:
+        setattr(model, MODULES, nn.ModuleDict(weighted))
 
 
 def tracing(
@@ -120,9 +158,7 @@ def tracing(
         modules: All modules after the encoder, for a model with others than these two.
     """
     steps = modules or _plain(pooling, normalize)
-    weighted = {str(step["place"]): _hollow(step) for step in steps if step["kind"] in _WEIGHTED}
-    if weighted:
-        setattr(model, MODULES, nn.ModuleDict(weighted))
+    _add_weights(model, steps)
     excludes = any(not step.get("include_prompt", True) for step in steps)
     further = (POOLED,) if excludes else ()
     return whole_texts.describe(model, Embed(model, steps), "output", further=further)

@@ -46,7 +46,8 @@ class TextReference(Answers):
         self._states = (
             "logits" if request["task"] == tasks.SPARSE_EMBEDDING else "last_hidden_state"
         )
-        if self._embeds:
+        self._by_modules = request["task"] == tasks.ENCODER_RANKING
+        if self._embeds or self._by_modules:
             found = load_modules(
                 Path(request["checkpoint"]),
                 request["settings"],
@@ -55,12 +56,12 @@ class TextReference(Answers):
             )
             # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
             model.sentence_modules = self._modules = found
-            self._skipped: list[int] | None = request.get("prompts")
+        self._skipped: list[int] | None = request.get("prompts")
 
     @property
     def witness(self) -> str | None:
         """Library that computes the modules after the encoder."""
-        return witness(self._modules) if self._embeds else None
+        return witness(self._modules) if self._embeds or self._by_modules else None
 
     @property
     def reads_texts(self) -> bool:
@@ -75,7 +76,7 @@ class TextReference(Answers):
             inputs["token_type_ids"] = padded(kinds, 0)["input_ids"]
         output = self._model(**inputs)
         tick()
-        if not self._embeds:
+        if not (self._embeds or self._by_modules):
             logits = output.logits
             if self._scored is not None:
                 logits = _last_scores(logits, sequences, *self._scored)

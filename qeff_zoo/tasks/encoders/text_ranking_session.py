@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session of a language model that ranks texts: pairs in, the logit of a token as the score of each out."""
+"""Sessions of models that rank texts: pairs in, a score for each out, by the logit of a token or by modules."""
 
 from qeff_zoo.runtime.labels import names_of
-from qeff_zoo.tasks import TEXT_RANKING
+from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 
@@ -18,3 +18,9 @@ class TextRankingSession(TextClassificationSession):
 
     def _labels(self, count: int) -> tuple[str, ...]:
         return names_of({}, count)  # those of the configuration are of other heads
+
+
+class EncoderRankingSession(TextRankingSession):
+    """An opened package of the task `encoder-ranking`, whose modules compute the scores of pairs."""
+
+    task = ENCODER_RANKING

@@ -89,10 +89,8 @@ def _damaged(model: Any, damage: HeadDamage) -> Iterator[str]:
     def changed(values: Tensor) -> Tensor:
         return torch.cat([*damage.change(values.chunk(int(count), axis))], axis)
 
-    if type(projection) in (
-        nn.Linear,
-        nn.Embedding,
-    ):  # whose weight a model may multiply by without calling it
+    # Whose weight a model may multiply by without calling it, or read without a product.
+    if type(projection) is nn.Linear or type(projection) is nn.Embedding:
         weight, right = projection.weight.data, projection.weight.data.clone()
         weight.copy_(changed(right))  # in place, by which `Arithmetic` knows it
         try:
@@ -141,7 +139,8 @@ def _mixer_output(model: Any, heads: int, *, in_last: bool) -> tuple[str, nn.Mod
         item for item in modules if [*item[1].parameters(recurse=False)] and _is_of_model(item[0])
     ]
     if owners and all(isinstance(module, nn.Embedding) for _, module in owners):
-        return owners[0]
+        path, module = owners[0]
+        return path, module
     raise ValueError(f"{type(model).__name__} has no attention with several heads to damage.")
 
 

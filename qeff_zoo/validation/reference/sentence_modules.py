@@ -29,6 +29,8 @@ _LIBRARY = "sentence_transformers"
 _SPARSE = f"{_LIBRARY}.sparse_encoder.modules"
 _OWN = "a reading of their files by qeff-zoo, since sentence-transformers is not installed"
 _TOKENS, _SENTENCE = "token_embeddings", "sentence_embedding"
+#: Features that models return, the last that modules make first.
+_RESULTS = ("scores", _SENTENCE, _TOKENS)
 #: Older fields of a pooling, in the order of its results.
 _FIELDS = (
     "cls_token",
@@ -113,7 +115,7 @@ def run(modules: nn.ModuleDict, features: Features) -> Tensor:
     """
     for module in modules.values():
         features = module(features)
-    found: Tensor = features[_SENTENCE if _SENTENCE in features else _TOKENS]
+    found: Tensor = next(features[name] for name in _RESULTS if name in features)
     return found
 
 
@@ -225,7 +227,7 @@ class StaticMean(nn.Module):
             kind = importlib.import_module(f"{_LIBRARY}.sentence_transformer.modules")
             self.library = kind.StaticEmbedding.load(str(folder), local_files_only=True)
             if model is not None:  # the same weights, which a validation may round
-                self.library.embedding.weight = model.embedding.weight
+                self.library.get_submodule("embedding").weight = model.embedding.weight
 
     def forward(self, features: Features) -> Features:
         """Add the embedding."""

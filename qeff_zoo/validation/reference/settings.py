@@ -12,6 +12,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from qeff_zoo import tasks
+
 #: Files that set what a model answers; a prompt of sentence-transformers among them.
 _FILES = (
     *("config.json", "generation_config.json", "modules.json", "sentence_bert_config.json"),
@@ -23,11 +25,12 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any]:
     """Return a checkpoint's settings.
 
     Args:
-        request: `checkpoint`, its folder.
+        request: `checkpoint`, its folder, and `task`.
         model: transformers' own.
     """
     folder = Path(request["checkpoint"])
-    labels = None if model.can_generate() else model.config.id2label or {}
+    named = tasks.names_labels(request["task"]) and not model.can_generate()
+    labels = model.config.id2label or {} if named else None
     return {
         "class": type(model.config).__name__,
         "files": dict(_files(folder)),

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `encoder-ranking` contract: the score of a pair of texts, by modules on the token states of an encoder.
+
+IN   input_ids, attention_mask, and token_type_ids for models with token types: see
+`qeff_zoo.tasks.encoders.whole_texts`
+OUT  logits (batch_size, labels)     of the last Dense of a CrossEncoder of sentence-transformers
+
+Files of sentence-transformers name the modules: a pooling, and dense layers after it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
+
+from . import text_classification, whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+def _tracing(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks.encoders import pooling
+
+    return pooling.scoring(model, **variant)
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    from qeff_zoo.checkpoint.sentence_transformers import modules
+
+    return {"modules": [one.described() for one in modules.read_steps(checkpoint.companions)]}
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    from qeff_zoo.checkpoint.sentence_transformers import modules
+    from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
+
+    found = read_cross_encoder(checkpoint.companions)
+    if found is None or not found.ranks_by_modules:
+        return [
+            f"{checkpoint.name!r} is to be built for {ENCODER_RANKING!r}, and has no CrossEncoder of "
+            "sentence-transformers with a Pooling and a Dense that computes scores. Expected them in modules.json. "
+            "Choose another --task."
+        ]
+    modules.read_steps(checkpoint.companions)
+    return text_classification.problems(checkpoint, found, "feature-extraction")
+
+
+TASK = Task(
+    name=ENCODER_RANKING,
+    tag=TEXT_RANKING,
+    role="encoder",
+    answers="scores",
+    auto_classes=("AutoModelForTextEncoding", "AutoModel"),
+    suffixes=("Model",),
+    on_request=True,
+    shapes=ENCODER_SHAPES,
+    probe=whole_texts.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=whole_texts.specializations("Ranking"),
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.encoders.text_ranking_session:EncoderRankingSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
+        run_options=(*PROMPTS, "adapter", "pair", "prompt_name"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
+    ),
+    stages=whole_texts.stages,
+)
