@@ -78,9 +78,9 @@ def kept(sampler: Sampler, logits: np.ndarray) -> set[int]:
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_xtc_leaves_the_tokens_of_llama_cpp(probability: float, threshold: float) -> None:
     for seed in range(20):
-        of_llama = _LIB.llama_sampler_init_xtc(probability, threshold, 0, 1)
-        expected, _, _ = applied(of_llama, logits_of(seed))
-        _LIB.llama_sampler_free(of_llama)
+        reference = _LIB.llama_sampler_init_xtc(probability, threshold, 0, 1)
+        expected, _, _ = applied(reference, logits_of(seed))
+        _LIB.llama_sampler_free(reference)
         xtc = Xtc(probability=probability, threshold=threshold)
         sampler = Sampler(Sampling(temperature=1, seed=1, xtc=xtc), ())
         assert kept(sampler, logits_of(seed)) == {*expected}
@@ -91,14 +91,14 @@ def test_xtc_leaves_the_tokens_of_llama_cpp(probability: float, threshold: float
 def test_mirostat_leaves_the_tokens_of_llama_cpp(version: int, tau: float, eta: float) -> None:
     """Over a whole text, in which each chosen token is llama.cpp's and moves the limit."""
     if version == 1:
-        of_llama = _LIB.llama_sampler_init_mirostat(VOCAB, 1, tau, eta, 100)
+        reference = _LIB.llama_sampler_init_mirostat(VOCAB, 1, tau, eta, 100)
     else:
-        of_llama = _LIB.llama_sampler_init_mirostat_v2(1, tau, eta)
+        reference = _LIB.llama_sampler_init_mirostat_v2(1, tau, eta)
     mirostat = Mirostat(version=version, tau=tau, eta=eta)
     sampler = Sampler(Sampling(temperature=1, seed=1, top_k=1, mirostat=mirostat), ())
     sizes = set()
     for seed in range(40):
-        expected, token, probability = applied(of_llama, logits_of(seed))
+        expected, token, probability = applied(reference, logits_of(seed))
         tokens, shares = sampler._limited(logits_of(seed))
         assert {*tokens.tolist()} == {*expected}
         share = float(shares[tokens.tolist().index(token)] / shares.sum())
@@ -107,7 +107,7 @@ def test_mirostat_leaves_the_tokens_of_llama_cpp(version: int, tau: float, eta: 
         sampler._surprise.observe(share)
         sizes.add(len(tokens))
     assert len(sizes) > 1
-    _LIB.llama_sampler_free(of_llama)
+    _LIB.llama_sampler_free(reference)
 
 
 def vector(values: list[list[int]]) -> tuple[_Vector, Any]:
@@ -135,11 +135,11 @@ def test_dry_lowers_the_logits_as_llama_cpp(
         generator = np.random.default_rng(seed)
         text = generator.integers(0, 6, size=int(generator.integers(1, 60))).tolist()
         text += text[: seed % 20]  # a long repetition in some
-        of_llama = getattr(_LIB, _DRY)(0.8, base, allowed, last_n, ctypes.addressof(held))
+        reference = getattr(_LIB, _DRY)(0.8, base, allowed, last_n, ctypes.addressof(held))
         for token in text:
-            _LIB.llama_sampler_accept(of_llama, token)
-        expected, _, _ = applied(of_llama, logits_of(seed))
-        _LIB.llama_sampler_free(of_llama)
+            _LIB.llama_sampler_accept(reference, token)
+        expected, _, _ = applied(reference, logits_of(seed))
+        _LIB.llama_sampler_free(reference)
         by_head: dict[int, list[tuple[int, ...]]] = {}
         for head, *tail in breakers:
             by_head.setdefault(head, []).append(tuple(tail))

@@ -278,7 +278,9 @@ def test_what_cannot_be_served_together_is_refused_first(
     for packages in ([str(trained.path)], [f"{name}={trained.path}" for name in "ab"]):
         assert cli.main(["serve", *packages, "--memory-budget", str(needed - 1)]) == 1
         assert "takes" in capsys.readouterr().err
-    flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
+    alone = ("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft")
+    alone += ("chat_template", "default_chat_template_kwargs")
+    flags = dict.fromkeys(alone)
     path = str(trained.path)
     requested = argparse.Namespace(**flags, package=path, others=[path], build=False)
     requested.draft = "lookup"

@@ -223,7 +223,8 @@ def test_the_cache_is_used_while_a_request_runs(engine: Engine, paused: threadin
     handle = engine.submit([5] * 20)
     wait_until(lambda: engine.stats().running == 1)
     sizes = engine.session.decoder.sizes
-    assert engine.stats().cache_usage == 20 / (sizes.rows * sizes.ctx_len)
+    filled = engine.stats().cache_usage * sizes.rows * sizes.ctx_len
+    assert 20 <= filled <= 22  # the prompt, and what was sampled after it
     paused.set()
     handle.result(TIMEOUT)
     wait_until(lambda: engine.stats().cache_usage == 0)

@@ -132,12 +132,13 @@ def _dependents(schema: Schema) -> None:
     """Require properties that others require, whether those are there or not."""
     dependents = schema.get("dependentRequired")
     required = schema.get("required", [])
-    lists = [required, *dependents.values()] if isinstance(dependents, Mapping) else [None]
-    if all(isinstance(names, list) for names in lists):
-        names = [name for several in lists for name in several]
-        if all(isinstance(name, str) for name in names):
-            schema["required"] = [*dict.fromkeys(names)]
-            del schema["dependentRequired"]
+    if not isinstance(dependents, Mapping):
+        return
+    lists = [required, *dependents.values()]
+    names = [name for several in lists if isinstance(several, list) for name in several]
+    if all(isinstance(one, list) for one in lists) and all(isinstance(one, str) for one in names):
+        schema["required"] = [*dict.fromkeys(names)]
+        del schema["dependentRequired"]
 
 
 def _closed(schema: Schema) -> None:
@@ -178,7 +179,8 @@ def _values(schema: Any, root: Any) -> list[Any] | None:
         return [schema["const"]]
     if isinstance(given := schema.get("enum"), list):
         return [*_without_repetition(given)]
-    return {"boolean": [False, True], "null": [None]}.get(str(schema.get("type")))
+    by_type: dict[str, list[Any]] = {"boolean": [False, True], "null": [None]}
+    return by_type.get(str(schema.get("type")))
 
 
 def _without_repetition(values: list[Any]) -> Iterator[Any]:

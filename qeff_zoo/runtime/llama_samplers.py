@@ -119,7 +119,7 @@ class Surprise:
 
     def observe(self, probability: float) -> None:
         """Correct the limit by the probability of a sampled token among those of `limit`."""
-        surprise = -math.log2(max(probability, np.finfo(np.float32).tiny))
+        surprise = -math.log2(max(probability, float(np.finfo(np.float32).tiny)))
         self._limit -= self._mirostat.eta * (surprise - self._mirostat.tau)
 
 
