@@ -156,8 +156,8 @@ def validated(built: dict[str, Package], models: Models, once: None) -> Callable
             assert [one.split(": ")[1] for one in shown.totals] in (phases, phases[:-1])
             for phase, total in shown.totals.items():
                 assert (total is None) == (name == "encoder")
-                # Tokens of further canaries, and of faults that cannot be made.
-                assert 0.7 < shown.done[phase] / (total or shown.done[phase]) < 1.5, (name, phase)
+                # Further canaries, which tiny models need, read more; faults that cannot be made read less.
+                assert 0.7 < shown.done[phase] / (total or shown.done[phase]) < 2.5, (name, phase)
         return found[name]
 
     return validate
@@ -977,7 +977,7 @@ def test_a_damaged_last_layer_begins_where_the_right_model_was(models: Models) -
             assert words == expected_words
             assert all(np.array_equal(found[number], expected[number]) for number in (0, 1))
         calls: list[Any] = []
-        model.model.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
+        model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
         resuming.beginnings(HEADS[0], [0, 1], 25, right)
         assert not calls  # left out
         resuming.beginnings(SWAPPED, [0, 1], 25, right)

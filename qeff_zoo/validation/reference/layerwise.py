@@ -11,8 +11,8 @@ rounded ones. Memory holds one layer, and of each pass its hidden states. Three 
   read a second time if the package chose differently, to follow its choices.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, HeadDamage, damaged, narrow_window
 from qeff_zoo.validation.reference.formats.orders import by_parameter
 from qeff_zoo.validation.reference.loading import count_parameters, decoded_weights, load_unloaded
-from qeff_zoo.validation.reference.losses import Losses
 from qeff_zoo.validation.reference.noticing import Early, Noticing
 from qeff_zoo.validation.reference.numerics import Arithmetic, in_float16
 from qeff_zoo.validation.reference.routing import ChoiceRecorder, Choices
@@ -119,6 +118,7 @@ class Layerwise:
         self._judged = "rounded" if self._numerics.rounds_weights else "reference"
         self._everyone = range(len(request["sequences"]))
         self._losses = answers.losses() if self._numerics.rounds else None
+        self._measured: dict[str, Array] = {}
         self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
         weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
         orders = by_parameter(unloaded.model, weights.tensors, weights.orders) if weights else {}
@@ -132,7 +132,7 @@ class Layerwise:
             passes, self._turns.run([one for _, one in passes]), strict=True
         ):
             found.setdefault(name, {}).update(result)
-        losses, greedy = found.pop("losses", {}), found.pop("greedy", {0: []})[0]
+        greedy = found.pop("greedy", {0: []})[0]
         noticed = self._notice(found)
         canaries = {f"canary.{number}" for number in _CANARIES}
         used = {entry["variant"] for entry in noticed["stages"].values()}
@@ -144,7 +144,7 @@ class Layerwise:
             for number, array in every.items()
         }
         return Found(
-            arrays=arrays | losses | self._follow_package(), noticed=noticed, greedy=greedy
+            arrays=arrays | self._measured | self._follow_package(), noticed=noticed, greedy=greedy
         )
 
     def _passes(self) -> dict[str, list[Pass]]:
@@ -152,16 +152,19 @@ class Layerwise:
         numerics, choices = self._numerics, self._choices
         simulating = partial(Arithmetic, self._turns.left_sides, halved=False)
         rounds = numerics.rounds_weights
-        passes = {"reference": self._alone(None if rounds else choices.note, rounded=False)}
+        first = None if rounds else choices.note
+        passes = {"reference": self._alone(first, scored="reference", rounded=False)}
         if rounds:
-            passes["rounded"] = self._alone(choices.note)
+            passes["rounded"] = self._alone(choices.note, scored="rounded")
         early = Early(self._request)
         together = [*self._answers.groups(self._everyone)]
         passes["noise"] = [
             _batch(group, choices.repeat, partial(Arithmetic, halved=True)) for group in together
         ]
         if numerics.int8_activations:
-            passes["simulated"] = self._begun(self._everyone, early.enough, within=simulating)
+            passes["simulated"] = self._begun(
+                self._everyone, early.enough, within=simulating, scored="simulated"
+            )
             whole = (
                 self._alone
                 if self._request.get("swapped")
@@ -178,14 +181,6 @@ class Layerwise:
             )
         for number, fault in enumerate(self._faults):
             passes[f"fault.{number}"] = _of_fault(fault)
-        if losses := self._losses:
-            passes["losses"] = [
-                Pass(run=partial(_measure, losses, "reference"), rounded=False),
-                *([Pass(run=partial(_measure, losses, "rounded"))] if rounds else []),
-            ]
-            if numerics.int8_activations:
-                measure = partial(_measure, losses, "simulated", within=simulating)
-                passes["losses"].append(Pass(run=measure))
         if greedy := self._request.get("greedy"):
             run = partial(_follow, prompt=greedy["prompt"], tokens=greedy["tokens"])
             passes["greedy"] = [Pass(run=run, rounded=False)]
@@ -195,15 +190,36 @@ class Layerwise:
         self,
         watching: ChoiceRecorder | None = None,
         within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        scored: str = "",
         **how: Any,
     ) -> list[Pass]:
-        return [_batch([number], watching, within, **how) for number in self._everyone]
+        return [
+            _batch([number], watching, within, self._scoring(scored, number), **how)
+            for number in self._everyone
+        ]
+
+    def _scoring(
+        self, variant: str, number: int
+    ) -> Callable[[Answers], AbstractContextManager[Any]]:
+        """Return what measures the losses of a variant in a pass, if that reads their text."""
+        losses = self._losses
+        if not variant or losses is None or losses.number != number:
+            return lambda _: nullcontext()
+
+        @contextmanager
+        def scoring(answers: Answers) -> Iterator[None]:
+            with answers.scoring(losses, variant) as found:
+                yield
+            self._measured |= found
+
+        return scoring
 
     def _begun(
         self,
         numbers: Sequence[int],
         length: int,
         within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        scored: str = "",
         **how: Any,
     ) -> list[Pass]:
         """Return passes of the beginnings of sequences, see `Answers.beginnings`."""
@@ -212,7 +228,7 @@ class Layerwise:
         )
 
         def run(answers: Answers, group: list[int]) -> Mapping[int, Array]:
-            with within():
+            with within(), self._scoring(scored, group[0])(answers):
                 return answers.beginnings(group, length)
 
         return [Pass(run=partial(run, group=group), **how) for group in groups]
@@ -254,12 +270,13 @@ def _batch(
     group: list[int],
     watching: ChoiceRecorder | None = None,
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    scoring: Callable[[Answers], AbstractContextManager[Any]] = lambda _: nullcontext(),
     **how: Any,
 ) -> Pass:
     """Return a pass of sequences in one batch."""
 
     def run(answers: Answers) -> dict[int, Array]:
-        with within():
+        with within(), scoring(answers):
             return answers.batch(group, watching)
 
     return Pass(run=run, **how)
@@ -285,16 +302,6 @@ def _with_fault(fault: Fault) -> Pass:
 def _whole(fault: Fault, found: dict[int, Array]) -> dict[int, Array]:
     """Return the answers with a fault, nothing if it cannot be made in one of the sequences."""
     return found if found.keys() == fault.stops.keys() else {}
-
-
-def _measure(
-    losses: Losses,
-    variant: str,
-    answers: Answers,
-    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
-) -> dict[str, Array]:
-    with within():
-        return losses.measure(variant, answers.predict(losses.tokens[None])[0, :-1])
 
 
 def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:
