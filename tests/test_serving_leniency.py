@@ -227,10 +227,7 @@ def test_some_tools_are_allowed(calling: Engine) -> None:
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        (
-            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "b"}, "title": "a"},
-            "a\nb\n",
-        ),
+        ({"type": "document", "source": {"type": "text", "data": "b"}, "title": "a"}, "a\nb\n"),
         ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "b"}]}}, "b"),
         ({"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "b"}]}, "t\ns\nb"),
         ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}}, None),
