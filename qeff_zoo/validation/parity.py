@@ -126,12 +126,14 @@ def divergences(expected: Array, got: Array) -> Array:
     moved = got - expected
     if np.abs(moved).max(initial=0) > _FAR:
         left, right = _log_softmax(expected), _log_softmax(got)
-        return np.maximum(0, (np.exp(left) * (left - right)).sum(axis=1))
+        far: Array = np.maximum(0, (np.exp(left) * (left - right)).sum(axis=1))
+        return far
     weights = np.exp(expected - expected.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
 
     def mean(values: Array) -> Array:
-        return (weights * values).sum(axis=1, dtype=np.float64)
+        found: Array = (weights * values).sum(axis=1, dtype=np.float64)
+        return found
 
     moved -= mean(moved)[:, None].astype(moved.dtype)
     divergence: Array = np.maximum(0, np.log1p(mean(np.expm1(moved))) - mean(moved))
