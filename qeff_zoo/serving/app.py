@@ -37,8 +37,9 @@ Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | PromptQueue | SpeechQu
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
-    *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
+    *(f"{API}{name}" for name in ("responses", "conversations", "messages")),
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
+    f"{API}messages/count_tokens",
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
     *("/embed", "/embed_sparse", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
