@@ -91,6 +91,11 @@ def body_bytes_of(session: "Session | EncoderSession") -> int:
     return MAX_MEDIA_BYTES if service_of(session).takes_files(session) else MAX_BODY_BYTES
 
 
+def ctx_len_of(backend: Backend) -> int | None:
+    """Return the length of the context of a backend; None if it generates no text."""
+    return backend.session.decoder.sizes.ctx_len if isinstance(backend, Engine) else None
+
+
 def create_app(
     backend: Backend,
     *,
@@ -130,7 +135,7 @@ def create_app(
         shares_prefixes: Whether clients with different keys share the prefix cache.
         quiet_paths: Paths whose successful requests have no line in the log.
     """
-    metrics = Metrics(backend.stats, name)
+    metrics = Metrics(backend.stats, name, ctx_len_of(backend))
     offer = Offer(
         name=name,
         aliases=aliases,
