@@ -50,6 +50,7 @@ PATHS = (
         f"{API}tokenize",
         f"{API}detokenize",
         "/tokenizer_info",
+        "/infill",
         "/invocations",
         "/version",
         "/openapi.json",
