@@ -11,7 +11,7 @@ RECIPE = Recipe(
     model_type="static_embedding",
     architectures=("StaticEmbeddingModel",),
     task="feature-extraction",
-    special="A vector for each token, without layers; the mean over a text without special tokens.",
+    special="Plain vectors of tokens, without layers; the mean over a text without special tokens.",
     shapes=ENCODER_SHAPES,
     detected_by=("static_vectors",),
     tiny=(Tiny(config={"vocab_size": 257, "hidden_size": 48}),),

@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "small seed": ("chat/completions", {"seed": -(1 << 63) - 1}, 400, "seed", "invalid_value"),
     "no choice": ("completions", {"n": 0}, 400, "n", "invalid_value"),
     "many choices": ("completions", {"n": 129}, 400, "n", "invalid_value"),
-    "many stops": ("completions", {"stop": [*"abcdefghijklmnopq"]}, 400, "stop", "invalid_value"),
+    "many stops": ("completions", {"stop": [*map(str, range(65))]}, 400, "stop", "invalid_value"),
     "empty stop": ("completions", {"stop": ["a", ""]}, 400, "stop", "invalid_value"),
     "many logprobs": ("completions", {"logprobs": 6}, 400, "logprobs", "invalid_value"),
     "bias of no token": ("completions", {"logit_bias": {"a": 1}}, 400, "logit_bias", "invalid_value"),

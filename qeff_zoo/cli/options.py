@@ -54,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
 
 def command(
     commands: Any, name: str, text: str, group: str = "", *, applicable: bool = False
-) -> argparse.ArgumentParser:
+) -> CommandParser:
     """Add a command, with the options that every command has.
 
     Args:
@@ -64,7 +64,7 @@ def command(
         group: Name of its command group.
         applicable: Whether `--help` shows only options that apply to the package or model.
     """
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: CommandParser = commands.add_parser(
         name, help=text, description=text, add_help=not applicable
     )
     if applicable:

@@ -318,12 +318,15 @@ class _Generating(RequestBody):
             )
         if self.dry_multiplier:
             breakers = self.dry_sequence_breakers
+            changed: dict[str, Any] = (
+                {} if breakers is None else {"sequence_breakers": tuple(breakers)}
+            )
             found["dry"] = Dry(
                 multiplier=self.dry_multiplier,
                 base=self.dry_base,
                 allowed_length=self.dry_allowed_length,
                 last_n=self.dry_penalty_last_n,
-                **({} if breakers is None else {"sequence_breakers": tuple(breakers)}),
+                **changed,
             )
         return found
 

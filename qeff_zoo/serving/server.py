@@ -389,10 +389,11 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Shut down on SIGHUP, too, unless it is ignored, as by `nohup`; the signal is not raised again at the end."""
         with super().capture_signals():
-            before = signal.getsignal(_HANGUP) if _HANGUP else signal.SIG_IGN
+            is_main = threading.current_thread() is threading.main_thread()
             if (
-                before == signal.SIG_IGN
-                or threading.current_thread() is not threading.main_thread()
+                _HANGUP is None
+                or not is_main
+                or (before := signal.getsignal(_HANGUP)) == signal.SIG_IGN
             ):
                 yield
                 return

@@ -26,6 +26,11 @@ def print_warnings(name: str, warnings: Iterable[str]) -> None:
         print(f"{name}: {warning}", file=sys.stderr)
 
 
+def print_progress(line: str) -> None:
+    """Print a line about the progress of a command to stderr."""
+    print(line, file=as_is(sys.stderr), flush=True)
+
+
 def table(rows: list[list[Any]], headers: list[str]) -> str:
     """Lay rows out under their headers."""
     from tabulate import tabulate

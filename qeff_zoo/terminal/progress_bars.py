@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from qeff_zoo.terminal.printing import print_progress
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.terminal.sanitize import as_is
 
@@ -70,10 +71,8 @@ class Lines:
         left = max(0.0, (now - self._begun) * (self._total / max(1, self._done) - 1))
         share = min(1.0, self._done / self._total)
         unit = "B" if self._unit == "B" else f" {self._unit}s"
-        print(
-            f"{self._stage}: {share:.0%}, {done} of {total}{unit}, about {tqdm.format_interval(left)} left",
-            file=as_is(sys.stderr),
-            flush=True,
+        print_progress(
+            f"{self._stage}: {share:.0%}, {done} of {total}{unit}, about {tqdm.format_interval(left)} left"
         )
 
     def end(self) -> None:

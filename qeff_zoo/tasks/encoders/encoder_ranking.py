@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING, Task, Tracing, lazy
-from qeff_zoo.tasks.commands import PROMPTS, Commands
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING, Tracing, lazy
 
 from . import text_classification, whole_texts
 
@@ -51,27 +50,18 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return text_classification.problems(checkpoint, found, "feature-extraction")
 
 
-TASK = Task(
+TASK = whole_texts.task_of(
     name=ENCODER_RANKING,
+    noun="Ranking",
+    verb="ClassifyTexts",
+    options=("pair", "prompt_name"),
     tag=TEXT_RANKING,
-    role="encoder",
     answers="scores",
     auto_classes=("AutoModelForTextEncoding", "AutoModel"),
     suffixes=("Model",),
     on_request=True,
-    shapes=ENCODER_SHAPES,
-    probe=whole_texts.run_once,
     tracing=_tracing,
     variant=_variant,
-    specializations=whole_texts.specializations("Ranking"),
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.text_ranking_session:EncoderRankingSession"),
-    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
-    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
-    commands=Commands(
-        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
-        run_options=(*PROMPTS, "adapter", "pair", "prompt_name"),
-        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
-    ),
-    stages=whole_texts.stages,
 )

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, Default, Task, Tracing, lazy
-from qeff_zoo.tasks.commands import PROMPTS, Commands
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import FEATURE_EXTRACTION, Default, Tracing, lazy
 
 from . import whole_texts
 
@@ -85,31 +84,22 @@ def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[s
     ]
 
 
-TASK = Task(
+TASK = whole_texts.task_of(
     name=FEATURE_EXTRACTION,
-    role="encoder",
+    noun="Embedding",
+    verb="EmbedTexts",
+    options=("prompt_name", "prompt_prefix", "dimensions"),
     answers="embeddings",
     # For T5 the text encoder alone, which AutoModel does not create.
     auto_classes=("AutoModelForTextEncoding", "AutoModel"),
     suffixes=("Model",),
     has_head=False,
     companion=_MODULES,
-    shapes=ENCODER_SHAPES,
-    probe=whole_texts.run_once,
     tracing=_tracing,
     variant=_variant,
-    specializations=whole_texts.specializations("Embedding"),
     defaults=_defaults,
     problems=_problems,
     warnings=_warnings,
     session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
-    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
-    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
-    commands=Commands(
-        run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
-        run_options=(*PROMPTS, "adapter", "prompt_name", "prompt_prefix", "dimensions"),
-        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
-    ),
-    stages=whole_texts.stages,
     vllm_task="embed",
 )

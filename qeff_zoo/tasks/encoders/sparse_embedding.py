@@ -12,9 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, MASKED_LM, SPARSE_EMBEDDING, Task, Tracing, lazy
-from qeff_zoo.tasks.commands import PROMPTS, Commands
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import FEATURE_EXTRACTION, MASKED_LM, SPARSE_EMBEDDING, Tracing, lazy
 
 from . import whole_texts
 
@@ -55,27 +54,18 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return found + settings.problems_of(checkpoint.name, read, "logits", kind=settings.SPARSE)
 
 
-TASK = Task(
+TASK = whole_texts.task_of(
     name=SPARSE_EMBEDDING,
+    noun="Embedding",
+    verb="EmbedSparsely",
+    options=("prompt_name", "prompt_prefix"),
     tag=FEATURE_EXTRACTION,
-    role="encoder",
     answers="embeddings",
     auto_classes=("AutoModelForMaskedLM",),
     suffixes=(MASKED_LM,),
     on_request=True,
-    shapes=ENCODER_SHAPES,
-    probe=whole_texts.run_once,
     tracing=_tracing,
     variant=_variant,
-    specializations=whole_texts.specializations("Embedding"),
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.sparse_embedding_session:SparseEmbeddingSession"),
-    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
-    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
-    commands=Commands(
-        run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedSparsely"),
-        run_options=(*PROMPTS, "adapter", "prompt_name", "prompt_prefix"),
-        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
-    ),
-    stages=whole_texts.stages,
 )

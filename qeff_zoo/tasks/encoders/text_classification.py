@@ -12,9 +12,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
-from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, find, lazy
-from qeff_zoo.tasks.commands import PROMPTS, Commands
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.tasks import TEXT_CLASSIFICATION, Tracing, find, lazy
 
 from . import whole_texts
 
@@ -76,25 +75,16 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     ]
 
 
-TASK = Task(
+TASK = whole_texts.task_of(
     name=TEXT_CLASSIFICATION,
-    role="encoder",
+    noun="Classification",
+    verb="ClassifyTexts",
+    options=("pair", "prompt_name"),
     answers="scores",
     auto_classes=("AutoModelForSequenceClassification",),
     suffixes=("ForSequenceClassification",),
-    shapes=ENCODER_SHAPES,
-    probe=whole_texts.run_once,
     tracing=_tracing,
-    specializations=whole_texts.specializations("Classification"),
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
-    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
-    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
-    commands=Commands(
-        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
-        run_options=(*PROMPTS, "adapter", "pair", "prompt_name"),
-        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
-    ),
-    stages=whole_texts.stages,
     vllm_task="classify",
 )

@@ -10,8 +10,8 @@ from qeff_zoo.terminal.printing import print_json, table
 
 
 @dataclass(frozen=True)
-class EmbedTexts:
-    """Embeds texts, and compares them with one another.
+class _Run:
+    """Command `run` with texts.
 
     Args:
         task: Name of the package's task.
@@ -22,6 +22,10 @@ class EmbedTexts:
     task: str
     prompts: list[str]
     arguments: argparse.Namespace
+
+
+class EmbedTexts(_Run):
+    """Embeds texts, and compares them with one another."""
 
     def __call__(self, session: Any) -> None:
         """Embed and print."""
@@ -39,19 +43,8 @@ class EmbedTexts:
         )
 
 
-@dataclass(frozen=True)
-class EmbedSparsely:
-    """Computes weights of the vocabulary's tokens for texts, and compares the texts with one another.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class EmbedSparsely(_Run):
+    """Computes weights of the vocabulary's tokens for texts, and compares the texts with one another."""
 
     def __call__(self, session: Any) -> None:
         """Embed and print: one text by its weights, several by their similarities."""
@@ -82,19 +75,8 @@ class EmbedSparsely:
             _print_similarities(session, self.prompts, embeddings, session.settings.similarity)
 
 
-@dataclass(frozen=True)
-class ClassifyTexts:
-    """Scores the labels of texts, or of pairs of texts.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class ClassifyTexts(_Run):
+    """Scores the labels of texts, or of pairs of texts."""
 
     def __call__(self, session: Any) -> None:
         """Classify and print."""
@@ -117,19 +99,8 @@ class ClassifyTexts:
         print(table(rows, ["text", *(["pair"] if pairs else []), "label", "score"]))
 
 
-@dataclass(frozen=True)
-class ClassifyTokens:
-    """Scores the labels of every token of texts.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class ClassifyTokens(_Run):
+    """Scores the labels of every token of texts."""
 
     def __call__(self, session: Any) -> None:
         """Classify and print; with an aggregation, entities."""

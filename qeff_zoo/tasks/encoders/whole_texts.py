@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qeff_zoo.recipe import Shape
-from qeff_zoo.tasks import Tracing, lazy, named
+from qeff_zoo.recipe import ENCODER_SHAPES, Shape
+from qeff_zoo.tasks import Task, Tracing, lazy, named
+from qeff_zoo.tasks.commands import PROMPTS, Commands
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
 #: Minimum number of inputs of a graph that reads samples of audio: a tenth of a second.
@@ -67,6 +68,32 @@ def takes_token_types(model: Any) -> bool:
     return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
 
 
+def task_of(*, noun: str, verb: str, options: Sequence[str] = (), **declared: Any) -> Task:
+    """Return a task of text encoders, with the fields that all of them share.
+
+    Args:
+        noun: Name of its specializations.
+        verb: Class of `verbs` that `run` calls.
+        options: Options of `run` besides prompts and adapter.
+        **declared: Fields of `Task` of its own.
+    """
+    return Task(
+        role="encoder",
+        shapes=ENCODER_SHAPES,
+        probe=run_once,
+        specializations=specializations(noun),
+        trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+        reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+        commands=Commands(
+            run=lazy(f"qeff_zoo.tasks.encoders.verbs:{verb}"),
+            run_options=(*PROMPTS, "adapter", *options),
+            serve=lazy("qeff_zoo.serving.services:TextEncoding"),
+        ),
+        stages=lazy("qeff_zoo.validation.cases:encoder_stages"),
+        **declared,
+    )
+
+
 def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
     """Return a function that returns a specialization for each sequence length.
 
@@ -76,7 +103,3 @@ def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
     return lambda shape: named(
         name, [{"batch_size": shape.batch_size, "seq_len": seq_len} for seq_len in shape.seq_lens]
     )
-
-
-#: Planner of the compared calls.
-stages = lazy("qeff_zoo.validation.cases:encoder_stages")
