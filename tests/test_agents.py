@@ -16,7 +16,7 @@ from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.serving.tools import ChatFormats
 
-LEVELS = ("off", "function", "parameter")
+LEVELS = ("auto", "function", "parameter")
 NAMES = ("double", "add_one")
 TURNS = 10
 PLAN = "\n".join(
@@ -167,8 +167,8 @@ CITY = {
 }
 #: What the model wants to call, and the levels at which the call is as it wants it.
 WANTED = (
-    ('get_weather {"city": 5}', {("off", False), ("function", False)}),
-    ('burn {"city": "Rome"}', {("off", False)}),
+    ('get_weather {"city": 5}', {("auto", False), ("function", False)}),
+    ('burn {"city": "Rome"}', {("auto", False)}),
     (
         'get_weather {"city": "Rome"}',
         {(level, strict) for level in LEVELS for strict in (True, False)},
@@ -202,7 +202,7 @@ def test_calls_of_strict_functions_match_where_an_answer_is_free(
             assert (made == wanted) == ((level, strict) in free), (made, wanted)
             if strict or level == "parameter":
                 jsonschema.validate(json.loads(call.function.arguments), function["parameters"])
-            if strict or level != "off":
+            if strict or level != "auto":
                 assert call.function.name == "get_weather"
 
 

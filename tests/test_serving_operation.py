@@ -217,6 +217,10 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
     }
     assert ended.keys() == {"stop", "length", "abort", "error"}
     assert sum(ended.values()) == sum(after.finished.values())
+    bounds = [
+        one.labels["le"] for one in samples if one.name == "vllm:request_prompt_tokens_bucket"
+    ]
+    assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "+Inf"]  # of 128 tokens
 
 
 def test_the_cache_is_used_while_a_request_runs(engine: Engine, paused: threading.Event) -> None:

@@ -2,25 +2,29 @@
 """OpenAI's Responses API, by OpenAI's client: text, tools, structured output, earlier responses, streams, refusals."""
 
 import asyncio
+import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import openai
 import pytest
 from chat_templates import TEMPLATES
-from fixtures_serving import MODEL, QUESTION, chat, connect, post, running
+from fixtures_serving import MODEL, QUESTION, chat, connect, pause, post, running, wait_until
 from test_serving_tools import CITY
 
 from qeff_zoo.runtime import Engine, Generation, Handle
 from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Text
 from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.serving import response_store, responses
+from qeff_zoo.serving import chat_runs, client_memory, responses
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.response_items import messages_of
+from qeff_zoo.serving.response_objects import ResponseBuilder
 from qeff_zoo.serving.response_schemas import ResponsesRequest
+from qeff_zoo.serving.response_store import ResponseStore, Stored
+from qeff_zoo.serving.streaming import Recording
 
 REQUESTED = QUESTION[0]["content"]
 TOOL: Any = {
@@ -155,6 +159,88 @@ def test_a_response_in_the_background_is_cancelled(
     client.responses.delete(respond(client, background=True).id)
 
 
+def _types(events: Iterable[Any]) -> list[str]:
+    """Return the types of events without repetitions."""
+    return [*dict.fromkeys(event.type.removeprefix("response.") for event in events)]
+
+
+def test_a_stream_in_the_background_is_resumed(
+    client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = pause(engine.session, monkeypatch)
+    with respond(client, background=True, stream=True) as left:
+        first, second, third = itertools.islice(left, 3)
+    assert _types([first, second, third]) == ["created", "queued", "in_progress"]
+    assert first.response.status == second.response.status == "queued"
+    name = first.response.id
+    with client.responses.retrieve(name, stream=True, starting_after=1) as resumed:
+        assert next(resumed) == third
+        assert client.responses.retrieve(name).status == "in_progress"
+        gate.set()
+        rest = [third, *resumed]
+    assert [event.sequence_number for event in rest] == [*range(2, len(rest) + 2)]
+    made = respond(client)
+    deltas = [event.delta for event in rest if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == rest[-1].response.output_text == made.output_text
+    wait_until(lambda: client.responses.retrieve(name).status == made.status)
+    assert [*client.responses.retrieve(name, stream=True)] == [first, second, *rest]
+    with pytest.raises(openai.BadRequestError, match="has no recorded stream"):
+        client.responses.retrieve(made.id, stream=True)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.retrieve(name, stream=True, starting_after=-1)
+    assert refused.value.param == "starting_after"
+
+
+def test_a_stream_in_the_background_ends_with_its_response(
+    client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = pause(engine.session, monkeypatch)
+    with respond(client, background=True, stream=True) as stream:
+        name = next(stream).response.id
+        assert client.responses.cancel(name).status == "cancelled"
+        gate.set()
+        assert not {"completed", "incomplete", "failed"} & {*_types(stream)}
+    assert client.responses.retrieve(name).status == "cancelled"
+    monkeypatch.setattr(chat_runs, "chat_events", _failing)
+    events = [*respond(client, background=True, stream=True)]
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.error.message == "Out of order."
+    name = events[-1].response.id
+    wait_until(lambda: client.responses.retrieve(name).status == "failed")
+
+
+async def _failing(*_: object) -> AsyncIterator[Any]:
+    raise ApiError(500, "Out of order.")
+    yield
+
+
+def test_a_response_lists_its_input(client: openai.OpenAI) -> None:
+    first = respond(client)
+    parts = [{"type": "input_text", "text": "And?"}, {"type": "input_text", "text": " More?"}]
+    added = [{"role": "user", "content": parts, "id": "mine"}, {"role": "user", "content": "b"}]
+    second = respond(client, added, previous_response_id=first.id)
+    found: Any = client.responses.input_items.list(second.id, order="asc")
+    user, answer, mine, last = found.data
+    assert (user.role, user.content[0].type, user.content[0].text) == (
+        "user",
+        "input_text",
+        REQUESTED,
+    )
+    assert answer.to_dict() == first.output[0].to_dict()
+    assert (mine.id, mine.to_dict()["content"]) == ("mine", parts)
+    assert [part.text for part in last.content] == ["b"]
+    paged: Any = client.responses.input_items.list(second.id, limit=1)
+    assert (paged.data[0].id, paged.has_more) == (last.id, True)
+    assert [item.id for item in paged] == [last.id, "mine", answer.id, user.id]
+    assert not client.responses.input_items.list(second.id, after=answer.id).has_more
+    for changes, param in (({"after": "x"}, "after"), ({"limit": 0}, "limit")):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.input_items.list(second.id, **changes)
+        assert refused.value.param == param
+    with pytest.raises(openai.NotFoundError, match="There is no response"):
+        client.responses.input_items.list("resp_x")
+
+
 def test_functions_are_called_and_answered(calling: openai.OpenAI) -> None:
     options = {
         "tools": [TOOL],
@@ -203,7 +289,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no role": ({"input": [{"content": "a"}]}, "input"),
     "no text": ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input"),
     "too long": ({"max_output_tokens": 10**6}, "input"),
-    "a stream in the background": ({"background": True, "stream": True}, "background"),
+    "two conversations": ({"conversation": "a", "previous_response_id": "b"}, "conversation"),
     "in the background, not kept": ({"background": True, "store": False}, "background"),
     "truncation": ({"truncation": "middle"}, "truncation"),
     "a prompt of a template": ({"prompt": {"id": "a"}}, "prompt"),
@@ -263,8 +349,8 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
         lambda _: 2,
         LogprobObjects(None),
     )  # tokens of reasoning, and objects of log-probabilities
-    whole = responses.ResponseBuilder(body, *parts).whole(generation, Output.of(events))
-    streamed = responses.ResponseBuilder(body, *parts)
+    whole = ResponseBuilder(body, *parts).whole(generation, Output.of(events))
+    streamed = ResponseBuilder(body, *parts)
     lines = [line for event in events for line in streamed.grow(event)] + [*streamed.close()]
     names = [line.split(b"\n")[0].removeprefix(b"event: response.").decode() for line in lines]
     assert names == [
@@ -284,31 +370,43 @@ def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
 
 
 def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = response_store._nbytes([{"id": "a", "text": "x" * 60}, []])
-    monkeypatch.setattr(response_store, "MAX_KEPT", 2.5 * one)
-    monkeypatch.setattr(response_store, "MAX_CONVERSATION", one + 100)
-    store = response_store.ResponseStore()
+    one = client_memory.size_of({"id": "a", "text": "x" * 60}) + client_memory.size_of([])
+    monkeypatch.setattr(client_memory, "MAX_KEPT", 2.5 * one)
+    monkeypatch.setattr(client_memory, "MAX_VALUE", one + 100)
+    store = ResponseStore()
     for name in "abc":
-        store.add({"id": name, "text": "x" * 60}, [])
+        store.add(Stored({"id": name, "text": "x" * 60}, []))
         store.find("a") if name == "b" else None
     assert store.find("a").body["id"] == "a"  # used after b
     with pytest.raises(ApiError):
         store.find("b")
-    store.add({"id": "d", "text": "x" * 200}, [])  # too long to be kept
+    store.add(Stored({"id": "d", "text": "x" * 200}, []))  # too long to be kept
     with pytest.raises(ApiError):
         store.find("d")
     store.remove("c")
-    assert store._nbytes.total() == store.find("a").nbytes
+    assert store.memory.nbytes == one
 
 
 def test_responses_are_measured_without_a_look_at_their_text() -> None:
     text = "x" * (1 << 20)
     body = {"id": "a", "text": text}
-    found = response_store._nbytes([body, [{"role": "user", "content": text}]])
+    found = client_memory.size_of([body, [{"role": "user", "content": text}]])
     assert 2 * len(text) < found < 2 * len(text) + 10_000
     nested: Any = []
     for _ in range(10_000):
         nested = [nested]
-    store = response_store.ResponseStore()
-    store.add({**body, "tools": nested}, [])
-    assert store.find("a").nbytes > len(text) + 10_000 * 56
+    store = ResponseStore()
+    store.add(Stored({**body, "tools": nested}, []))
+    assert store.memory.nbytes > len(text) + 10_000 * 56
+
+
+def test_a_large_recording_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_memory, "MAX_VALUE", 4096)
+    store, recording = ResponseStore(), Recording()
+    store.add(Stored({"id": "a"}, [], recording))
+    assert store.recording("a") is recording
+    recording.add(b"x" * 4096)
+    store.add(Stored({"id": "a"}, [], recording))
+    with pytest.raises(ApiError, match="has no recorded stream"):
+        store.recording("a")
+    assert store.find("a").body == {"id": "a"}

@@ -675,10 +675,10 @@ def _add_serve(commands: Any) -> None:
     )
     parser.add_argument(
         "--tool-strict-level",
-        choices=("off", "function", "parameter"),
-        default="off",
-        help="what holds for calls that a model makes by itself of functions that are not strict: nothing (off), that "
-        "the function exists and its arguments are an object (function), or its schema (parameter); default: off",
+        choices=("auto", "function", "parameter"),
+        default="auto",
+        help="what holds for calls that a model makes by itself of functions that are not strict: nothing (auto), that "
+        "the function exists and its arguments are an object (function), or its schema (parameter); default: auto",
     )
     parser.add_argument(
         "--disable-additional-properties",

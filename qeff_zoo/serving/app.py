@@ -37,8 +37,9 @@ Backend: TypeAlias = Engine | EncoderQueue | ImageQueue | PromptQueue | SpeechQu
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
-    *(f"{API}{name}" for name in ("responses", "messages", "messages/count_tokens")),
+    *(f"{API}{name}" for name in ("responses", "conversations", "messages")),
     *(f"{API}{name}/input_tokens" for name in ("chat/completions", "responses")),
+    f"{API}messages/count_tokens",
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score")),
     *("/embed", "/embed_sparse", "/similarity", "/predict", "/v1/embed", "/v2/embed", "/v2/rerank"),
@@ -49,6 +50,7 @@ PATHS = (
         f"{API}tokenize",
         f"{API}detokenize",
         "/tokenizer_info",
+        "/infill",
         "/invocations",
         "/version",
         "/openapi.json",
@@ -90,6 +92,11 @@ def body_bytes_of(session: "Session | EncoderSession") -> int:
     return MAX_MEDIA_BYTES if service_of(session).takes_files(session) else MAX_BODY_BYTES
 
 
+def ctx_len_of(backend: Backend) -> int | None:
+    """Return the length of the context of a backend; None if it generates no text."""
+    return backend.session.decoder.sizes.ctx_len if isinstance(backend, Engine) else None
+
+
 def create_app(
     backend: Backend,
     *,
@@ -129,7 +136,7 @@ def create_app(
         shares_prefixes: Whether clients with different keys share the prefix cache.
         quiet_paths: Paths whose successful requests have no line in the log.
     """
-    metrics = Metrics(backend.stats, name)
+    metrics = Metrics(backend.stats, name, ctx_len_of(backend))
     offer = Offer(
         name=name,
         aliases=aliases,

@@ -179,7 +179,7 @@ def install(app: FastAPI) -> None:
 def invalid_body(problems: Sequence[Any]) -> ApiError:
     """Combine all errors of pydantic into one; `param` is that of the first."""
     first: Mapping[str, Any] = problems[0]
-    place = [part for part in first["loc"] if part != "body"]
+    place = [*first["loc"]][1:]  # after "body" or "query"
     if first["type"] == "json_invalid":
         return ApiError(
             400,

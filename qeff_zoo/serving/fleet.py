@@ -42,7 +42,10 @@ from qeff_zoo.serving.threads import in_thread
 from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
-_OWN_PATHS = ("/health", "/ping", "/metrics", "/version", "/v1/models", *ollama.OWN_PATHS)
+_OWN_PATHS = (
+    *("/health", "/ping", "/metrics", "/version", "/v1/models", "/v1/conversations"),
+    *ollama.OWN_PATHS,
+)
 _MODEL = "/v1/models/"
 #: Field of a form; all repetitions are bounded, since the content of a file may look like fields.
 _FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]{1,256}\r\n){0,4}\r\n([^\r\n]{0,512})\r\n')

@@ -30,6 +30,7 @@ HARMLESS = frozenset(
 _COUNTED = frozenset(
     {
         *HARMLESS, "truncation",
+        *("n_indent", "response_fields", "samplers", "t_max_predict_ms", "t_max_prompt_ms"),
         *(f"tools.{name}" for name in (
             "allowed_callers", "annotations", "cache_control", "defer_loading", "eager_input_streaming", "examples",
             "input_examples", "output_schema", "return", "strict", "title",

@@ -23,13 +23,16 @@ class Metrics(Collector):
     Args:
         stats: Function that returns the current statistics of the backend.
         name: Name of the model, a label of the metrics that vLLM has too.
+        ctx_len: Length of the model's context; None for an unknown one.
     """
 
-    def __init__(self, stats: Callable[[], Stats], name: str = "") -> None:
+    def __init__(
+        self, stats: Callable[[], Stats], name: str = "", ctx_len: int | None = None
+    ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Live(stats))
         self._labels = {"model_name": name, "engine": "0"} if name else {}
-        self._vllm = VllmMetrics(stats)
+        self._vllm = VllmMetrics(stats, ctx_len)
         self._responses = Counter(
             "qeff_zoo_http_responses",
             "Responses, by path and status; 499 is for clients that disconnected first.",

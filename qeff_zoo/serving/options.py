@@ -72,7 +72,7 @@ class ServerOptions:
     reasoning_parser: str | None = None
     strict_parameters: bool = False
     shares_prefixes: bool = False
-    tool_strict_level: ToolStrictLevel = "off"
+    tool_strict_level: ToolStrictLevel = "auto"
     disable_additional_properties: bool = False
     quiet_paths: tuple[str, ...] = ()
     keep_alive_timeout: float = 5.0

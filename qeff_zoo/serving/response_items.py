@@ -31,8 +31,12 @@ _RESULTS = tuple(f"{name}_output" for name in _CALLS)
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 
 
-def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
+def messages_of(items: str | Sequence[Mapping[str, Any]], earlier: int = 0) -> list[Object]:
     """Return the messages of items; a text is a message of the user.
+
+    Args:
+        items: The items.
+        earlier: Number of items before those of the request, by whose numbers errors name them.
 
     Raises:
         ApiError: An item is of an unknown form.
@@ -40,7 +44,7 @@ def messages_of(items: str | Sequence[Mapping[str, Any]]) -> list[Object]:
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     messages: list[Object] = []
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, -earlier):
         kind = item.get("type", "message")
         if not isinstance(kind, str):
             raise _unknown(number, "type", kind)
@@ -133,7 +137,7 @@ def _text(part: Any, number: int) -> str:
 def _unknown(number: int, what: str, value: Any) -> ApiError:
     return ApiError(
         400,
-        f"Item {number} of 'input' has the {what} {brief(value)}; expected messages with text, images or audio, "
+        f"Item {number} has the {what} {brief(value)}; expected messages with text, images or audio, "
         f"reasoning, {', '.join(_CALLS)}, {', '.join(_RESULTS)}. Change the item, or leave it out.",
         param="input",
         code="invalid_value",

@@ -24,6 +24,7 @@ _Include = Literal[
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
+_Id = Annotated[str, Field(max_length=128)]
 
 
 class TextFormat(BaseModel):
@@ -57,12 +58,21 @@ class ReasoningOptions(BaseModel):
     generate_summary: str | None = None
 
 
+class ConversationId(BaseModel):
+    """Conversation of a response."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    id: _Id
+
+
 class ResponsesRequest(RequestBody):
     """Body of /v1/responses. The last group is not in OpenAI's API."""
 
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
-    previous_response_id: Annotated[str, Field(max_length=128)] | None = None
+    previous_response_id: _Id | None = None
+    conversation: _Id | ConversationId | None = None
     store: bool = True
     max_output_tokens: Limit = None
     temperature: float | None = Field(None, ge=0, le=2)
@@ -125,19 +135,26 @@ class ResponsesRequest(RequestBody):
         chosen = self.tool_choice
         return chosen if isinstance(chosen, str) else chosen.model_dump(exclude_none=True)
 
-    def check_background(self) -> None:
-        """Refuse a response in the background that is streamed, or not kept.
+    @property
+    def conversation_id(self) -> str | None:
+        """Id of the conversation; None for none."""
+        named = self.conversation
+        return named.id if isinstance(named, ConversationId) else named
+
+    def check_storage(self) -> None:
+        """Refuse a response in the background that is not kept, and one that continues two conversations.
 
         Raises:
-            ApiError: It is.
+            ApiError: It is one of those.
         """
-        problem = None
-        if self.background and self.stream:
-            problem = "Both 'background' and 'stream' are true; expected one"
-        elif self.background and not self.store:
+        if self.background and not self.store:
             problem = "Parameter background can only be used when `store` is true; expected both, or neither"
-        if problem:
             raise ApiError(400, f"{problem}. Change one.", param="background", code="invalid_value")
+        if self.conversation is not None and self.previous_response_id is not None:
+            problem = "Both 'conversation' and 'previous_response_id' are set; expected one"
+            raise ApiError(
+                400, f"{problem}. Leave one out.", param="conversation", code="invalid_value"
+            )
 
     def _chosen(self, chosen: ChosenTool) -> str:
         """Return the name of a chosen tool in the chat, whose namespace may be left out."""

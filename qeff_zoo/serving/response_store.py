@@ -2,78 +2,86 @@
 """Responses of `/v1/responses` in memory: those that are kept, and those that run in the background."""
 
 import asyncio
-import sys
-from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 
 from qeff_zoo.runtime import Handle
+from qeff_zoo.serving import client_memory, conversations
 from qeff_zoo.serving.accounts import Client, current
 from qeff_zoo.serving.answers import json_answer
+from qeff_zoo.serving.client_memory import ClientMemory, size_of
+from qeff_zoo.serving.conversations import Conversations
 from qeff_zoo.serving.errors import ApiError, brief
+from qeff_zoo.serving.item_lists import Paging
 from qeff_zoo.serving.objects import Object
+from qeff_zoo.serving.streaming import EventStream, Recording
 
-#: Bytes of kept conversations, and of one of them.
-MAX_KEPT = 64 << 20
-MAX_CONVERSATION = 8 << 20
 #: Responses of one client that run in the background.
 MAX_BACKGROUND = 64
 
 
+class Reading(BaseModel):
+    """Query parameters of a kept response."""
+
+    stream: bool = False
+    starting_after: int | None = Field(None, ge=0)
+
+
 @dataclass(frozen=True)
-class _Stored:
+class Stored:
     """Response with its conversation.
 
     Args:
         body: Object of the response.
-        messages: Messages of the conversation, including those of the response.
-        nbytes: Size of both as JSON.
-        client: Client that made it.
+        items: Items before the output of the response.
+        recording: Events of its stream; None if it has none.
     """
 
     body: Object
-    messages: list[Object]
-    nbytes: int
-    client: Client
+    items: list[Object]
+    recording: Recording | None = None
+
+    @property
+    def conversation(self) -> list[Object]:
+        """Items before the output of the response, and those of the output."""
+        return [*self.items, *self.body["output"]]
 
 
-@dataclass(frozen=True)
-class _Running:
+@dataclass(frozen=True, kw_only=True)
+class Running:
     """Response that runs in the background.
 
     Args:
-        body: Object of the response.
-        messages: Messages of the conversation before the response.
+        body: Object of the response so far.
+        items: Items before its output.
         handles: Handles of its generation.
-        task: Task that keeps the finished response.
+        recording: Recording of its stream; None if it has none.
         client: Client that made it.
     """
 
     body: Object
-    messages: list[Object]
+    items: list[Object]
     handles: Sequence[Handle]
-    task: asyncio.Task[None]
-    client: Client
-
-
-_Any = TypeVar("_Any", _Stored, _Running)
+    recording: Recording | None = None
+    client: Client = field(default_factory=current)
 
 
 class ResponseStore:
     """Most recent responses by id, for the thread of the event loop.
 
-    Each belongs to the key of its request, and does not exist for other keys. Clients share the memory: the oldest
-    responses of the client with most make room.
+    Each belongs to the key of its request, and does not exist for other keys. Responses and conversations share one
+    memory.
     """
 
     def __init__(self) -> None:
-        self._stored: OrderedDict[str, _Stored] = OrderedDict()
-        self._nbytes: Counter[str] = Counter()
-        self._running: dict[str, _Running] = {}
+        self.memory = ClientMemory()
+        self.conversations = Conversations(self.memory)
+        self._running: dict[str, tuple[Running, asyncio.Task[None]]] = {}
 
     def check_background(self) -> None:
         """Refuse one more response in the background, if too many of the current client run.
@@ -82,7 +90,7 @@ class ResponseStore:
             ApiError: The limit is reached.
         """
         name = current().name
-        count = sum(one.client.name == name for one in self._running.values())
+        count = sum(one.client.name == name for one, _ in self._running.values())
         if count >= MAX_BACKGROUND:
             raise ApiError(
                 429,
@@ -92,29 +100,27 @@ class ResponseStore:
                 code="queue_full",
             )
 
-    def run(
-        self,
-        body: Object,
-        messages: list[Object],
-        handles: Sequence[Handle],
-        work: Coroutine[Any, Any, None],
-    ) -> None:
+    def run(self, running: Running, work: Coroutine[Any, Any, None]) -> None:
         """Run a response in the background.
 
         Args:
-            body: Object of the response so far.
-            messages: Messages of the conversation before the response.
-            handles: Handles of its generation.
-            work: Coroutine that waits for them, and keeps the finished response.
+            running: The response.
+            work: Coroutine that waits for its generation, and keeps the finished response.
         """
-        name, task = body["id"], asyncio.create_task(work)
-        self._running[name] = _Running(body, messages, handles, task, current())
-        task.add_done_callback(lambda _: self._running.pop(name, None))
+        name, task = running.body["id"], asyncio.create_task(work)
+        self._running[name] = running, task
+
+        def end(_: object) -> None:
+            self._running.pop(name, None)
+            if running.recording:
+                running.recording.end()
+
+        task.add_done_callback(end)
 
     async def until_ended(self, name: str) -> None:
         """Wait for the end of a response in the background, so that its model stays in memory."""
-        if running := self._running.get(name):
-            await asyncio.wait({running.task})
+        if found := self._running.get(name):
+            await asyncio.wait({found[1]})
 
     def shown(self, name: str) -> Object:
         """Return the object of a response, which may be running.
@@ -122,9 +128,34 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id.
         """
-        if running := self._own(self._running, name):
+        if running := self._own(name):
             return {**running.body, "status": "in_progress"}
         return self.find(name).body
+
+    def items(self, name: str) -> list[Object]:
+        """Return the items before the output of a response, which may be running.
+
+        Raises:
+            ApiError: There is none of this id.
+        """
+        return (self._own(name) or self.find(name)).items
+
+    def recording(self, name: str) -> Recording:
+        """Return the recording of the stream of a response, which may be running.
+
+        Raises:
+            ApiError: There is none of this id, or it has no recording.
+        """
+        recording = (self._own(name) or self.find(name)).recording
+        if recording is None:
+            raise ApiError(
+                400,
+                f"Response {brief(name)} has no recorded stream; expected one that was created with 'background' and "
+                "'stream', and whose events are not too large to be kept. Retrieve it without 'stream'.",
+                param="stream",
+                code="invalid_value",
+            )
+        return recording
 
     def cancel(self, name: str) -> Object:
         """End a response that runs in the background; return its object.
@@ -132,7 +163,7 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id, or it does not run in the background.
         """
-        running = self._own(self._running, name)
+        running = self._own(name)
         if running is None:
             body = self.find(name).body
             if not body["background"]:
@@ -143,31 +174,34 @@ class ResponseStore:
                     code="invalid_value",
                 )
             return body
-        del self._running[name]
-        running.task.cancel()
+        _, task = self._running.pop(name)
+        task.cancel()
         for handle in running.handles:
             handle.cancel()
-        self.add({**running.body, "status": "cancelled"}, running.messages)
-        return self.shown(name)
+        body = {**running.body, "status": "cancelled"}
+        self.add(Stored(body, running.items, running.recording))
+        return body
 
-    def add(self, body: Object, messages: list[Object]) -> None:
-        """Keep a response of the current client; older ones make room. One that is too long is not kept."""
-        nbytes = _nbytes([body, messages])
-        if nbytes > MAX_CONVERSATION:
-            return
-        self._stored[body["id"]] = _Stored(body, messages, nbytes, current())
-        self._nbytes[current().name] += nbytes
-        while self._nbytes.total() > MAX_KEPT:
-            ((largest, _),) = self._nbytes.most_common(1)
-            self._drop(next(id for id, one in self._stored.items() if one.client.name == largest))
+    def add(self, stored: Stored) -> None:
+        """Keep a response of the current client; older ones make room. One that is too large is not kept."""
+        size = size_of(stored.body)
+        nbytes = size + size_of(stored.items)
+        if stored.recording:  # its last event, with the body, is still to come
+            recorded = nbytes + stored.recording.nbytes + size
+            if recorded <= client_memory.MAX_VALUE:
+                nbytes = recorded
+            else:
+                stored = Stored(stored.body, stored.items)
+        if nbytes <= client_memory.MAX_VALUE:
+            self.memory.put(stored.body["id"], stored, nbytes)
 
-    def find(self, name: str, param: str | None = None) -> _Stored:
+    def find(self, name: str, param: str | None = None) -> Stored:
         """Return a kept response.
 
         Raises:
             ApiError: There is none of this id.
         """
-        if self._own(self._running, name):
+        if self._own(name):
             raise ApiError(
                 400,
                 f"Response {brief(name)} is in progress; expected a finished one. Retrieve it until its status is "
@@ -175,7 +209,7 @@ class ResponseStore:
                 param=param,
                 code="response_not_finished",
             )
-        stored = self._own(self._stored, name)
+        stored = self.memory.find(name, Stored)
         if stored is None:
             raise ApiError(
                 404,
@@ -184,7 +218,6 @@ class ResponseStore:
                 param=param,
                 code="response_not_found",
             )
-        self._stored.move_to_end(name)
         return stored
 
     def remove(self, name: str) -> None:
@@ -193,36 +226,19 @@ class ResponseStore:
         Raises:
             ApiError: There is none of this id.
         """
-        if self._own(self._running, name):
+        if self._own(name):
             self.cancel(name)
         self.find(name)
-        self._drop(name)
+        self.memory.drop(name)
 
-    def _own(self, responses: Mapping[str, _Any], name: str) -> _Any | None:
-        """Return a response of the current client's key; None for those of others."""
-        found = responses.get(name)
-        return found if found and found.client.tenant == current().tenant else None
-
-    def _drop(self, name: str) -> None:
-        stored = self._stored.pop(name)
-        self._nbytes[stored.client.name] -= stored.nbytes
-
-
-def _nbytes(content: object) -> int:
-    """Return the memory of JSON values, in a time that does not depend on the lengths of their texts."""
-    total, left = 0, [content]
-    while left:
-        one = left.pop()
-        total += sys.getsizeof(one)
-        if isinstance(one, dict):
-            left += [*one, *one.values()]
-        elif isinstance(one, list):
-            left += one
-    return total
+    def _own(self, name: str) -> Running | None:
+        """Return a running response of the current client's key; None for those of others."""
+        running, _ = self._running.get(name, (None, None))
+        return running if running and running.client.tenant == current().tenant else None
 
 
 def kept(api: str, store: ResponseStore) -> APIRouter:
-    """Return the endpoints of kept responses.
+    """Return the endpoints of kept responses and of conversations.
 
     Args:
         api: Prefix of their paths.
@@ -231,8 +247,15 @@ def kept(api: str, store: ResponseStore) -> APIRouter:
     router = APIRouter()
 
     @router.get(f"{api}responses/{{name}}")
-    async def retrieve(name: str) -> Response:
+    async def retrieve(name: str, reading: Annotated[Reading, Query()]) -> Response:
+        if reading.stream:
+            begin = 0 if reading.starting_after is None else reading.starting_after + 1
+            return EventStream(store.recording(name).read(begin), ())
         return await json_answer(store.shown(name))
+
+    @router.get(f"{api}responses/{{name}}/input_items")
+    async def input_items(name: str, paging: Annotated[Paging, Query()]) -> Response:
+        return await json_answer(paging.page(store.items(name)))
 
     @router.post(f"{api}responses/{{name}}/cancel")
     async def cancel(name: str) -> Response:
@@ -243,4 +266,5 @@ def kept(api: str, store: ResponseStore) -> APIRouter:
         store.remove(name)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
+    router.include_router(conversations.routes(api, store.conversations))
     return router

@@ -6,33 +6,32 @@ unless the request sets `store` to false: the most recent ones, until the server
 """
 
 import asyncio
-import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
-from qeff_zoo.runtime import Generation, Handle, TokenLogprobs
-from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
+from qeff_zoo.runtime import Generation, Handle
+from qeff_zoo.runtime.chat_output import Event, Text
 from qeff_zoo.serving.answers import json_answer
 from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.completion_choices import cancelling, whole
-from qeff_zoo.serving.custom_tools import text_of
+from qeff_zoo.serving.conversations import check_room
 from qeff_zoo.serving.errors import ApiError, renaming
+from qeff_zoo.serving.item_lists import identified
 from qeff_zoo.serving.logprobs import LogprobObjects
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_items import messages_of
+from qeff_zoo.serving.response_objects import ResponseBuilder
 from qeff_zoo.serving.response_schemas import ResponsesRequest
-from qeff_zoo.serving.response_store import ResponseStore
-from qeff_zoo.serving.response_tools import Origin
+from qeff_zoo.serving.response_store import ResponseStore, Running, Stored
 from qeff_zoo.serving.schemas import ChatRequest
-from qeff_zoo.serving.streaming import EventStream, server_sent
+from qeff_zoo.serving.streaming import EventStream, Recording
 
 #: Parameters of a chat, by their names here.
 _PARAMS = {
@@ -45,234 +44,153 @@ _PARAMS = {
 }
 
 
-@dataclass
-class ResponseBuilder:
-    """Objects and stream events of one response.
+@dataclass(frozen=True)
+class _Input:
+    """Items before the output of a response.
 
     Args:
-        request: Body of the request.
-        reasoning_tokens: Function that returns the number of tokens of a generation's reasoning.
-        logprobs: Objects of log-probabilities.
+        earlier: Items of the conversation, or of earlier responses.
+        new: Items of the request.
     """
 
-    request: ResponsesRequest
-    reasoning_tokens: Callable[[Generation], int]
-    logprobs: LogprobObjects
-    id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
-    #: Tokens with log-probabilities whose text is in no item yet.
-    tokens: list[TokenLogprobs] = field(default_factory=list)
-    _sequence: int = 0
-    #: Items so far, the last of which may be incomplete, and the index of each call's item.
-    _items: list[Object] = field(default_factory=list)
-    _calls: dict[int, int] = field(default_factory=dict)
-    #: Arguments of calls of custom tools so far, by the index of their items.
-    _arguments: dict[int, str] = field(default_factory=dict)
+    earlier: list[Object]
+    new: list[Object]
 
-    def body(self, status: str, output: Sequence[Object] = (), **more: Any) -> Object:
-        """Return the object of the response."""
-        request = self.request
-        return {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "background": request.background,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": request.instructions,
-            "max_output_tokens": request.max_output_tokens,
-            "model": request.model,
-            "output": [*output],
-            "parallel_tool_calls": request.parallel_tool_calls,
-            "previous_response_id": request.previous_response_id,
-            "reasoning": {"effort": request.effort, "summary": None},
-            "store": request.store,
-            "temperature": request.temperature,
-            "text": request.text.model_dump(by_alias=True, exclude_none=True),
-            "tool_choice": request.shown_choice,
-            "tools": [one.model_dump() for one in request.tools],
-            "top_logprobs": request.top_logprobs,
-            "top_p": request.top_p,
-            "truncation": "disabled",
-            "usage": None,
-            "user": None,
-            "metadata": request.metadata,
-            **more,
-        }
+    @classmethod
+    def of(cls, body: ResponsesRequest, store: ResponseStore) -> "_Input":
+        """Return the input of a request.
 
-    def whole(self, generation: Generation, output: Output) -> Object:
-        """Return the object of a finished response."""
-        begin = max(0, generation.text.rfind(output.text))
-        end = begin + len(output.text)
-        for event in _events_of(output):
-            if isinstance(event, Text):
-                known = generation.logprobs or ()
-                self.tokens[:] = [one for one in known if begin <= one.offset < end]
-            self._begin(event)
-            self._append(event)
-        for place in range(len(self._items)):
-            self._complete(place)
-        return self.finished(generation)
+        Raises:
+            ApiError: There is no such earlier response or conversation, or the conversation would be too large.
+        """
+        earlier: list[Object] = []
+        if body.previous_response_id is not None:
+            earlier = store.find(body.previous_response_id, "previous_response_id").conversation
+        if body.conversation_id is None:
+            return cls(earlier, identified(body.input, earlier))
+        found = store.conversations.find(body.conversation_id, "conversation")
+        new = identified(body.input, found.items)
+        check_room(found, new, "input")
+        return cls([*found.items], new)
 
-    def finished(self, generation: Generation) -> Object:
-        """Return the object of a finished response with its usage."""
-        items = self._items
-        cut = generation.finish_reason == "length"
-        if cut and items:
-            items[-1]["status"] = "incomplete"
-        new = len(generation.token_ids)
-        usage = {
-            "input_tokens": generation.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": generation.reused_tokens},
-            "output_tokens": new,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens(generation)},
-            "total_tokens": generation.prompt_tokens + new,
-        }
-        details = {"reason": "max_output_tokens"} if cut else None
-        status = "incomplete" if cut else "completed"
-        return self.body(status, items, usage=usage, incomplete_details=details)
+    @property
+    def items(self) -> list[Object]:
+        """All items."""
+        return [*self.earlier, *self.new]
 
-    # --- streams ---------------------------------------------------------------------------------
+    @property
+    def messages(self) -> list[Object]:
+        """Messages of all items.
 
-    def opening(self) -> Iterator[bytes]:
-        """Yield the events at the start of a stream."""
-        for name in ("response.created", "response.in_progress"):
-            yield self.event(name, response=self.body("in_progress"))
+        Raises:
+            ApiError: An item of the request is of an unknown form.
+        """
+        return messages_of(self.items, len(self.earlier))
 
-    def event(self, name: str, /, **fields: Any) -> bytes:
-        """Return an event with the next sequence number."""
-        content = {"type": name, "sequence_number": self._sequence, **fields}
-        self._sequence += 1
-        return server_sent(content, name)
 
-    def grow(self, event: Event) -> Iterator[bytes]:
-        """Yield the stream events of an event of the output."""
-        if not self._continues(event):
-            yield from self.close()
-            item = self._begin(event)
-            place = len(self._items) - 1
-            shown = {**item, "content": []} if "content" in item else dict(item)
-            yield self.event("response.output_item.added", output_index=place, item=shown)
-            if item["type"] == "message":
-                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-                yield self.event(
-                    "response.content_part.added", **self._place(place), content_index=0, part=part
-                )
-        delta = self._append(event)
-        if delta is not None:
-            name, place, new = delta
-            fields = {} if isinstance(event, Arguments) else {"content_index": 0}
-            more: Object = {"logprobs": new} if isinstance(event, Text) else {}
-            yield self.event(name, **self._place(place), **fields, delta=event.text, **more)  # type: ignore[union-attr]
+@dataclass(frozen=True)
+class _Turn:
+    """Generation of one response, and where its result is kept.
 
-    def close(self) -> Iterator[bytes]:
-        """Yield the stream events at the end of the last item."""
-        if not self._items or self._items[-1].get("status") != "in_progress":
+    Args:
+        runs: Chats of the model.
+        store: Kept responses of the server.
+        given: Input of the response.
+        builder: Builder of its object and its events.
+        chat: Its chat.
+        handles: Handle of its generation.
+    """
+
+    runs: ChatRuns
+    store: ResponseStore
+    given: _Input
+    builder: ResponseBuilder
+    chat: Chat
+    handles: Sequence[Handle]
+
+    def keep(self, made: Object, recording: Recording | None = None) -> Object:
+        """Keep the object of a response that has ended, and return it."""
+        request = self.builder.request
+        if request.store:
+            self.store.add(Stored(made, self.given.items, recording))
+        if request.conversation_id is not None and made["status"] != "failed":
+            added = [*self.given.new, *made["output"]]
+            self.store.conversations.extend(request.conversation_id, added)
+        return made
+
+    async def whole(self, generation: Generation) -> Object:
+        """Keep the object of a response, and return it."""
+        output = self.chat.output(generation)
+        return self.keep(await asyncio.to_thread(self.builder.whole, generation, output))
+
+    async def stream(self, recording: Recording | None = None) -> AsyncIterator[bytes]:
+        """Yield the events of the response, and keep it before the last one."""
+        builder, events = self.builder, list[Event]()
+        try:
+            async for one in self.runs.stream(
+                builder, self.chat, self.handles, events, builder.tokens
+            ):
+                yield one
+        except ApiError as error:
+            failed = self.keep(_failed(builder, error), recording)
+            yield builder.event("response.failed", response=failed)
             return
-        place, item = len(self._items) - 1, self._items[-1]
-        self._complete(place)
-        here = self._place(place)
-        if item["type"] == "custom_tool_call":
-            text = item["input"]
-            yield self.event("response.custom_tool_call_input.delta", **here, delta=text)
-            yield self.event("response.custom_tool_call_input.done", **here, input=text)
-        elif item["type"] == "function_call":
-            done = {"arguments": item["arguments"], "name": item["name"]}
-            yield self.event("response.function_call_arguments.done", **here, **done)
-        elif item["type"] == "reasoning":
-            text = item["content"][0]["text"]
-            yield self.event("response.reasoning_text.done", **here, content_index=0, text=text)
-        else:
-            (part,) = item["content"]
-            yield self.event(
-                "response.output_text.done",
-                **here,
-                content_index=0,
-                text=part["text"],
-                logprobs=part["logprobs"],
-            )
-            yield self.event("response.content_part.done", **here, content_index=0, part=part)
-        yield self.event("response.output_item.done", output_index=place, item=item)
+        if not events:  # a response has a message, even without text
+            for one in builder.grow(Text("")):
+                yield one
+        for one in builder.close():
+            yield one
+        (generation,) = (handle.result() for handle in self.handles)
+        made = self.keep(builder.finished(generation), recording)
+        yield builder.event(f"response.{made['status']}", response=made)
 
-    def _complete(self, place: int) -> None:
-        """Mark an item as completed; the text of a custom tool's call is in its whole arguments."""
-        item = self._items[place]
-        item["status"] = "completed"
-        if item["type"] == "custom_tool_call":
-            item["input"] = text_of(self._arguments.get(place, ""))
+    def in_background(self) -> Response:
+        """Run the response in the background; return its stream, or else its object."""
+        queued = self.builder.body("queued")
+        recording = Recording() if self.builder.request.stream else None
+        begun = Running(
+            body=queued, items=self.given.items, handles=self.handles, recording=recording
+        )
+        self.store.run(begun, self.record(recording) if recording else self.run())
+        if recording:
+            return _RecordedStream(recording)
+        ended = BackgroundTask(self.store.until_ended, self.builder.id)
+        return JSONResponse(queued, background=ended)
 
-    def _place(self, place: int) -> Object:
-        return {"item_id": self._items[place]["id"], "output_index": place}
+    async def run(self) -> None:
+        """Wait for the response in the background, and keep it."""
+        with cancelling(self.handles):
+            try:
+                (generation,) = await whole(self.handles, self.runs.metrics)
+            except ApiError as error:
+                self.keep(_failed(self.builder, error))
+                return
+        await self.whole(generation)
 
-    def _continues(self, event: Event) -> bool:
-        """Return whether an event continues the last item."""
-        if isinstance(event, Arguments):
-            return True
-        if isinstance(event, Call) or not self._items:
-            return False
-        kind = "message" if isinstance(event, Text) else "reasoning"
-        last = self._items[-1]
-        return bool(last["type"] == kind and last["status"] == "in_progress")
-
-    def _begin(self, event: Event) -> Object:
-        """Append the item that an event begins, unless it continues the last one; return the last item."""
-        if not self._continues(event):
-            self._items.append(_item(event, self.request.origins))
-        if isinstance(event, Call):
-            self._calls[event.index] = len(self._items) - 1
-        return self._items[-1]
-
-    def _append(self, event: Event) -> tuple[str, int, list[Object]] | None:
-        """Append an event to its item; return the stream event's name, the item's index, and its new tokens."""
-        new = [self.logprobs.of_chat(one) for one in self.tokens]
-        self.tokens.clear()
-        if isinstance(event, Call):
-            return None
-        if isinstance(event, Arguments):
-            place = self._calls[event.index]
-            if self._items[place]["type"] == "custom_tool_call":
-                self._arguments[place] = self._arguments.get(place, "") + event.text
-                return None
-            self._items[place]["arguments"] += event.text
-            return "response.function_call_arguments.delta", place, []
-        place = len(self._items) - 1
-        part = self._items[place]["content"][0]
-        part["text"] += event.text
-        if isinstance(event, Reasoning):
-            return "response.reasoning_text.delta", place, []
-        part["logprobs"] += new
-        return "response.output_text.delta", place, new
+    async def record(self, recording: Recording) -> None:
+        """Record the stream of the response in the background, and keep it."""
+        with cancelling(self.handles):
+            async for one in self.stream(recording):
+                recording.add(one)
 
 
-def _item(event: Event, origins: Mapping[str, Origin]) -> Object:
-    """Return the empty item that an event begins, which depends on the tool for a call."""
-    name = uuid.uuid4().hex
-    if isinstance(event, Call):
-        frame: Object = {"id": f"fc_{name}", "status": "in_progress"}
-        if origin := origins.get(event.name):
-            return {**frame, **origin.item(event.id)}
-        call = {"call_id": event.id, "name": event.name, "arguments": ""}
-        return {**frame, "type": "function_call", **call}
-    if isinstance(event, Reasoning):
-        content = [{"type": "reasoning_text", "text": ""}]
-        frame = {"id": f"rs_{name}", "type": "reasoning", "summary": []}
-        return {**frame, "status": "in_progress", "content": content}
-    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-    frame = {"id": f"msg_{name}", "type": "message", "role": "assistant"}
-    return {**frame, "status": "in_progress", "content": [part]}
+class _RecordedStream(EventStream):
+    """Stream of a response in the background, whose request lasts until its end, so that its model stays in memory.
 
+    Args:
+        recording: Recording of the stream.
+    """
 
-def _events_of(output: Output) -> list[Event]:
-    """Return the events of a whole output."""
-    events: list[Event] = []
-    if output.reasoning:
-        events.append(Reasoning(output.reasoning))
-    if output.text or not output.calls:
-        events.append(Text(output.text))
-    for index, call in enumerate(output.calls):
-        events += [Call(index, call.id, call.name), Arguments(index, call.arguments)]
-    return events
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording.read(), ())
+        self._recording = recording
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream, and wait for its end even if the client disconnects."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._recording.ended.wait()
 
 
 def _failed(builder: ResponseBuilder, error: ApiError) -> Object:
@@ -292,86 +210,31 @@ def routes(api: str, runs: ChatRuns, store: ResponseStore) -> APIRouter:
     router = APIRouter()
     tokenizer = runs.engine.session.tokenizer
 
-    def conversation(body: ResponsesRequest) -> list[Object]:
-        earlier: list[Object] = []
-        if body.previous_response_id is not None:
-            earlier = store.find(body.previous_response_id, "previous_response_id").messages
-        return [*earlier, *messages_of(body.input)]
-
-    def keep(body: ResponsesRequest, made: Object, before: Sequence[Object]) -> Object:
-        if body.store:
-            store.add(made, [*before, *messages_of(made["output"])])
-        return made
-
-    async def stream(
-        body: ResponsesRequest,
-        builder: ResponseBuilder,
-        chat: Chat,
-        handles: Sequence[Handle],
-        before: Sequence[Object],
-    ) -> AsyncIterator[bytes]:
-        events: list[Event] = []
-        try:
-            async for one in runs.stream(builder, chat, handles, events, builder.tokens):
-                yield one
-        except ApiError as error:
-            yield builder.event("response.failed", response=_failed(builder, error))
-            return
-        if not events:  # a response has a message, even without text
-            for one in builder.grow(Text("")):
-                yield one
-        for one in builder.close():
-            yield one
-        (generation,) = (handle.result() for handle in handles)
-        made = keep(body, builder.finished(generation), before)
-        yield builder.event(f"response.{made['status']}", response=made)
-
-    async def keep_whole(
-        body: ResponsesRequest,
-        builder: ResponseBuilder,
-        chat: Chat,
-        handles: Sequence[Handle],
-        before: Sequence[Object],
-    ) -> None:
-        """Wait for a response in the background, and keep it."""
-        try:
-            with cancelling(handles):
-                (generation,) = await whole(handles, runs.metrics)
-        except ApiError as error:
-            keep(body, _failed(builder, error), before)
-        else:
-            output = chat.output(generation)
-            keep(body, await asyncio.to_thread(builder.whole, generation, output), before)
-
     @router.post(f"{api}responses")
     async def create(request: Request, body: ResponsesRequest) -> Response:
-        body.check_background()
+        body.check_storage()
         if body.background:
             store.check_background()
-        before = conversation(body)
+        given = _Input.of(body, store)
         with renaming(_PARAMS):
-            chat_body = ChatRequest.model_validate(body.as_chat(before))
+            chat_body = ChatRequest.model_validate(body.as_chat(given.messages))
             preparation = runs.prepare(chat_body)
             body.model = chat_body.model
             chat, handles = await runs.begin(request, preparation)
         count = partial(chat.reasoning_tokens, tokenizer=tokenizer)
         builder = ResponseBuilder(body, count, LogprobObjects(tokenizer))
+        turn = _Turn(runs, store, given, builder, chat, handles)
         if body.background:
-            queued = builder.body("queued")
-            store.run(queued, before, handles, keep_whole(body, builder, chat, handles, before))
-            ended = BackgroundTask(store.until_ended, builder.id)
-            return JSONResponse(queued, background=ended)
+            return turn.in_background()
         if body.stream:
-            return EventStream(stream(body, builder, chat, handles, before), handles)
+            return EventStream(turn.stream(), handles)
         (generation,) = await runs.finish(request, handles)
-        output = chat.output(generation)
-        made = await asyncio.to_thread(builder.whole, generation, output)
-        return await json_answer(keep(body, made, before))
+        return await json_answer(await turn.whole(generation))
 
     @router.post(f"{api}responses/input_tokens")
     async def count(request: Request, body: ResponsesRequest) -> Response:
         with renaming(_PARAMS):
-            chat = ChatRequest.model_validate(body.as_chat(conversation(body)))
+            chat = ChatRequest.model_validate(body.as_chat(_Input.of(body, store).messages))
             return JSONResponse(await runs.count(request, runs.prepare(chat)))
 
     return router

@@ -36,6 +36,7 @@ from qeff_zoo.serving.app import (
     PATHS,
     body_bytes_of,
     create_app,
+    ctx_len_of,
     endpoints,
     guarded,
     service_of,
@@ -293,7 +294,7 @@ def _loaded(
     """Load a package for a fleet, whose models share kept responses."""
     session = open_session()
     with service_of(session).open(session, choices) as backend:
-        metrics = Metrics(backend.stats, choices.name)
+        metrics = Metrics(backend.stats, choices.name, ctx_len_of(backend))
         offer = Offer(
             name=choices.name,
             aliases=(),

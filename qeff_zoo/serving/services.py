@@ -17,6 +17,7 @@ from qeff_zoo.serving import (
     embeddings,
     entities,
     generation,
+    infill,
     matching,
     messages,
     ollama,
@@ -158,6 +159,7 @@ class Generation:
             response_store.kept(API, offer.store),
             messages.routes(API, runs),
             ollama.routes(runs),
+            infill.routes(runs),
         ]
         if taken is not None and sources is not None:
             routers.append(adapters.routes(API, offer.name, taken, sources))

@@ -2,6 +2,7 @@
 """Streams of server-sent events, with cancellation if the client disconnects."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
@@ -46,6 +47,46 @@ class EventStream(StreamingResponse):
         """Send the stream."""
         with cancelling(self._handles):
             await super().__call__(scope, receive, send)
+
+
+class Recording:
+    """Events of a stream that runs without its client, for clients that read them meanwhile or afterwards."""
+
+    def __init__(self) -> None:
+        self._events: list[bytes] = []
+        self._changed = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the events."""
+        return sum(map(sys.getsizeof, self._events))
+
+    def add(self, event: bytes) -> None:
+        """Append an event."""
+        self._events.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """End the stream."""
+        self.ended.set()
+        self._wake()
+
+    async def read(self, begin: int = 0) -> AsyncIterator[bytes]:
+        """Yield the events from an index on, until the end of the stream."""
+        while True:
+            changed = self._changed
+            for event in self._events[begin:]:
+                begin += 1
+                yield event
+            if begin >= len(self._events):
+                if self.ended.is_set():
+                    return
+                await changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 async def events(

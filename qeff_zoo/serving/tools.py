@@ -22,7 +22,7 @@ from qeff_zoo.serving.schemas import ChatRequest, NamedTool
 
 #: What holds for calls that a model makes by itself of functions that are not strict: nothing; that the function exists
 #: and its arguments are an object; or its schema. SGLang has these levels.
-ToolStrictLevel: TypeAlias = Literal["off", "function", "parameter"]
+ToolStrictLevel: TypeAlias = Literal["auto", "function", "parameter"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ChatFormats:
 
     tool_parser: str | None = None
     reasoning_parser: str | None = None
-    tool_strict_level: ToolStrictLevel = "off"
+    tool_strict_level: ToolStrictLevel = "auto"
     closes_objects: bool = False
     _known: dict[TemplateSource, ChatFormat] = field(default_factory=dict, compare=False)
 
@@ -179,7 +179,7 @@ def _held(
     strict = {one.function.name for one in body.offered if one.function.strict}
     if level == "parameter":
         strict = {*schemas}
-    if (not strict and level == "off") or known.calls is None:
+    if (not strict and level == "auto") or known.calls is None:
         return None
     return {
         name: schema if name in strict else loosened(known.calls, schema)

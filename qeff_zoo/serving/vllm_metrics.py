@@ -23,7 +23,10 @@ _PART = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
     *(240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-_TOKENS = [digit * 10**zeros for zeros in range(6) for digit in (1, 2, 5)]
+#: Those of tokens, which end at the length of the context.
+_TOKENS = tuple(digit * 10**zeros for zeros in range(8) for digit in (1, 2, 5))
+#: Length of a context that is unknown.
+_ANY_LENGTH = 500_000
 #: vLLM's names of the ends of requests, and ours.
 _ENDS = {
     "stop": ("eos", "stop"),
@@ -51,12 +54,15 @@ class VllmMetrics:
 
     Args:
         stats: Function that returns the current statistics of the backend.
+        ctx_len: Length of the context, the largest bucket of tokens; None for an unknown one.
     """
 
-    def __init__(self, stats: Callable[[], Stats]) -> None:
+    def __init__(self, stats: Callable[[], Stats], ctx_len: int | None = None) -> None:
         self._stats = stats
+        most = _ANY_LENGTH if ctx_len is None else ctx_len
+        tokens = tuple(one for one in _TOKENS if one <= most)
         self._histograms = {
-            name: Histogram(f"vllm:{name}", text, buckets)
+            name: Histogram(f"vllm:{name}", text, tokens if buckets is _TOKENS else buckets)
             for name, (buckets, text) in _HISTOGRAMS.items()
         }
 

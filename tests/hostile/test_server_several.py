@@ -21,7 +21,7 @@ import qeff_zoo
 from qeff_zoo.serving import fleet as fleets
 from qeff_zoo.serving import interpreter
 from qeff_zoo.serving.fleet import Fleet, Loaded
-from qeff_zoo.serving.responses import ResponseStore
+from qeff_zoo.serving.response_store import ResponseStore, Stored
 
 FORM = b"multipart/form-data; boundary=x"
 SECONDS = 2.0  # for one body on a machine that does other things, too; they took minutes
@@ -146,9 +146,11 @@ def test_kept_responses_have_one_bound_for_all_models() -> None:
 
     async def run() -> None:
         fleet = Fleet([Toy(name, 1).member for name in ("one", "two")], store=store)
-        store.add({"id": "resp_1"}, [])
+        store.add(Stored({"id": "resp_1"}, []))
         status, body = await send_request(fleet, "", b"", "/v1/responses/resp_1")
         assert (status, json.loads(body)) == (200, {"id": "resp_1"})
+        status, body = await send_request(fleet, "", b"{}", "/v1/conversations")
+        assert (status, json.loads(body)["object"]) == (200, "conversation")
 
     asyncio.run(run())
 
