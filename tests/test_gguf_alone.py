@@ -380,6 +380,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
     for kind, own in {
         "bert": {"max_position_embeddings": 64},
+        "eurobert": BASE,
         "jina_bert": {"max_position_embeddings": 64, "feed_forward_type": "geglu"},
         "modernbert": {
             "norm_eps": 1e-3,
