@@ -273,6 +273,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
         "layer_norm_epsilon": 1e-3,
     },
+    "minicpm3": {
+        "rms_norm_eps": 1e-6,  # transformers has no other for latents
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "tie_word_embeddings": True,
+    },
     "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
     "ministral3": {
         **WIDE,
@@ -571,6 +580,14 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
+        }
+    if kind == "minicpm3":
+        del found["attention.value_length"], found["logit_scale"]
+        found |= {
+            "attention.q_lora_rank": config.q_lora_rank,
+            "attention.kv_lora_rank": config.kv_lora_rank,
+            "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+            "rope.dimension_count": config.qk_rope_head_dim,
         }
     if kind in SIGMOID:
         found["expert_gating_func"] = 2

@@ -368,8 +368,9 @@ def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str,
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Set the head sizes of latent attention, which older files have under other names."""
     rotated = fields["rope.dimension_count"]
+    usual = fields["embedding_length"] // fields["attention.head_count"]
     sizes = [
-        fields.pop(f"attention.{one}_mla", fields[f"attention.{one}"])
+        fields.pop(f"attention.{one}_mla", fields.get(f"attention.{one}", usual))
         for one in ("key_length", "value_length")
     ]
     fields.update({"attention.key_length": rotated, "attention.value_length": rotated})
