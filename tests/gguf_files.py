@@ -123,7 +123,7 @@ def _arch(architecture: str) -> Any:
 
 
 def layers_of(config: Mapping[str, Any]) -> int:
-    named = (config.get(key) for key in ("num_hidden_layers", "n_layer", "num_layers"))
+    named = (config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
     return int(next(filter(None, named), 0) or len(config["layers_block_type"]))
 
 

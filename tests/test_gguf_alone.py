@@ -297,6 +297,14 @@ MODELS: dict[str, dict[str, Any]] = {
         ),
     },
     "mixtral": {**EXPERTS, "sliding_window": None},
+    "mpt": {
+        "hidden_size": 96,
+        "n_layers": 3,
+        "n_heads": 6,
+        "max_seq_len": 256,
+        "layer_norm_epsilon": 1e-3,
+        "attn_config": {"clip_qkv": 0.7},
+    },
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
     "nemotron_h": {
         **WIDE,
@@ -380,7 +388,7 @@ MODELS: dict[str, dict[str, Any]] = {
 #: Types whose routers score experts by a sigmoid.
 SIGMOID = ("afmoe", "deepseek_v3", "exaone_moe", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
-OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
+OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2", "mpt")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -447,7 +455,7 @@ def metadata_of(config: Any) -> dict[str, Any]:
     size = get("head_dim") or (get("hidden_size") // heads if heads else None)
     width = get("hidden_size", "n_embd")
     found = {
-        "context_length": get("max_position_embeddings", "n_positions") or 2048,
+        "context_length": get("max_position_embeddings", "n_positions", "max_seq_len") or 2048,
         "embedding_length": width,
         "block_count": get("num_hidden_layers", "n_layer"),
         "feed_forward_length": get("ffn_hidden_size", "intermediate_size", "n_inner") or 4 * width,
@@ -581,6 +589,9 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
         }
+    if kind == "mpt":
+        found["attention.max_alibi_bias"] = float(config.attn_config.alibi_bias_max)
+        found["attention.clamp_kqv"] = config.attn_config.clip_qkv
     if kind == "minicpm3":
         del found["attention.value_length"], found["logit_scale"]
         found |= {
@@ -883,6 +894,10 @@ def test_metadata_that_fit_no_model_of_an_architecture_are_named(
     with pytest.raises(ZooError, match=r"deepseek2\.expert_gating_func 1 in place of 2") as caught:
         open_checkpoint(str(path))
     assert "unknown" not in str(caught.value)
+    # transformers computes no other biases
+    path = write(tmp_path / "mpt.gguf", make(tmp_path / "mpt", "mpt"), attention__max_alibi_bias=16.0)
+    with pytest.raises(ZooError, match=r"mpt\.attention\.max_alibi_bias 16\.0 in place of 8\.0"):
+        open_checkpoint(str(path))
 
 
 @pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])

@@ -340,6 +340,10 @@ def _layers_of_one_module(fields: _Fields, config: dict[str, Any], _: Mapping[st
     config["mamba_head_dim"] = fields["ssm.inner_size"] // fields["ssm.time_step_rank"]
 
 
+def _clipped_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["attn_config"] = {"clip_qkv": fields.pop("attention.clamp_kqv", None)}
+
+
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
     config["use_qk_norm"] = fields.get("expert_count") != 128
@@ -408,6 +412,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
     "query temperature": _query_temperature,
+    "clipped attention": _clipped_attention,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,
