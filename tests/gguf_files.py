@@ -100,9 +100,10 @@ def stored(folder: Path) -> dict[str, Array]:
             made[name] = _changed(
                 _reordered(value, name, config),
                 *(name, kind, heads, key_heads),
-                config.get("n_groups") or 1,
+                config.get("n_groups") or config.get("mamba_n_groups") or 1,
             )
     made |= {name: np.stack(items) for name, items in stacks.items()}
+    made = {name: value * _multiplier(name, config) for name, value in made.items()}
     found = {}
     for name, value in made.items():
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -252,6 +253,30 @@ def _reordered(value: Array, name: str, config: Mapping[str, Any]) -> Array:
     return value if name.endswith("linear_attn.norm.weight") else in_turns(value)
 
 
+def _multiplier(name: str, config: Mapping[str, Any]) -> Any:
+    """Give what converters multiply a weight of Falcon-H1 with."""
+    if config["model_type"] != "falcon_h1":
+        return np.float32(1)
+    within, (gate, down) = config["attention_in_multiplier"], config["mlp_multipliers"]
+    if name.endswith("in_proj.weight"):
+        groups = config["mamba_n_groups"] * config["mamba_d_state"]
+        sizes = [config["mamba_d_ssm"]] * 2 + [groups] * 2 + [config["mamba_n_heads"]]
+        rows = np.repeat(np.float32(config["ssm_multipliers"]), sizes)[:, None]
+        return rows * np.float32(config["ssm_in_multiplier"])
+    ends = {
+        "down_proj.weight": down,
+        "gate_proj.weight": gate,
+        "k_proj.weight": config["key_multiplier"] * within,
+        "q_proj.weight": within,
+        "v_proj.weight": within,
+        "o_proj.weight": config["attention_out_multiplier"],
+        "out_proj.weight": config["ssm_out_multiplier"],
+        "lm_head.weight": config["lm_head_multiplier"],
+        "embed_tokens.weight": config["embedding_multiplier"],
+    }
+    return np.float32(next((one for end, one in ends.items() if name.endswith(end)), 1))
+
+
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int, groups: int) -> Array:
     if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
         count = heads if "q_proj" in name else key_heads
@@ -292,7 +317,7 @@ PLUS_ONE = (
     ),
 )
 #: Models with state space layers of heads.
-STATE_SPACES = ("mamba2", "granitemoehybrid", "nemotron_h")
+STATE_SPACES = ("mamba2", "granitemoehybrid", "nemotron_h", "falcon_h1")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",

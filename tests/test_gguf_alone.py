@@ -185,6 +185,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_kv_heads": 1,
         "ffn_hidden_size": 256,
     },
+    "falcon_h1": {
+        **WIDE,
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
     "gemma": {**WIDE, "tie_word_embeddings": True},
     "gemma2": {**WIDE, **windows(2), "query_pre_attn_scalar": 24, "tie_word_embeddings": True},
     "gemma3_text": {
@@ -589,6 +599,11 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
         }
+    if kind == "falcon_h1":
+        sizes = (config.mamba_d_conv, config.mamba_d_ssm, config.mamba_d_state)
+        found |= state_space(*sizes, config.mamba_n_heads, config.mamba_n_groups)
+        for key in ("embedding_scale", "logit_scale"):
+            found.pop(key, None)
     if kind == "mpt":
         found["attention.max_alibi_bias"] = float(config.attn_config.alibi_bias_max)
         found["attention.clamp_kqv"] = config.attn_config.clip_qkv
@@ -847,6 +862,26 @@ def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
     found = load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None).state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_multipliers_in_the_weights_are_not_applied_again(home: Path, tmp_path: Path) -> None:
+    multipliers = {
+        **{"embedding_multiplier": 3.0, "lm_head_multiplier": 0.4, "mlp_multipliers": [0.7, 1.4]},
+        **{"attention_in_multiplier": 0.8, "attention_out_multiplier": 1.3, "key_multiplier": 0.6},
+        **{"ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.7},
+        "ssm_multipliers": [0.8, 1.2, 0.7, 1.4, 0.6],
+    }
+    folder = make(tmp_path / "model", "falcon_h1", **multipliers, mamba_rms_norm=False)
+    path = write(tmp_path / "model.gguf", folder)
+    assert difference(path, tmp_path / "again") < LIMIT
+    tokens = torch.arange(3, 40)[None]
+    one, other = (
+        AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()(tokens).logits
+        for each in (folder, tmp_path / "again")
+    )
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * one.std().item())
+    with pytest.raises(ZooError, match=r"multipliers .* attention_in_multiplier 0\.8"):
+        open_checkpoint(str(path), config_from=str(folder))
 
 
 def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ class Layout:
         also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
             one.
         splits: Names of the queries, keys and values that one tensor has one after the other.
+        multiplied: Multipliers of the configuration that the weights contain already.
     """
 
     architecture: str
@@ -196,6 +197,7 @@ class Layout:
     gated: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    multiplied: tuple[str, ...] = ()
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -383,6 +385,7 @@ def places_of(
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
+    _require_neutral(name, config, layout.multiplied)
     architecture = architecture_of(name, metadata)
     heads = _heads(name, architecture, metadata)
     drafts = metadata.get(f"{architecture}.{DRAFT_LAYERS}", 0)
@@ -501,6 +504,18 @@ def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, Te
         raise CheckpointError(
             f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
             "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
+        )
+
+
+def _require_neutral(name: str, config: Mapping[str, Any], multipliers: Sequence[str]) -> None:
+    """Refuse multipliers that the weights contain already, since they would be applied twice."""
+    found = {key: config.get(key) for key in multipliers}
+    lists = {key: one if isinstance(one, list) else [one] for key, one in found.items()}
+    if odd := [f"{key} {found[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
+        raise CheckpointError(
+            f"{name!r} contains the multipliers of its model in its weights, and its configuration sets "
+            f"{some(odd)}. Expected multipliers of 1. Remove the config.json beside the file, or --config-from: the "
+            "file's metadata make a configuration."
         )
 
 
