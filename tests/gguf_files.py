@@ -93,6 +93,8 @@ def stored(folder: Path) -> dict[str, Array]:
     stacks: dict[str, list[Array]] = {}
     for name, value in _named(original(folder), config).items():
         parts = name.split(".")
+        if "act_fn" in parts:
+            continue  # metadata
         if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
             del parts[parts.index("experts") + 1]
             stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
@@ -109,6 +111,15 @@ def stored(folder: Path) -> dict[str, Array]:
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert place is not None, name
         found[place] = value
+    return found
+
+
+def parameters_of(folder: Path) -> dict[str, list[float]]:
+    """Give the parameters of a checkpoint that are metadata: values of each layer."""
+    found: dict[str, list[float]] = {}
+    for name, value in sorted(original(folder).items()):
+        if ".act_fn." in name:
+            found.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(value.item())
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import test_gguf_encoder_decoder
 import torch
-from gguf_files import Array, stored
+from gguf_files import Array, parameters_of, stored
 from llama_cpp import opened
 from safetensors.numpy import save_file
 from tokenizers import pre_tokenizers
@@ -117,6 +117,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "route_scale": 1.7,
         "mup_enabled": True,
     },
+    "apertus": {},
     "arcee": WIDE,
     "bloom": {"n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3},
     "cohere": {**NORM, "logit_scale": 0.3, "tie_word_embeddings": True},
@@ -443,7 +444,7 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
                 parameter.normal_(
                     0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
                 )
-            elif "norm" in name or name.endswith(("bias", "sinks", ".D", "A_log")):
+            elif "norm" in name or name.endswith(("alpha_p", "alpha_n", "bias", "sinks", ".D", "A_log")):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
@@ -709,6 +710,8 @@ def write(
                 list: writer.add_array,
             }
             add[type(value)](f"{architecture}.{key}", value)
+    for key, values in parameters_of(folder).items():
+        writer.add_array(key, values)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "</s>", "<pad>", "<|im_end|>"]
@@ -731,8 +734,8 @@ def of_transformers(checkpoint: Checkpoint, folder: Path, auto: Any = None) -> A
     """Load with transformers what a file alone was taken for."""
     folder.mkdir()
     tensors = {
-        name: np.ascontiguousarray(
-            rows(checkpoint.values.get(name, name), checkpoint.read, checkpoint.tensors)
+        name: np.array(
+            rows(checkpoint.values.get(name, name), checkpoint.read, checkpoint.tensors), order="C"
         )
         for name in checkpoint.logical
     }

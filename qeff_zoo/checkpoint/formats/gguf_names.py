@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.checkpoint.expressions import concat, cut, reshape, stack, transpose
+from qeff_zoo.checkpoint.expressions import concat, cut, index, reshape, stack, transpose
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
@@ -92,6 +92,10 @@ def _as_one_row(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
 
 def _flat(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((math.prod(shape),), name)
+
+
+def _scalar(name: Expression, *_: Any) -> Expression:
+    return index(0, name)
 
 
 def _as_kernel(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
@@ -184,6 +188,7 @@ class Layout:
         also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
             one.
         splits: Names of the queries, keys and values that one tensor has one after the other.
+        by_layer: Names within a layer of parameters, by the metadata with one value for each layer.
         multiplied: Multipliers of the configuration that the weights contain already.
     """
 
@@ -197,6 +202,7 @@ class Layout:
     gated: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    by_layer: Mapping[str, str] = field(default_factory=dict)
     multiplied: tuple[str, ...] = ()
 
     @property
@@ -230,6 +236,7 @@ _MOVES: Mapping[str, Move] = {
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
     "flat": _flat,
+    "scalar": _scalar,
     "value rows": _value_rows,
     "values behind keys": _values_behind_keys,
     "kernel of values": _kernel_of_values,
@@ -419,6 +426,13 @@ def places_of(
             whole, *halves, join = pair
             one, two = (tensors[info.name.removesuffix(leaf) + half] for half in halves)
             values[prefix + whole] = join(one.name, two.name, one.shape, two.shape, heads)
+        elif leaf in layout.by_layer:
+            if info.shape != (layers,):
+                raise _misfit(name, f"{leaf} of shape {list(info.shape)}", f"{layers} values")
+            for at in range(layers):
+                part = cut(0, at, at + 1, leaf)
+                value = layout.moves[leaf](part, (1,), heads) if leaf in layout.moves else part
+                values[f"{layout.layers}.{at}.{layout.by_layer[leaf]}"] = value
         elif inside and leaf.rpartition(".")[0] in layout.splits:
             stem, _, end = leaf.rpartition(".")
             parts = _split(info.name, info.shape[0], heads)

@@ -31,7 +31,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
+        "": "afmoe apertus bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
         "glm4 glm4moe hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
         "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
         "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
@@ -40,6 +40,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
 #: Said by the configuration too.
 _ROPE = ("rope_freqs.", "rope_factors_")
 _ENDS = (".weight", ".bias")
+_PARAMETERS = "xielu."  # of an activation, metadata with a value of each layer
 #: Ends of names that converters change before they look up a name.
 _CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
 _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
@@ -78,13 +79,21 @@ class _Reader(gguf.GGUFReader):
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of GGUF files, decoded on demand."""
+    """The tensors of GGUF files, decoded on demand, and parameters among their metadata."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.readers = [_Reader(path) for path in paths]
         self._found = {one.name: one for reader in self.readers for one in reader.tensors}
+        fields = self.readers[0].fields.items()
+        self._numbers = {
+            key: field.parts[-1][_ARRAY.size :].view("<f4")
+            for key, field in fields
+            if key.startswith(_PARAMETERS)
+        }
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._numbers:
+            return torch.from_numpy(self._numbers[name].copy())
         one = self._found[name]
         parts = [
             gguf.quants.dequantize(one.data[start : start + _ROWS], one.tensor_type)
@@ -93,13 +102,13 @@ class _Tensors(Mapping[str, Tensor]):
         return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found  # a mapping's own would decode the tensor
+        return name in self._found or name in self._numbers  # a mapping's own would decode the tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter((*self._found, *self._numbers))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._found) + len(self._numbers)
 
 
 def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> dict[str, Decoded]:
@@ -142,6 +151,12 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
             halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
             parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
+        if ".act_fn." in name:
+            layer, end = int(name.split(".")[2]), name.rpartition(".")[2]
+            found[name] = Decoded(
+                tensors, {"value": f"{_PARAMETERS}{end}"}, partial(_of_layer, layer, end)
+            )
+            continue
         gate = place_of(name.replace("gated_layers", "gated_layers_w"))
         if "gated_layers" in name and gate:
             parts = {"gate": gate, "up": parts["value"]}
@@ -255,6 +270,10 @@ def _rows(number: int, config: Any, value: Tensor) -> Tensor:
     size = value.shape[0] // (heads + 2 * key_heads)
     parts: list[Tensor] = value.split([heads * size, key_heads * size, key_heads * size])
     return parts[number]
+
+
+def _of_layer(layer: int, name: str, value: Tensor) -> Tensor:
+    return value[layer : layer + 1] if name.startswith("alpha") else value[layer]
 
 
 def _third(number: int, value: Tensor) -> Tensor:
