@@ -247,6 +247,17 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
     "hunyuan_v1_moe": {**WIDE, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True},
+    "jamba": {
+        "num_hidden_layers": 5,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 8,
+    },
     "lfm2": {
         "num_hidden_layers": 5,
         "norm_eps": 1e-3,
@@ -605,6 +616,13 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found |= state_space(*sizes, config.mamba_n_heads, config.mamba_n_groups)
         for key in ("embedding_scale", "logit_scale"):
             found.pop(key, None)
+    if kind == "jamba":
+        inner = config.mamba_expand * config.hidden_size
+        sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)
+        found |= state_space(*sizes)
+        found["attention.head_count_kv"] = [2 * (one == "attention") for one in config.layers_block_type]
+        for key in ("ssm.group_count", "rope.freq_base", "rope.dimension_count"):
+            del found[key]
     if kind == "mpt":
         found["attention.max_alibi_bias"] = float(config.attn_config.alibi_bias_max)
         found["attention.clamp_kqv"] = config.attn_config.clip_qkv
@@ -935,6 +953,11 @@ def test_metadata_that_fit_no_model_of_an_architecture_are_named(
     # transformers computes no other biases
     path = write(tmp_path / "mpt.gguf", make(tmp_path / "mpt", "mpt"), attention__max_alibi_bias=16.0)
     with pytest.raises(ZooError, match=r"mpt\.attention\.max_alibi_bias 16\.0 in place of 8\.0"):
+        open_checkpoint(str(path))
+    heads = [2, 2, 0, 0, 2]
+    folder = make(tmp_path / "jamba", "jamba")
+    path = write(tmp_path / "jamba.gguf", folder, attention__head_count_kv=heads)
+    with pytest.raises(ZooError, match=r"attn in the layers \[0, 1, 4\] has unequal intervals"):
         open_checkpoint(str(path))
 
 

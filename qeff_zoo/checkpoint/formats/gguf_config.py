@@ -85,6 +85,8 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         raise _refused(
             name, architecture, f"its metadata lack {_named(architecture, missing)}"
         ) from error
+    except ValueError as error:
+        raise _refused(name, architecture, str(error)) from error
     size = _head_size(name, architecture, fields, keys)
     _add_layers(fields, config, entry)
     if entry.get("rope", True):
@@ -192,12 +194,15 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return the value of an entry: a constant, or one that depends on a tensor's existence or number of rows."""
+    """Return the value of an entry: a constant, or one that depends on a tensor: its existence, rows or layers."""
     if not isinstance(value, dict):
         return value
     if "rows" in value:
         fitting = (info for one, info in tensors.items() if fnmatchcase(one, value["rows"]))
         return next((info.shape[0] for info in fitting), value.get("else", 0))
+    if "layers" in value:
+        places = (one.split(".", 2) for one in tensors if one.startswith("blk."))
+        return sorted(int(layer) for _, layer, leaf in places if leaf == value["layers"])
     if "has" in value:
         found = any(fnmatchcase(one, value["has"]) for one in tensors)
         return value["then"] if found and "then" in value else value.get("else", found)
@@ -324,6 +329,21 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
         fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
+def _periods(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers of attention and of experts, both in equal intervals."""
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
+    fields["attention.head_count_kv"] = max(counts)
+    attention = [layer for layer, count in enumerate(counts) if count]
+    config["mamba_expand"] = fields["ssm.inner_size"] // fields["embedding_length"]
+    for kind, layers in {"attn": attention, "expert": config.pop("expert_layers")}.items():
+        first, second = [*layers, *[fields["block_count"]] * 2][:2]
+        period = max(second - first, first + 1)
+        if layers != [*range(first, fields["block_count"], period)]:
+            raise ValueError(f"{kind} in the layers {layers} has unequal intervals")
+        config[f"{kind}_layer_offset"], config[f"{kind}_layer_period"] = first, period
+
+
 def _layers_of_one_module(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add the only module of each layer: attention with its heads, an MLP or experts with their width, or a state."""
     forward = "moe" if "expert_count" in fields else "mlp"
@@ -419,6 +439,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "delta attention": _delta_attention,
     "state heads": _state_heads,
     "hybrid layers": _hybrid_layers,
+    "periods": _periods,
     "layers of one module": _layers_of_one_module,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,

@@ -32,7 +32,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
         "": "afmoe apertus bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
-        "glm4 glm4moe hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
+        "glm4 glm4moe hunyuan-dense hunyuan-moe jamba jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
         "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
         "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
