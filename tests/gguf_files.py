@@ -158,6 +158,12 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
     if kind == "qwen3_next":
         return _by_kind(tensors, config)
+    if kind == "dbrx":
+        count = config["ffn_config"]["moe_num_experts"]
+        return {
+            f"{name}.weight" if ".experts.mlp." in name else name: _stack(name, value, count)
+            for name, value in tensors.items()
+        }
     if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text"):
         return {_of_router(name): value for name, value in tensors.items()}
     made = {}
@@ -198,6 +204,14 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         else:
             made[name] = value
     return made
+
+
+def _stack(name: str, value: Array, count: int) -> Array:
+    """Take the matrices of experts apart, which lie below each other, and transpose those of w2."""
+    if ".experts.mlp." not in name:
+        return value
+    stack = value.reshape(count, -1, value.shape[-1])
+    return stack.swapaxes(1, 2) if name.endswith("w2") else stack
 
 
 def _by_kind(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:

@@ -128,6 +128,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "head_dim": 16,
     },
+    "dbrx": {
+        "d_model": 64,
+        "n_layers": 3,
+        "n_heads": 4,
+        "max_seq_len": 256,
+        **rope(),
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.9, "rope_theta": 5000.0},
+        "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "deepseek_v3": {
         "rms_norm_eps": 1e-6,  # transformers has no other for latents
         "num_key_value_heads": 4,
@@ -410,7 +419,7 @@ MODELS: dict[str, dict[str, Any]] = {
 #: Types whose routers score experts by a sigmoid.
 SIGMOID = ("afmoe", "deepseek_v3", "exaone_moe", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
-OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2", "mpt")
+OLDER = ("bloom", "dbrx", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2", "mpt")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -616,6 +625,15 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found |= state_space(*sizes, config.mamba_n_heads, config.mamba_n_groups)
         for key in ("embedding_scale", "logit_scale"):
             found.pop(key, None)
+    if kind == "dbrx":
+        experts = config.ffn_config
+        found |= {
+            "feed_forward_length": experts.ffn_hidden_size,
+            "attention.clamp_kqv": config.attn_config.clip_qkv,
+            "attention.layer_norm_epsilon": 1e-5,
+            "expert_count": experts.moe_num_experts,
+            "expert_used_count": experts.moe_top_k,
+        }
     if kind == "jamba":
         inner = config.mamba_expand * config.hidden_size
         sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)

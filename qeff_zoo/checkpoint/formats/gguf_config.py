@@ -364,6 +364,20 @@ def _clipped_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, 
     config["attn_config"] = {"clip_qkv": fields.pop("attention.clamp_kqv", None)}
 
 
+def _experts_of_each_layer(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the experts, with weights whose sum is 1, and the number of key/value heads."""
+    config["attn_config"] |= {
+        "kv_n_heads": fields["attention.head_count_kv"],
+        "rope_theta": fields.get("rope.freq_base", 10000.0),
+    }
+    config["ffn_config"] = {
+        "ffn_hidden_size": fields.pop("feed_forward_length"),
+        "moe_num_experts": fields.pop("expert_count"),
+        "moe_top_k": fields.pop("expert_used_count"),
+        "moe_normalize_expert_weights": 1.0,
+    }
+
+
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
     config["use_qk_norm"] = fields.get("expert_count") != 128
@@ -433,6 +447,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "expansion": _expansion,
     "query temperature": _query_temperature,
     "clipped attention": _clipped_attention,
+    "experts of each layer": _experts_of_each_layer,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,

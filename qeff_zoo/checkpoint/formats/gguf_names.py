@@ -90,6 +90,17 @@ def _as_one_row(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((1, shape[-1]), name)
 
 
+def _one_below_the_other(name: Expression, shape: tuple[int, ...], _: Heads) -> Expression:
+    experts, rows, columns = shape
+    return reshape((experts * rows, columns), name)
+
+
+def _transposed_below(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    experts, rows, columns = shape
+    turned = _transposed(name, shape, heads)
+    return _one_below_the_other(turned, (experts, columns, rows), heads)
+
+
 def _flat(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((math.prod(shape),), name)
 
@@ -235,6 +246,8 @@ _MOVES: Mapping[str, Move] = {
     "transposed": _transposed,
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
+    "one below the other": _one_below_the_other,
+    "transposed, one below the other": _transposed_below,
     "flat": _flat,
     "scalar": _scalar,
     "value rows": _value_rows,

@@ -31,7 +31,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe apertus bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
+        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
         "glm4 glm4moe hunyuan-dense hunyuan-moe jamba jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
         "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
         "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
@@ -235,6 +235,8 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         return _transposed
     if config.model_type == "nomic_bert" and module in ("q_proj", "k_proj", "v_proj"):
         return partial(_third, "qkv".index(module[0]))
+    if ".experts.mlp." in name:
+        return partial(_below, name.endswith("w2"))
     if name.endswith("A_log"):
         return _logarithm
     if name.endswith((".D", "mixer.norm.weight", "mamba.norm.weight")):
@@ -283,6 +285,11 @@ def _third(number: int, value: Tensor) -> Tensor:
 
 def _transposed(value: Tensor) -> Tensor:
     return value.transpose(-1, -2)
+
+
+def _below(transposes: bool, value: Tensor) -> Tensor:
+    """Put the matrices of experts one below the other."""
+    return (value.transpose(1, 2) if transposes else value).flatten(0, 1)
 
 
 def _logarithm(value: Tensor) -> Tensor:
