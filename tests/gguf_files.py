@@ -152,6 +152,8 @@ def _as_mlp(name: str) -> str:
 def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
     """Take apart what is stored apart, and name what converters name otherwise before they look it up."""
     kind = config["model_type"]
+    if kind == "gemma3n_text":
+        return _streams(tensors, config)
     if kind == "deepseek_v3":
         return _latent(tensors, config)
     if kind == "bloom":
@@ -203,6 +205,21 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
             ]
         else:
             made[name] = value
+    return made
+
+
+def _streams(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
+    """Stack the projections of Gemma 3n's streams, and give layers that share keys and values matrices of their own."""
+    made = {
+        f"{name}.weight" if name.endswith("_scale") else name: value
+        for name, value in tensors.items()
+    }
+    for kind in ("altup_projections", "altup_unembed_projections"):
+        parts = [made.pop(f"model.{kind}.{at}.weight") for at in range(config["altup_num_inputs"] - 1)]
+        made[f"model.{kind}.weight"] = np.stack(parts)
+    for name in [one for one in made if ".layers.0.self_attn." in one and ".q_" not in one]:
+        for layer in range(config["num_hidden_layers"]):
+            made.setdefault(name.replace(".0.", f".{layer}."), np.zeros_like(made[name]))
     return made
 
 

@@ -2,8 +2,10 @@
 """A GGUF file alone computes in transformers what llama.cpp computes of it: one made file for each architecture."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gguf
@@ -13,7 +15,7 @@ import test_gguf_encoder_decoder
 import torch
 from gguf_files import Array, parameters_of, stored
 from llama_cpp import opened
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -215,6 +217,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "rope_parameters": {
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+    "gemma3n_text": {
+        **WIDE,
+        **windows(3),
+        "num_kv_shared_layers": 0,
+        "intermediate_size": 2048,  # llama.cpp's deviations are of a sample
+        "activation_sparsity_pattern": [0.95] * 4,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     },
@@ -634,6 +649,16 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "expert_count": experts.moe_num_experts,
             "expert_used_count": experts.moe_top_k,
         }
+    if kind == "gemma3n_text":
+        normal, shares = NormalDist(), config.activation_sparsity_pattern
+        found |= {
+            "activation_sparsity_scale": [normal.inv_cdf(one) if one else -math.inf for one in shares],
+            "altup.active_idx": config.altup_active_idx,
+            "altup.num_inputs": config.altup_num_inputs,
+            "attention.shared_kv_layers": config.num_kv_shared_layers,
+            "attention.sliding_window_pattern": [one[0] == "s" for one in config.layer_types],
+            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        }
     if kind == "jamba":
         inner = config.mamba_expand * config.hidden_size
         sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)
@@ -901,6 +926,28 @@ def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
     found = load_model({"checkpoint": folder, "gguf": [path]}, TEXT_GENERATION, None).state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_layers_that_share_keys_and_values(home: Path, tmp_path: Path) -> None:
+    """llama.cpp's layers from the 21st on share those of the 19th and 20th, and the first 10 are sparse."""
+    changes = {"num_hidden_layers": 22, "num_kv_shared_layers": 2, **windows(5, layers=22)}
+    sparse = [0.95] * 10 + [0.0] * 12
+    folder = make(
+        tmp_path / "model", "gemma3n_text", activation_sparsity_pattern=sparse, **changes
+    )
+    tensors = load_file(folder / "model.safetensors")
+    small = [f".layers.{at}." for at in range(17)]  # lest differences of GELU grow from layer to layer
+    for name in tensors:
+        if "post_" in name and any(one in name for one in small):
+            tensors[name] *= np.float32(0.05)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    path = write(tmp_path / "model.gguf", folder)
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    read = {"checkpoint": folder, "gguf": [path]}
+    for name, value in load_model(read, TEXT_GENERATION, None).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_multipliers_in_the_weights_are_not_applied_again(home: Path, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model
 """
 
 import json
+import math
 from array import array
 from collections.abc import Callable, Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from qeff_zoo.checkpoint.files import some
@@ -378,6 +380,16 @@ def _experts_of_each_layer(fields: _Fields, config: dict[str, Any], _: Mapping[s
     }
 
 
+def _sparse_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the share of values that each layer's gate zeroes, and the width of each layer's MLP."""
+    thresholds = fields.pop("activation_sparsity_scale")
+    config["activation_sparsity_pattern"] = [
+        round(NormalDist().cdf(one), 6) if math.isfinite(one) else 0.0 for one in thresholds
+    ]
+    widths = fields["feed_forward_length"]
+    fields["feed_forward_length"] = list(widths) if isinstance(widths, array) else widths
+
+
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
     config["use_qk_norm"] = fields.get("expert_count") != 128
@@ -448,6 +460,7 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "query temperature": _query_temperature,
     "clipped attention": _clipped_attention,
     "experts of each layer": _experts_of_each_layer,
+    "sparse layers": _sparse_layers,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,

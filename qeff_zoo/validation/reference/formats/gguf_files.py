@@ -31,7 +31,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 "
+        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 gemma3n "
         "glm4 glm4moe hunyuan-dense hunyuan-moe jamba jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
         "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
         "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
@@ -43,6 +43,7 @@ _ENDS = (".weight", ".bias")
 _PARAMETERS = "xielu."  # of an activation, metadata with a value of each layer
 #: Ends of names that converters change before they look up a name.
 _CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
+_STREAMS = re.compile(r"(model\.altup_\w+)\.(\d+)\.weight")
 _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
@@ -163,6 +164,10 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
+        if stack := _STREAMS.fullmatch(name):
+            place = place_of(f"{stack[1]}.weight")
+            found[name] = Decoded(tensors, {"value": str(place)}, partial(_item, int(stack[2])))
+            continue
         whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
         if whole != name and not parts["value"] and (place := place_of(whole)):
             rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
@@ -174,7 +179,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             undo = _joined if "gated_layers" in name and "gate" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
-    drafts = _draft_layers(tensors.readers[0], architecture, layers)
+    drafts = _draft_layers(tensors.readers[0], architecture, layers) + _sharing_layers(config)
     if left := [
         name for name in tensors if name not in used and not name.startswith(_ROPE + drafts)
     ]:
@@ -186,6 +191,12 @@ def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...
     """Return how the names of tensors of layers begin that draft tokens, behind the model's own."""
     field = reader.get_field(f"{architecture}.nextn_predict_layers")
     return tuple(f"blk.{layers + at}." for at in range(field.contents() if field else 0))
+
+
+def _sharing_layers(config: Any) -> tuple[str, ...]:
+    """Return how the names of keys and values begin in layers that read those of an earlier one."""
+    layers, shared = config.num_hidden_layers, getattr(config, "num_kv_shared_layers", None) or 0
+    return tuple(f"blk.{at}.attn_{one}" for at in range(layers - shared, layers) for one in "kv")
 
 
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
@@ -276,6 +287,10 @@ def _rows(number: int, config: Any, value: Tensor) -> Tensor:
 
 def _of_layer(layer: int, name: str, value: Tensor) -> Tensor:
     return value[layer : layer + 1] if name.startswith("alpha") else value[layer]
+
+
+def _item(number: int, value: Tensor) -> Tensor:
+    return value[number]
 
 
 def _third(number: int, value: Tensor) -> Tensor:
