@@ -109,6 +109,9 @@ def stored(folder: Path) -> dict[str, Array]:
     found = {}
     for name, value in made.items():
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if "router." in name and name.endswith("scale"):
+            tensor = "ffn_gate_inp" if name.endswith("router.scale") else "ffn_down_exps"
+            place = f"blk.{name.split('.')[2]}.{tensor}.scale"
         assert place is not None, name
         found[place] = value
     return found
@@ -154,6 +157,9 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
     kind = config["model_type"]
     if kind == "gemma3n_text":
         return _streams(tensors, config)
+    if kind == "gemma4_text":
+        whole = ("gate_up_proj", "experts.down_proj", "layer_scalar")
+        return {f"{one}.weight" if one.endswith(whole) else one: value for one, value in tensors.items()}
     if kind == "deepseek_v3":
         return _latent(tensors, config)
     if kind == "bloom":

@@ -106,6 +106,23 @@ DELTA: dict[str, Any] = {
 }
 
 
+GEMMA4: dict[str, Any] = {
+    **WIDE,
+    **windows(2),
+    "global_head_dim": 32,
+    "final_logit_softcapping": 5.0,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
+
 #: What published models of each type have that others have not.
 MODELS: dict[str, dict[str, Any]] = {
     "afmoe": {
@@ -232,6 +249,16 @@ MODELS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "default", "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
+    },
+    "gemma4_text": {
+        **GEMMA4,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 48,
     },
     "glm": {**rope(partial_rotary_factor=0.5), "head_dim": 16, "attention_bias": True},
     "glm4": {**WIDE, **rope(partial_rotary_factor=0.5)},
@@ -659,6 +686,27 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "attention.sliding_window_pattern": [one[0] == "s" for one in config.layer_types],
             "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
         }
+    if kind == "gemma4_text":
+        slides = [one[0] == "s" for one in config.layer_types]
+        full = config.to_dict()["per_layer_config"]["1"]
+        keys = full.get("num_key_value_heads", 2)
+        wide = config.intermediate_size
+        own = config.num_hidden_layers - config.num_kv_shared_layers
+        for part in ("key", "value"):
+            found[f"attention.{part}_length"] = full["head_dim"]
+            found[f"attention.{part}_length_swa"] = config.head_dim
+        found |= {
+            "attention.head_count_kv": [2 if one else keys for one in slides],
+            "attention.shared_kv_layers": config.num_kv_shared_layers,
+            "attention.sliding_window_pattern": slides,
+            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+            "expert_used_count": config.top_k_experts,
+            "rope.dimension_count": full["head_dim"],
+            "rope.dimension_count_swa": config.head_dim,
+            "rope.freq_base_swa": 10000.0,
+        }
+        if config.use_double_wide_mlp:
+            found["feed_forward_length"] = [wide * (1 + (at >= own)) for at in range(own + 2)]
     if kind == "jamba":
         inner = config.mamba_expand * config.hidden_size
         sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)
@@ -756,6 +804,7 @@ def write(
         changes: Metadata that are changed, `__` for a dot; None for no such.
     """
     config = AutoConfig.from_pretrained(folder)
+    config.allow_global_per_layer_attribute_access = True
     kind = config.model_type
     architecture = architecture or layouts()[kind].architecture
     writer = gguf.GGUFWriter(path, architecture)
@@ -844,13 +893,19 @@ def llama3_factors(
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
+#: Factors of RoPE in files of a type.
+FACTORS: dict[str, dict[str, Array]] = {
+    "gemma4_text": {"rope_freqs.weight": np.repeat(np.float32([1, 1e30]), [4, 12])},
+    "llama": {"rope_freqs.weight": llama3_factors(24, 500000.0)},
+}
+
+
 @pytest.mark.parametrize("kind", sorted(MODELS))
 def test_a_file_alone_computes_what_llama_cpp_computes(
     home: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = make(tmp_path / "model", kind)
-    extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
-    path = write(tmp_path / "model.gguf", folder, extra)
+    path = write(tmp_path / "model.gguf", folder, {**FACTORS.get(kind, {})})
     assert difference(path, tmp_path / "again") < LIMIT
 
 
@@ -858,6 +913,20 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
 #: of their own. Type, changes of its configuration, metadata.
 LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
+    "gemma4": (
+        "gemma4_text",
+        {
+            "attention_k_eq_v": False,
+            "enable_moe_block": False,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            **windows(2, layers=6),
+        },
+        {"expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None},
+    ),
     "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
     "nemotron_h_moe": (
         "nemotron_h",
@@ -893,7 +962,8 @@ def test_a_model_under_another_name_computes_what_llama_cpp_computes(
 ) -> None:
     kind, own, changes = LANGUAGE_MODELS[architecture]
     folder = make(tmp_path / "model", kind, **own)
-    path = write(tmp_path / "model.gguf", folder, architecture=architecture, **changes)
+    extra = FACTORS[kind] if architecture == "gemma4" else {}
+    path = write(tmp_path / "model.gguf", folder, extra, architecture=architecture, **changes)
     assert difference(path, tmp_path / "again") < LIMIT
     expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     read = {"checkpoint": folder, "gguf": [path]}
@@ -991,7 +1061,7 @@ def test_refused_architectures_are_llama_cpp_s_and_read_by_no_layout() -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "reason"),
-    [("gemma4", REFUSED["gemma4"]), ("xyz", "It is unknown.")],
+    [("phimoe", REFUSED["phimoe"]), ("xyz", "It is unknown.")],
 )
 def test_a_file_that_is_not_read_has_a_reason(
     home: Path, tmp_path: Path, architecture: str, reason: str

@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Any
 
 from qeff_zoo.checkpoint.files import some
-from qeff_zoo.checkpoint.formats.gguf_rope import rope_of
+from qeff_zoo.checkpoint.formats.gguf_rope import rope_of, rotated_share
 from qeff_zoo.checkpoint.gguf_index import GgufHeader
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
@@ -270,7 +270,12 @@ def _rope(
     partial = entry.get("partial", False)
     if rotated != size and not partial:
         raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
-    rope = rope_of(name, fields, tensors, rotated)
+    if "proportional" in entry:
+        share = rotated_share(tensors)
+        rope = rope_of(name, fields, {}, rotated)
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": share}
+    else:
+        rope = rope_of(name, fields, tensors, rotated)
     if partial:
         rope["partial_rotary_factor"] = rotated / size
     if len(sections):
@@ -390,6 +395,33 @@ def _sparse_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
     fields["feed_forward_length"] = list(widths) if isinstance(widths, array) else widths
 
 
+def _heads_of_full_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the heads of layers without a window; their values may be their keys."""
+    config["global_head_dim"] = fields["attention.key_length"]
+    for part in ("key", "value"):
+        fields[f"attention.{part}_length"] = fields.pop(f"attention.{part}_length_swa")
+    rotated = fields.pop("rope.dimension_count", 0), fields.pop("rope.dimension_count_swa", 0)
+    sizes = config["global_head_dim"], fields["attention.key_length"]
+    if any(one not in (0, size) for one, size in zip(rotated, sizes, strict=True)):
+        raise ValueError(f"it rotates {rotated} values of heads of {sizes}")
+    layers, slides = fields["block_count"], fields["attention.sliding_window_pattern"]
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * layers
+    pairs = {bool(one): count for one, count in zip(slides, counts, strict=True)}
+    fields["attention.head_count_kv"] = pairs[True]
+    config["num_global_key_value_heads"] = pairs[False]
+    own = range(layers - fields.get("attention.shared_kv_layers", 0))
+    config["attention_k_eq_v"] = not {*own} <= {*config.pop("layers_of_values")}
+
+
+def _wider_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Set the width of the first layers' MLPs, and whether those of layers with shared keys have twice that."""
+    widths = fields["feed_forward_length"]
+    if isinstance(widths, array):
+        fields["feed_forward_length"] = widths[0]
+        config["use_double_wide_mlp"] = widths[-1] == 2 * widths[0]
+
+
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add norms of queries and keys, which the larger Llama 4 lacks: it is known by its experts."""
     config["use_qk_norm"] = fields.get("expert_count") != 128
@@ -461,6 +493,8 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "clipped attention": _clipped_attention,
     "experts of each layer": _experts_of_each_layer,
     "sparse layers": _sparse_layers,
+    "heads of full layers": _heads_of_full_layers,
+    "wider layers": _wider_layers,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,

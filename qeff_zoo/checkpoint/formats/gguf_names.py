@@ -525,7 +525,7 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
     """Refuse RoPE factors that the configuration lacks, since they would not be applied."""
-    scaled = {"llama3", "longrope", "su", "yarn"}
+    scaled = {"llama3", "longrope", "proportional", "su", "yarn"}
     types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
     if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
         raise CheckpointError(

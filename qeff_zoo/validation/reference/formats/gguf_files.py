@@ -31,7 +31,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 gemma3n "
+        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 gemma3n gemma4 "
         "glm4 glm4moe hunyuan-dense hunyuan-moe jamba jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
         "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
         "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
@@ -44,6 +44,7 @@ _PARAMETERS = "xielu."  # of an activation, metadata with a value of each layer
 #: Ends of names that converters change before they look up a name.
 _CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
 _STREAMS = re.compile(r"(model\.altup_\w+)\.(\d+)\.weight")
+_SCALES = re.compile(r"model\.layers\.(\d+)\.router\.(scale|per_expert_scale)")
 _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
@@ -137,7 +138,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
     found = {}
     for name in names:
         parts = {"value": place_of(name)}
-        if "experts.gate_up_proj" in name:
+        if "experts.gate_up_proj" in name and not parts["value"]:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
         if name.endswith("shared_mlp.input_linear.weight"):
@@ -177,6 +178,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if sources:  # a head that is not there is tied
             undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
             undo = _joined if "gated_layers" in name and "gate" in sources else undo
+            undo = _as_it_is if "gate_up_proj" in name and "value" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
     drafts = _draft_layers(tensors.readers[0], architecture, layers) + _sharing_layers(config)
@@ -206,6 +208,8 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     for end, other in _CALLED.items():
         name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
+    if scale := _SCALES.fullmatch(name):
+        return f"blk.{scale[1]}.{'ffn_gate_inp' if scale[2] == 'scale' else 'ffn_down_exps'}.scale"
     nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
     nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
         "post_mlp_layernorm", "norm2"
