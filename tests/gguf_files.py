@@ -159,7 +159,9 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         return _streams(tensors, config)
     if kind == "gemma4_text":
         whole = ("gate_up_proj", "experts.down_proj", "layer_scalar")
-        return {f"{one}.weight" if one.endswith(whole) else one: value for one, value in tensors.items()}
+        return {
+            f"{one}.weight" if one.endswith(whole) else one: value for one, value in tensors.items()
+        }
     if kind == "deepseek_v3":
         return _latent(tensors, config)
     if kind == "bloom":
@@ -221,7 +223,9 @@ def _streams(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[st
         for name, value in tensors.items()
     }
     for kind in ("altup_projections", "altup_unembed_projections"):
-        parts = [made.pop(f"model.{kind}.{at}.weight") for at in range(config["altup_num_inputs"] - 1)]
+        parts = [
+            made.pop(f"model.{kind}.{at}.weight") for at in range(config["altup_num_inputs"] - 1)
+        ]
         made[f"model.{kind}.weight"] = np.stack(parts)
     for name in [one for one in made if ".layers.0.self_attn." in one and ".q_" not in one]:
         for layer in range(config["num_hidden_layers"]):

@@ -506,7 +506,9 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
                 parameter.normal_(
                     0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
                 )
-            elif "norm" in name or name.endswith(("alpha_p", "alpha_n", "bias", "sinks", ".D", "A_log")):
+            elif "norm" in name or name.endswith(
+                ("alpha_p", "alpha_n", "bias", "sinks", ".D", "A_log")
+            ):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
@@ -679,7 +681,9 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
     if kind == "gemma3n_text":
         normal, shares = NormalDist(), config.activation_sparsity_pattern
         found |= {
-            "activation_sparsity_scale": [normal.inv_cdf(one) if one else -math.inf for one in shares],
+            "activation_sparsity_scale": [
+                normal.inv_cdf(one) if one else -math.inf for one in shares
+            ],
             "altup.active_idx": config.altup_active_idx,
             "altup.num_inputs": config.altup_num_inputs,
             "attention.shared_kv_layers": config.num_kv_shared_layers,
@@ -711,7 +715,9 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         inner = config.mamba_expand * config.hidden_size
         sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)
         found |= state_space(*sizes)
-        found["attention.head_count_kv"] = [2 * (one == "attention") for one in config.layers_block_type]
+        found["attention.head_count_kv"] = [
+            2 * (one == "attention") for one in config.layers_block_type
+        ]
         for key in ("ssm.group_count", "rope.freq_base", "rope.dimension_count"):
             del found[key]
     if kind == "mpt":
@@ -1002,11 +1008,11 @@ def test_layers_that_share_keys_and_values(home: Path, tmp_path: Path) -> None:
     """llama.cpp's layers from the 21st on share those of the 19th and 20th, and the first 10 are sparse."""
     changes = {"num_hidden_layers": 22, "num_kv_shared_layers": 2, **windows(5, layers=22)}
     sparse = [0.95] * 10 + [0.0] * 12
-    folder = make(
-        tmp_path / "model", "gemma3n_text", activation_sparsity_pattern=sparse, **changes
-    )
+    folder = make(tmp_path / "model", "gemma3n_text", activation_sparsity_pattern=sparse, **changes)
     tensors = load_file(folder / "model.safetensors")
-    small = [f".layers.{at}." for at in range(17)]  # lest differences of GELU grow from layer to layer
+    small = [
+        f".layers.{at}." for at in range(17)
+    ]  # lest differences of GELU grow from layer to layer
     for name in tensors:
         if "post_" in name and any(one in name for one in small):
             tensors[name] *= np.float32(0.05)
@@ -1022,9 +1028,14 @@ def test_layers_that_share_keys_and_values(home: Path, tmp_path: Path) -> None:
 
 def test_multipliers_in_the_weights_are_not_applied_again(home: Path, tmp_path: Path) -> None:
     multipliers = {
-        **{"embedding_multiplier": 3.0, "lm_head_multiplier": 0.4, "mlp_multipliers": [0.7, 1.4]},
-        **{"attention_in_multiplier": 0.8, "attention_out_multiplier": 1.3, "key_multiplier": 0.6},
-        **{"ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.7},
+        "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.4,
+        "mlp_multipliers": [0.7, 1.4],
+        "attention_in_multiplier": 0.8,
+        "attention_out_multiplier": 1.3,
+        "key_multiplier": 0.6,
+        "ssm_in_multiplier": 1.2,
+        "ssm_out_multiplier": 0.7,
         "ssm_multipliers": [0.8, 1.2, 0.7, 1.4, 0.6],
     }
     folder = make(tmp_path / "model", "falcon_h1", **multipliers, mamba_rms_norm=False)
@@ -1086,7 +1097,9 @@ def test_metadata_that_fit_no_model_of_an_architecture_are_named(
         open_checkpoint(str(path))
     assert "unknown" not in str(caught.value)
     # transformers computes no other biases
-    path = write(tmp_path / "mpt.gguf", make(tmp_path / "mpt", "mpt"), attention__max_alibi_bias=16.0)
+    path = write(
+        tmp_path / "mpt.gguf", make(tmp_path / "mpt", "mpt"), attention__max_alibi_bias=16.0
+    )
     with pytest.raises(ZooError, match=r"mpt\.attention\.max_alibi_bias 16\.0 in place of 8\.0"):
         open_checkpoint(str(path))
     heads = [2, 2, 0, 0, 2]

@@ -45,8 +45,8 @@ class Heads:
     size: int = 1
 
 
-#: Function from a stored tensor's name and shape, and numbers of heads, to an expression of the float model's tensor.
-Move = Callable[[str, tuple[int, ...], Heads], Expression]
+#: Function from a stored tensor, its shape and numbers of heads to an expression of the float model's tensor.
+Move = Callable[[Any, tuple[int, ...], Heads], Expression]
 #: The same for two joined tensors: from their names and shapes, and numbers of heads.
 Join = Callable[[str, str, tuple[int, ...], tuple[int, ...], Heads], Expression]
 

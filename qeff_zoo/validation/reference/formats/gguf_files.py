@@ -31,10 +31,11 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert exaone-moe exaone4 falcon-h1 gemma3n gemma4 "
-        "glm4 glm4moe hunyuan-dense hunyuan-moe jamba jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 "
-        "modern-bert mpt nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
-        "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert "
+        "exaone-moe exaone4 falcon-h1 gemma3n gemma4 glm4 glm4moe hunyuan-dense hunyuan-moe jamba "
+        "jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 modern-bert mpt nemotron_h nemotron_h_moe "
+        "nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
+        "stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
@@ -104,7 +105,9 @@ class _Tensors(Mapping[str, Tensor]):
         return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found or name in self._numbers  # a mapping's own would decode the tensor
+        return (
+            name in self._found or name in self._numbers
+        )  # a mapping's own would decode the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter((*self._found, *self._numbers))
