@@ -439,6 +439,8 @@ def write(
     for key, value in metadata.items():
         adds = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}
         adds[type(value)](key.replace("__", "."), value)
+    for key, values in parameters_of(folder).items():
+        writer.add_array(key, values)
     for name, value in {**stored(folder), **(extra or {})}.items():
         value = np.ascontiguousarray(value, np.float32)
         ends = {"": kinds} if isinstance(kinds, str) else kinds

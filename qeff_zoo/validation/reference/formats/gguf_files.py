@@ -28,13 +28,14 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
         "adds, and parts heads": "qwen3next",
         "takes apart": "bloom falcon gptneox",
+        "stacks heads": "nomic-bert",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
         "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert "
         "exaone-moe exaone4 falcon-h1 gemma3n gemma4 glm4 glm4moe hunyuan-dense hunyuan-moe jamba "
         "jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 modern-bert mpt nemotron_h nemotron_h_moe "
-        "nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
+        "olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
         "stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
@@ -251,7 +252,7 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         done in ("transposes experts", "transposes halves") and name.endswith("experts.down_proj")
     ):
         return _transposed
-    if config.model_type == "nomic_bert" and module in ("q_proj", "k_proj", "v_proj"):
+    if done == "stacks heads" and module in ("q_proj", "k_proj", "v_proj"):
         return partial(_third, "qkv".index(module[0]))
     if ".experts.mlp." in name:
         return partial(_below, name.endswith("w2"))
