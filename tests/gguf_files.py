@@ -93,6 +93,8 @@ def stored(folder: Path) -> dict[str, Array]:
     stacks: dict[str, list[Array]] = {}
     for name, value in _named(original(folder), config).items():
         parts = name.split(".")
+        if "act_fn" in parts:
+            continue  # metadata
         if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
             del parts[parts.index("experts") + 1]
             stacks.setdefault(_as_mlp(".".join(parts)), []).append(value)
@@ -100,14 +102,27 @@ def stored(folder: Path) -> dict[str, Array]:
             made[name] = _changed(
                 _reordered(value, name, config),
                 *(name, kind, heads, key_heads),
-                config.get("n_groups") or 1,
+                config.get("n_groups") or config.get("mamba_n_groups") or 1,
             )
     made |= {name: np.stack(items) for name, items in stacks.items()}
+    made = {name: value * _multiplier(name, config) for name, value in made.items()}
     found = {}
     for name, value in made.items():
         place = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if "router." in name and name.endswith("scale"):
+            tensor = "ffn_gate_inp" if name.endswith("router.scale") else "ffn_down_exps"
+            place = f"blk.{name.split('.')[2]}.{tensor}.scale"
         assert place is not None, name
         found[place] = value
+    return found
+
+
+def parameters_of(folder: Path) -> dict[str, list[float]]:
+    """Give the parameters of a checkpoint that are metadata: values of each layer."""
+    found: dict[str, list[float]] = {}
+    for name, value in sorted(original(folder).items()):
+        if ".act_fn." in name:
+            found.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(value.item())
     return found
 
 
@@ -123,7 +138,7 @@ def _arch(architecture: str) -> Any:
 
 
 def layers_of(config: Mapping[str, Any]) -> int:
-    named = (config.get(key) for key in ("num_hidden_layers", "n_layer", "num_layers"))
+    named = (config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"))
     return int(next(filter(None, named), 0) or len(config["layers_block_type"]))
 
 
@@ -140,12 +155,25 @@ def _as_mlp(name: str) -> str:
 def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
     """Take apart what is stored apart, and name what converters name otherwise before they look it up."""
     kind = config["model_type"]
+    if kind == "gemma3n_text":
+        return _streams(tensors, config)
+    if kind == "gemma4_text":
+        whole = ("gate_up_proj", "experts.down_proj", "layer_scalar")
+        return {
+            f"{one}.weight" if one.endswith(whole) else one: value for one, value in tensors.items()
+        }
     if kind == "deepseek_v3":
         return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
     if kind == "qwen3_next":
         return _by_kind(tensors, config)
+    if kind == "dbrx":
+        count = config["ffn_config"]["moe_num_experts"]
+        return {
+            f"{name}.weight" if ".experts.mlp." in name else name: _stack(name, value, count)
+            for name, value in tensors.items()
+        }
     if kind not in ("gpt_oss", "granitemoe", "granitemoehybrid", "llama4_text"):
         return {_of_router(name): value for name, value in tensors.items()}
     made = {}
@@ -186,6 +214,31 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
         else:
             made[name] = value
     return made
+
+
+def _streams(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
+    """Stack the projections of Gemma 3n's streams, and give layers that share keys and values matrices of their own."""
+    made = {
+        f"{name}.weight" if name.endswith("_scale") else name: value
+        for name, value in tensors.items()
+    }
+    for kind in ("altup_projections", "altup_unembed_projections"):
+        parts = [
+            made.pop(f"model.{kind}.{at}.weight") for at in range(config["altup_num_inputs"] - 1)
+        ]
+        made[f"model.{kind}.weight"] = np.stack(parts)
+    for name in [one for one in made if ".layers.0.self_attn." in one and ".q_" not in one]:
+        for layer in range(config["num_hidden_layers"]):
+            made.setdefault(name.replace(".0.", f".{layer}."), np.zeros_like(made[name]))
+    return made
+
+
+def _stack(name: str, value: Array, count: int) -> Array:
+    """Take the matrices of experts apart, which lie below each other, and transpose those of w2."""
+    if ".experts.mlp." not in name:
+        return value
+    stack = value.reshape(count, -1, value.shape[-1])
+    return stack.swapaxes(1, 2) if name.endswith("w2") else stack
 
 
 def _by_kind(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
@@ -252,6 +305,30 @@ def _reordered(value: Array, name: str, config: Mapping[str, Any]) -> Array:
     return value if name.endswith("linear_attn.norm.weight") else in_turns(value)
 
 
+def _multiplier(name: str, config: Mapping[str, Any]) -> Any:
+    """Give what converters multiply a weight of Falcon-H1 with."""
+    if config["model_type"] != "falcon_h1":
+        return np.float32(1)
+    within, (gate, down) = config["attention_in_multiplier"], config["mlp_multipliers"]
+    if name.endswith("in_proj.weight"):
+        groups = config["mamba_n_groups"] * config["mamba_d_state"]
+        sizes = [config["mamba_d_ssm"]] * 2 + [groups] * 2 + [config["mamba_n_heads"]]
+        rows = np.repeat(np.float32(config["ssm_multipliers"]), sizes)[:, None]
+        return rows * np.float32(config["ssm_in_multiplier"])
+    ends = {
+        "down_proj.weight": down,
+        "gate_proj.weight": gate,
+        "k_proj.weight": config["key_multiplier"] * within,
+        "q_proj.weight": within,
+        "v_proj.weight": within,
+        "o_proj.weight": config["attention_out_multiplier"],
+        "out_proj.weight": config["ssm_out_multiplier"],
+        "lm_head.weight": config["lm_head_multiplier"],
+        "embed_tokens.weight": config["embedding_multiplier"],
+    }
+    return np.float32(next((one for end, one in ends.items() if name.endswith(end)), 1))
+
+
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int, groups: int) -> Array:
     if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
         count = heads if "q_proj" in name else key_heads
@@ -292,7 +369,7 @@ PLUS_ONE = (
     ),
 )
 #: Models with state space layers of heads.
-STATE_SPACES = ("mamba2", "granitemoehybrid", "nemotron_h")
+STATE_SPACES = ("mamba2", "granitemoehybrid", "nemotron_h", "falcon_h1")
 #: Models whose rows of queries and keys converters put into another order.
 ROTATED = (
     "llama",
@@ -362,6 +439,8 @@ def write(
     for key, value in metadata.items():
         adds = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}
         adds[type(value)](key.replace("__", "."), value)
+    for key, values in parameters_of(folder).items():
+        writer.add_array(key, values)
     for name, value in {**stored(folder), **(extra or {})}.items():
         value = np.ascontiguousarray(value, np.float32)
         ends = {"": kinds} if isinstance(kinds, str) else kinds

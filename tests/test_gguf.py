@@ -109,6 +109,11 @@ def tiny(models: Models, model_type: str, **config: Any) -> Path:
     if model_type in ("qwen2_moe", "qwen3_moe", "qwen3_next"):
         # llama.cpp has no files with other layers, and blocks have 32 columns.
         config |= {"mlp_only_layers": [], "moe_intermediate_size": 64}
+    if model_type == "falcon_h1":  # whose multipliers converters apply
+        config |= dict.fromkeys(layouts()[model_type].multiplied, 1.0)
+        config |= {"mlp_multipliers": [1.0] * 2, "ssm_multipliers": [1.0] * 5}
+    if model_type == "gemma3n_text":  # whose files have keys and values of all layers
+        config |= {"num_kv_shared_layers": 0}
     return models.checkpoint(f"gguf-{model_type}", model_type, **config)
 
 

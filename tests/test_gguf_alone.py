@@ -2,8 +2,10 @@
 """A GGUF file alone computes in transformers what llama.cpp computes of it: one made file for each architecture."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gguf
@@ -11,9 +13,9 @@ import numpy as np
 import pytest
 import test_gguf_encoder_decoder
 import torch
-from gguf_files import Array, stored
+from gguf_files import Array, parameters_of, stored
 from llama_cpp import opened
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
@@ -104,6 +106,23 @@ DELTA: dict[str, Any] = {
 }
 
 
+GEMMA4: dict[str, Any] = {
+    **WIDE,
+    **windows(2),
+    "global_head_dim": 32,
+    "final_logit_softcapping": 5.0,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
+
 #: What published models of each type have that others have not.
 MODELS: dict[str, dict[str, Any]] = {
     "afmoe": {
@@ -117,6 +136,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "route_scale": 1.7,
         "mup_enabled": True,
     },
+    "apertus": {},
     "arcee": WIDE,
     "bloom": {"n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3},
     "cohere": {**NORM, "logit_scale": 0.3, "tie_word_embeddings": True},
@@ -126,6 +146,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "logit_scale": 0.3,
         "tie_word_embeddings": True,
         "head_dim": 16,
+    },
+    "dbrx": {
+        "d_model": 64,
+        "n_layers": 3,
+        "n_heads": 4,
+        "max_seq_len": 256,
+        **rope(),
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.9, "rope_theta": 5000.0},
+        "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "deepseek_v3": {
         "rms_norm_eps": 1e-6,  # transformers has no other for latents
@@ -185,6 +214,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_kv_heads": 1,
         "ffn_hidden_size": 256,
     },
+    "falcon_h1": {
+        **WIDE,
+        "mamba_d_ssm": 96,
+        "mamba_n_heads": 6,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
     "gemma": {**WIDE, "tie_word_embeddings": True},
     "gemma2": {**WIDE, **windows(2), "query_pre_attn_scalar": 24, "tie_word_embeddings": True},
     "gemma3_text": {
@@ -197,6 +236,29 @@ MODELS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
+    },
+    "gemma3n_text": {
+        **WIDE,
+        **windows(3),
+        "num_kv_shared_layers": 0,
+        "intermediate_size": 2048,  # llama.cpp's deviations are of a sample
+        "activation_sparsity_pattern": [0.95] * 4,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+    "gemma4_text": {
+        **GEMMA4,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 48,
     },
     "glm": {**rope(partial_rotary_factor=0.5), "head_dim": 16, "attention_bias": True},
     "glm4": {**WIDE, **rope(partial_rotary_factor=0.5)},
@@ -236,6 +298,17 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
     "hunyuan_v1_moe": {**WIDE, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True},
+    "jamba": {
+        "num_hidden_layers": 5,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "mamba_d_state": 16,
+        "mamba_dt_rank": 8,
+    },
     "lfm2": {
         "num_hidden_layers": 5,
         "norm_eps": 1e-3,
@@ -273,6 +346,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
         "layer_norm_epsilon": 1e-3,
     },
+    "minicpm3": {
+        "rms_norm_eps": 1e-6,  # transformers has no other for latents
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "tie_word_embeddings": True,
+    },
     "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
     "ministral3": {
         **WIDE,
@@ -288,6 +370,14 @@ MODELS: dict[str, dict[str, Any]] = {
         ),
     },
     "mixtral": {**EXPERTS, "sliding_window": None},
+    "mpt": {
+        "hidden_size": 96,
+        "n_layers": 3,
+        "n_heads": 6,
+        "max_seq_len": 256,
+        "layer_norm_epsilon": 1e-3,
+        "attn_config": {"clip_qkv": 0.7},
+    },
     "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
     "nemotron_h": {
         **WIDE,
@@ -371,7 +461,7 @@ MODELS: dict[str, dict[str, Any]] = {
 #: Types whose routers score experts by a sigmoid.
 SIGMOID = ("afmoe", "deepseek_v3", "exaone_moe", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2")
 #: Types whose configurations name other values than Llama's does.
-OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2")
+OLDER = ("bloom", "dbrx", "gpt2", "gpt_bigcode", "gpt_neox", "mamba", "mamba2", "mpt")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -380,6 +470,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
     for kind, own in {
         "bert": {"max_position_embeddings": 64},
+        "eurobert": BASE,
         "jina_bert": {"max_position_embeddings": 64, "feed_forward_type": "geglu"},
         "modernbert": {
             "norm_eps": 1e-3,
@@ -415,7 +506,9 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
                 parameter.normal_(
                     0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
                 )
-            elif "norm" in name or name.endswith(("bias", "sinks", ".D", "A_log")):
+            elif "norm" in name or name.endswith(
+                ("alpha_p", "alpha_n", "bias", "sinks", ".D", "A_log")
+            ):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
@@ -437,7 +530,7 @@ def metadata_of(config: Any) -> dict[str, Any]:
     size = get("head_dim") or (get("hidden_size") // heads if heads else None)
     width = get("hidden_size", "n_embd")
     found = {
-        "context_length": get("max_position_embeddings", "n_positions") or 2048,
+        "context_length": get("max_position_embeddings", "n_positions", "max_seq_len") or 2048,
         "embedding_length": width,
         "block_count": get("num_hidden_layers", "n_layer"),
         "feed_forward_length": get("ffn_hidden_size", "intermediate_size", "n_inner") or 4 * width,
@@ -571,6 +664,73 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
         }
+    if kind == "falcon_h1":
+        sizes = (config.mamba_d_conv, config.mamba_d_ssm, config.mamba_d_state)
+        found |= state_space(*sizes, config.mamba_n_heads, config.mamba_n_groups)
+        for key in ("embedding_scale", "logit_scale"):
+            found.pop(key, None)
+    if kind == "dbrx":
+        experts = config.ffn_config
+        found |= {
+            "feed_forward_length": experts.ffn_hidden_size,
+            "attention.clamp_kqv": config.attn_config.clip_qkv,
+            "attention.layer_norm_epsilon": 1e-5,
+            "expert_count": experts.moe_num_experts,
+            "expert_used_count": experts.moe_top_k,
+        }
+    if kind == "gemma3n_text":
+        normal, shares = NormalDist(), config.activation_sparsity_pattern
+        found |= {
+            "activation_sparsity_scale": [
+                normal.inv_cdf(one) if one else -math.inf for one in shares
+            ],
+            "altup.active_idx": config.altup_active_idx,
+            "altup.num_inputs": config.altup_num_inputs,
+            "attention.shared_kv_layers": config.num_kv_shared_layers,
+            "attention.sliding_window_pattern": [one[0] == "s" for one in config.layer_types],
+            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        }
+    if kind == "gemma4_text":
+        slides = [one[0] == "s" for one in config.layer_types]
+        full = config.to_dict()["per_layer_config"]["1"]
+        keys = full.get("num_key_value_heads", 2)
+        wide = config.intermediate_size
+        own = config.num_hidden_layers - config.num_kv_shared_layers
+        for part in ("key", "value"):
+            found[f"attention.{part}_length"] = full["head_dim"]
+            found[f"attention.{part}_length_swa"] = config.head_dim
+        found |= {
+            "attention.head_count_kv": [2 if one else keys for one in slides],
+            "attention.shared_kv_layers": config.num_kv_shared_layers,
+            "attention.sliding_window_pattern": slides,
+            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+            "expert_used_count": config.top_k_experts,
+            "rope.dimension_count": full["head_dim"],
+            "rope.dimension_count_swa": config.head_dim,
+            "rope.freq_base_swa": 10000.0,
+        }
+        if config.use_double_wide_mlp:
+            found["feed_forward_length"] = [wide * (1 + (at >= own)) for at in range(own + 2)]
+    if kind == "jamba":
+        inner = config.mamba_expand * config.hidden_size
+        sizes = (config.mamba_d_conv, inner, config.mamba_d_state, config.mamba_dt_rank)
+        found |= state_space(*sizes)
+        found["attention.head_count_kv"] = [
+            2 * (one == "attention") for one in config.layers_block_type
+        ]
+        for key in ("ssm.group_count", "rope.freq_base", "rope.dimension_count"):
+            del found[key]
+    if kind == "mpt":
+        found["attention.max_alibi_bias"] = float(config.attn_config.alibi_bias_max)
+        found["attention.clamp_kqv"] = config.attn_config.clip_qkv
+    if kind == "minicpm3":
+        del found["attention.value_length"], found["logit_scale"]
+        found |= {
+            "attention.q_lora_rank": config.q_lora_rank,
+            "attention.kv_lora_rank": config.kv_lora_rank,
+            "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+            "rope.dimension_count": config.qk_rope_head_dim,
+        }
     if kind in SIGMOID:
         found["expert_gating_func"] = 2
     if kind in ("afmoe", "exaone_moe"):
@@ -650,6 +810,7 @@ def write(
         changes: Metadata that are changed, `__` for a dot; None for no such.
     """
     config = AutoConfig.from_pretrained(folder)
+    config.allow_global_per_layer_attribute_access = True
     kind = config.model_type
     architecture = architecture or layouts()[kind].architecture
     writer = gguf.GGUFWriter(path, architecture)
@@ -665,6 +826,8 @@ def write(
                 list: writer.add_array,
             }
             add[type(value)](f"{architecture}.{key}", value)
+    for key, values in parameters_of(folder).items():
+        writer.add_array(key, values)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "</s>", "<pad>", "<|im_end|>"]
@@ -687,8 +850,8 @@ def of_transformers(checkpoint: Checkpoint, folder: Path, auto: Any = None) -> A
     """Load with transformers what a file alone was taken for."""
     folder.mkdir()
     tensors = {
-        name: np.ascontiguousarray(
-            rows(checkpoint.values.get(name, name), checkpoint.read, checkpoint.tensors)
+        name: np.array(
+            rows(checkpoint.values.get(name, name), checkpoint.read, checkpoint.tensors), order="C"
         )
         for name in checkpoint.logical
     }
@@ -736,13 +899,19 @@ def llama3_factors(
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
+#: Factors of RoPE in files of a type.
+FACTORS: dict[str, dict[str, Array]] = {
+    "gemma4_text": {"rope_freqs.weight": np.repeat(np.float32([1, 1e30]), [4, 12])},
+    "llama": {"rope_freqs.weight": llama3_factors(24, 500000.0)},
+}
+
+
 @pytest.mark.parametrize("kind", sorted(MODELS))
 def test_a_file_alone_computes_what_llama_cpp_computes(
     home: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = make(tmp_path / "model", kind)
-    extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
-    path = write(tmp_path / "model.gguf", folder, extra)
+    path = write(tmp_path / "model.gguf", folder, {**FACTORS.get(kind, {})})
     assert difference(path, tmp_path / "again") < LIMIT
 
 
@@ -750,6 +919,20 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
 #: of their own. Type, changes of its configuration, metadata.
 LANGUAGE_MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "baichuan": ("llama", {**rope(), "num_hidden_layers": 32, "head_dim": 16}, {}),
+    "gemma4": (
+        "gemma4_text",
+        {
+            "attention_k_eq_v": False,
+            "enable_moe_block": False,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            **windows(2, layers=6),
+        },
+        {"expert_count": None, "expert_used_count": None, "expert_feed_forward_length": None},
+    ),
     "internlm2": ("llama", {**rope(), "head_dim": 16}, {}),
     "nemotron_h_moe": (
         "nemotron_h",
@@ -785,7 +968,8 @@ def test_a_model_under_another_name_computes_what_llama_cpp_computes(
 ) -> None:
     kind, own, changes = LANGUAGE_MODELS[architecture]
     folder = make(tmp_path / "model", kind, **own)
-    path = write(tmp_path / "model.gguf", folder, architecture=architecture, **changes)
+    extra = FACTORS[kind] if architecture == "gemma4" else {}
+    path = write(tmp_path / "model.gguf", folder, extra, architecture=architecture, **changes)
     assert difference(path, tmp_path / "again") < LIMIT
     expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     read = {"checkpoint": folder, "gguf": [path]}
@@ -820,6 +1004,53 @@ def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
+def test_layers_that_share_keys_and_values(home: Path, tmp_path: Path) -> None:
+    """llama.cpp's layers from the 21st on share those of the 19th and 20th, and the first 10 are sparse."""
+    changes = {"num_hidden_layers": 22, "num_kv_shared_layers": 2, **windows(5, layers=22)}
+    sparse = [0.95] * 10 + [0.0] * 12
+    folder = make(tmp_path / "model", "gemma3n_text", activation_sparsity_pattern=sparse, **changes)
+    tensors = load_file(folder / "model.safetensors")
+    small = [
+        f".layers.{at}." for at in range(17)
+    ]  # lest differences of GELU grow from layer to layer
+    for name in tensors:
+        if "post_" in name and any(one in name for one in small):
+            tensors[name] *= np.float32(0.05)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    path = write(tmp_path / "model.gguf", folder)
+    assert difference(path, tmp_path / "again") < LIMIT
+    expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    read = {"checkpoint": folder, "gguf": [path]}
+    for name, value in load_model(read, TEXT_GENERATION, None).state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_multipliers_in_the_weights_are_not_applied_again(home: Path, tmp_path: Path) -> None:
+    multipliers = {
+        "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.4,
+        "mlp_multipliers": [0.7, 1.4],
+        "attention_in_multiplier": 0.8,
+        "attention_out_multiplier": 1.3,
+        "key_multiplier": 0.6,
+        "ssm_in_multiplier": 1.2,
+        "ssm_out_multiplier": 0.7,
+        "ssm_multipliers": [0.8, 1.2, 0.7, 1.4, 0.6],
+    }
+    folder = make(tmp_path / "model", "falcon_h1", **multipliers, mamba_rms_norm=False)
+    path = write(tmp_path / "model.gguf", folder)
+    assert difference(path, tmp_path / "again") < LIMIT
+    tokens = torch.arange(3, 40)[None]
+    one, other = (
+        AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()(tokens).logits
+        for each in (folder, tmp_path / "again")
+    )
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * one.std().item())
+    with pytest.raises(ZooError, match=r"multipliers .* attention_in_multiplier 0\.8"):
+        open_checkpoint(str(path), config_from=str(folder))
+
+
 def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) -> None:
     folder = make(tmp_path / "model", "glm4_moe")
     plain = open_checkpoint(str(write(tmp_path / "plain.gguf", folder)))
@@ -841,7 +1072,7 @@ def test_refused_architectures_are_llama_cpp_s_and_read_by_no_layout() -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "reason"),
-    [("gemma4", REFUSED["gemma4"]), ("xyz", "It is unknown.")],
+    [("phimoe", REFUSED["phimoe"]), ("xyz", "It is unknown.")],
 )
 def test_a_file_that_is_not_read_has_a_reason(
     home: Path, tmp_path: Path, architecture: str, reason: str
@@ -865,6 +1096,17 @@ def test_metadata_that_fit_no_model_of_an_architecture_are_named(
     with pytest.raises(ZooError, match=r"deepseek2\.expert_gating_func 1 in place of 2") as caught:
         open_checkpoint(str(path))
     assert "unknown" not in str(caught.value)
+    # transformers computes no other biases
+    path = write(
+        tmp_path / "mpt.gguf", make(tmp_path / "mpt", "mpt"), attention__max_alibi_bias=16.0
+    )
+    with pytest.raises(ZooError, match=r"mpt\.attention\.max_alibi_bias 16\.0 in place of 8\.0"):
+        open_checkpoint(str(path))
+    heads = [2, 2, 0, 0, 2]
+    folder = make(tmp_path / "jamba", "jamba")
+    path = write(tmp_path / "jamba.gguf", folder, attention__head_count_kv=heads)
+    with pytest.raises(ZooError, match=r"attn in the layers \[0, 1, 4\] has unequal intervals"):
+        open_checkpoint(str(path))
 
 
 @pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])

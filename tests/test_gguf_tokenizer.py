@@ -209,6 +209,35 @@ def test_pairs_are_joined_by_their_scores(tmp_path: Path, prefix: bool | None) -
     assert made.tokenizer.decode(ids) == "Hello <s> \U00013000" if prefix is False else True
 
 
+@pytest.mark.parametrize("begins", [None, True, False])
+def test_characters_of_a_line_are_merged(tmp_path: Path, begins: bool | None) -> None:
+    """Gemma 4's BPE: spaces are marks, and characters without a token are bytes."""
+    trainer = trainers.BpeTrainer(vocab_size=1500, show_progress=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
+    tokenizer.train_from_iterator([one.replace(" ", "\u2581") for one in texts()[::2]], trainer)
+    message = json.loads(tokenizer.to_str())["model"]
+    ranked = sorted(message["vocab"].items(), key=lambda pair: pair[1])
+    octets = [f"<0x{number:02X}>" for number in range(256)]
+    tokens = [*SPECIAL, *octets, *(token for token, _ in ranked if token not in SPECIAL)]
+    merges = [one if isinstance(one, str) else " ".join(one) for one in message["merges"]]
+    settings = {} if begins is None else {"add_bos_token": begins}
+    path = write(
+        tmp_path / "m.gguf",
+        "gemma4",
+        tokens,
+        merges=merges,
+        types=dict.fromkeys(octets, BYTE),
+        bos_token_id=1,
+        eos_token_id=2,
+        unknown_token_id=0,
+        **settings,
+    )
+    made = assert_same(path)
+    ids = made.tokenizer("Hello <s> \U00013000\n\n", add_special_tokens=False)["input_ids"]
+    assert made.tokenizer.decode(ids) == "Hello <s> \U00013000\n\n"
+
+
 @pytest.mark.parametrize("lines", [{}, {"normalizer__lowercase": False}], ids=["lower", "cased"])
 def test_words_are_cut_into_the_longest_pieces(tmp_path: Path, lines: dict[str, Any]) -> None:
     words = {word for text in texts() for word in text.replace("\n", " ").split()}

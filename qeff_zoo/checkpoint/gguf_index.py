@@ -13,7 +13,7 @@ import re
 import struct
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +61,8 @@ _VERSIONS = (2, 3)
 #: Types of metadata that are one number, with their `struct` format.
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))
 _BOOL, _STRING, _ARRAY = 7, 8, 9
+#: Metadata with a parameter of each layer.
+_PARAMETERS = ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")
 _MOST_HEADER = 100_000_000  # bytes; of a vocabulary of a million words it is a third
 _MOST_NAME = 1024  # bytes; of tensors' names the format allows 64
 _MOST_RANK = 4
@@ -75,6 +77,7 @@ class GgufHeader:
     Args:
         metadata: Metadata by key: numbers, text, arrays of numbers; for other arrays, their length. Arrays of text
             whose keys were passed to `read_gguf` are lists.
+        parameters: Parameters of the model that are metadata, arrays of float32, as tensors.
         tensors: Tensors by name, in the order of their bytes, with axes as in torch: the last one is contiguous.
         digest: SHA-256 of the header, hexadecimal.
     """
@@ -82,6 +85,7 @@ class GgufHeader:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     digest: str
+    parameters: Mapping[str, TensorInfo] = field(default_factory=dict)
 
 
 def read_gguf(path: Path, texts: Collection[str] = ()) -> GgufHeader:
@@ -154,7 +158,10 @@ def read_shards(paths: Sequence[Path]) -> GgufHeader:
         raise _damaged(paths[0], f"{len(tensors)} tensors are there, {expected} are announced")
     digest = hashlib.sha256(" ".join(header.digest for header in headers).encode()).hexdigest()
     return GgufHeader(
-        metadata=headers[0].metadata, tensors=MappingProxyType(tensors), digest=digest
+        metadata=headers[0].metadata,
+        tensors=MappingProxyType(tensors),
+        digest=digest,
+        parameters=headers[0].parameters,
     )
 
 
@@ -189,11 +196,16 @@ class _Cursor:
             )
         count, pairs = self._count(24), self._count(13)
         metadata: dict[str, Any] = {}
+        parameters: dict[str, TensorInfo] = {}
         for _ in range(pairs):
             key = self._text(_MOST_NAME)
             if key in metadata:
                 raise _damaged(self.path, f"the metadata {key!r} occurs twice")
-            metadata[key] = self._value(self._number("I"), keep=key in texts)
+            metadata[key] = value = self._value(self._number("I"), keep=key in texts)
+            if key in _PARAMETERS and isinstance(value, array) and value.typecode == "f" and value:
+                nbytes = 4 * len(value)
+                place = (self.path, self.position - nbytes, nbytes)
+                parameters[key] = TensorInfo(key, "F32", (len(value),), *place)
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise _damaged(self.path, f"its alignment is {alignment!r}, not a power of two")
@@ -201,7 +213,10 @@ class _Cursor:
         digest = hashlib.sha256(self.data[: self.position]).hexdigest()
         tensors = self._placed(infos, alignment)
         return GgufHeader(
-            metadata=MappingProxyType(metadata), tensors=MappingProxyType(tensors), digest=digest
+            metadata=MappingProxyType(metadata),
+            tensors=MappingProxyType(tensors),
+            digest=digest,
+            parameters=MappingProxyType(parameters),
         )
 
     def _bytes(self, count: int) -> bytes:

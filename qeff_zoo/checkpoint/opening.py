@@ -257,7 +257,7 @@ class Checkpoint:
     def stored(self) -> Mapping[str, TensorInfo]:
         """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
-            return self.gguf_header.tensors
+            return {**self.gguf_header.tensors, **self.gguf_header.parameters}
         behind = module_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
@@ -515,7 +515,7 @@ def _gguf(
     )
     if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
         header = checkpoint.gguf_header
-        gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+        gguf_names.places_of(found.name, checkpoint.config, header.metadata, checkpoint.stored)
         gguf.warn_of_differences(found.name, checkpoint.text_config, header)
     return checkpoint
 

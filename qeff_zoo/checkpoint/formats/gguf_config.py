@@ -6,15 +6,17 @@ Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model
 """
 
 import json
+import math
 from array import array
 from collections.abc import Callable, Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from qeff_zoo.checkpoint.files import some
-from qeff_zoo.checkpoint.formats.gguf_rope import rope_of
+from qeff_zoo.checkpoint.formats.gguf_rope import rope_of, rotated_share
 from qeff_zoo.checkpoint.gguf_index import GgufHeader
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
@@ -85,6 +87,8 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         raise _refused(
             name, architecture, f"its metadata lack {_named(architecture, missing)}"
         ) from error
+    except ValueError as error:
+        raise _refused(name, architecture, str(error)) from error
     size = _head_size(name, architecture, fields, keys)
     _add_layers(fields, config, entry)
     if entry.get("rope", True):
@@ -192,12 +196,15 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return the value of an entry: a constant, or one that depends on a tensor's existence or number of rows."""
+    """Return the value of an entry: a constant, or one that depends on a tensor: its existence, rows or layers."""
     if not isinstance(value, dict):
         return value
     if "rows" in value:
         fitting = (info for one, info in tensors.items() if fnmatchcase(one, value["rows"]))
         return next((info.shape[0] for info in fitting), value.get("else", 0))
+    if "layers" in value:
+        places = (one.split(".", 2) for one in tensors if one.startswith("blk."))
+        return sorted(int(layer) for _, layer, leaf in places if leaf == value["layers"])
     if "has" in value:
         found = any(fnmatchcase(one, value["has"]) for one in tensors)
         return value["then"] if found and "then" in value else value.get("else", found)
@@ -263,7 +270,12 @@ def _rope(
     partial = entry.get("partial", False)
     if rotated != size and not partial:
         raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
-    rope = rope_of(name, fields, tensors, rotated)
+    if "proportional" in entry:
+        share = rotated_share(tensors)
+        rope = rope_of(name, fields, {}, rotated)
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": share}
+    else:
+        rope = rope_of(name, fields, tensors, rotated)
     if partial:
         rope["partial_rotary_factor"] = rotated / size
     if len(sections):
@@ -324,6 +336,21 @@ def _hybrid_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
         fields.setdefault("expert_shared_feed_forward_length", fields["feed_forward_length"])
 
 
+def _periods(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the layers of attention and of experts, both in equal intervals."""
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * fields["block_count"]
+    fields["attention.head_count_kv"] = max(counts)
+    attention = [layer for layer, count in enumerate(counts) if count]
+    config["mamba_expand"] = fields["ssm.inner_size"] // fields["embedding_length"]
+    for kind, layers in {"attn": attention, "expert": config.pop("expert_layers")}.items():
+        first, second = [*layers, *[fields["block_count"]] * 2][:2]
+        period = max(second - first, first + 1)
+        if layers != [*range(first, fields["block_count"], period)]:
+            raise ValueError(f"{kind} in the layers {layers} has unequal intervals")
+        config[f"{kind}_layer_offset"], config[f"{kind}_layer_period"] = first, period
+
+
 def _layers_of_one_module(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Add the only module of each layer: attention with its heads, an MLP or experts with their width, or a state."""
     forward = "moe" if "expert_count" in fields else "mlp"
@@ -338,6 +365,61 @@ def _layers_of_one_module(fields: _Fields, config: dict[str, Any], _: Mapping[st
     ]
     fields.update(zip(names, (max(heads), max(widths)), strict=True))
     config["mamba_head_dim"] = fields["ssm.inner_size"] // fields["ssm.time_step_rank"]
+
+
+def _clipped_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["attn_config"] = {"clip_qkv": fields.pop("attention.clamp_kqv", None)}
+
+
+def _experts_of_each_layer(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the experts, with weights whose sum is 1, and the number of key/value heads."""
+    config["attn_config"] |= {
+        "kv_n_heads": fields["attention.head_count_kv"],
+        "rope_theta": fields.get("rope.freq_base", 10000.0),
+    }
+    config["ffn_config"] = {
+        "ffn_hidden_size": fields.pop("feed_forward_length"),
+        "moe_num_experts": fields.pop("expert_count"),
+        "moe_top_k": fields.pop("expert_used_count"),
+        "moe_normalize_expert_weights": 1.0,
+    }
+
+
+def _sparse_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the share of values that each layer's gate zeroes, and the width of each layer's MLP."""
+    thresholds = fields.pop("activation_sparsity_scale")
+    config["activation_sparsity_pattern"] = [
+        round(NormalDist().cdf(one), 6) if math.isfinite(one) else 0.0 for one in thresholds
+    ]
+    widths = fields["feed_forward_length"]
+    fields["feed_forward_length"] = list(widths) if isinstance(widths, array) else widths
+
+
+def _heads_of_full_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Add the heads of layers without a window; their values may be their keys."""
+    config["global_head_dim"] = fields["attention.key_length"]
+    for part in ("key", "value"):
+        fields[f"attention.{part}_length"] = fields.pop(f"attention.{part}_length_swa")
+    rotated = fields.pop("rope.dimension_count", 0), fields.pop("rope.dimension_count_swa", 0)
+    sizes = config["global_head_dim"], fields["attention.key_length"]
+    if any(one not in (0, size) for one, size in zip(rotated, sizes, strict=True)):
+        raise ValueError(f"it rotates {rotated} values of heads of {sizes}")
+    layers, slides = fields["block_count"], fields["attention.sliding_window_pattern"]
+    heads = fields["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * layers
+    pairs = {bool(one): count for one, count in zip(slides, counts, strict=True)}
+    fields["attention.head_count_kv"] = pairs[True]
+    config["num_global_key_value_heads"] = pairs[False]
+    own = range(layers - fields.get("attention.shared_kv_layers", 0))
+    config["attention_k_eq_v"] = not {*own} <= {*config.pop("layers_of_values")}
+
+
+def _wider_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Set the width of the first layers' MLPs, and whether those of layers with shared keys have twice that."""
+    widths = fields["feed_forward_length"]
+    if isinstance(widths, array):
+        fields["feed_forward_length"] = widths[0]
+        config["use_double_wide_mlp"] = widths[-1] == 2 * widths[0]
 
 
 def _norms_of_queries(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
@@ -368,8 +450,9 @@ def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str,
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     """Set the head sizes of latent attention, which older files have under other names."""
     rotated = fields["rope.dimension_count"]
+    usual = fields["embedding_length"] // fields["attention.head_count"]
     sizes = [
-        fields.pop(f"attention.{one}_mla", fields[f"attention.{one}"])
+        fields.pop(f"attention.{one}_mla", fields.get(f"attention.{one}", usual))
         for one in ("key_length", "value_length")
     ]
     fields.update({"attention.key_length": rotated, "attention.value_length": rotated})
@@ -407,12 +490,18 @@ _RULES: Mapping[str, Callable[[_Fields, dict[str, Any], Mapping[str, Any]], None
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
     "query temperature": _query_temperature,
+    "clipped attention": _clipped_attention,
+    "experts of each layer": _experts_of_each_layer,
+    "sparse layers": _sparse_layers,
+    "heads of full layers": _heads_of_full_layers,
+    "wider layers": _wider_layers,
     "norms of queries": _norms_of_queries,
     "first layer global": _first_layer_global,
     "latent attention": _latent_attention,
     "delta attention": _delta_attention,
     "state heads": _state_heads,
     "hybrid layers": _hybrid_layers,
+    "periods": _periods,
     "layers of one module": _layers_of_one_module,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.checkpoint.expressions import concat, cut, reshape, stack, transpose
+from qeff_zoo.checkpoint.expressions import concat, cut, index, reshape, stack, transpose
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
@@ -45,8 +45,8 @@ class Heads:
     size: int = 1
 
 
-#: Function from a stored tensor's name and shape, and numbers of heads, to an expression of the float model's tensor.
-Move = Callable[[str, tuple[int, ...], Heads], Expression]
+#: Function from a stored tensor, its shape and numbers of heads to an expression of the float model's tensor.
+Move = Callable[[Any, tuple[int, ...], Heads], Expression]
 #: The same for two joined tensors: from their names and shapes, and numbers of heads.
 Join = Callable[[str, str, tuple[int, ...], tuple[int, ...], Heads], Expression]
 
@@ -90,8 +90,23 @@ def _as_one_row(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((1, shape[-1]), name)
 
 
+def _one_below_the_other(name: Expression, shape: tuple[int, ...], _: Heads) -> Expression:
+    experts, rows, columns = shape
+    return reshape((experts * rows, columns), name)
+
+
+def _transposed_below(name: str, shape: tuple[int, ...], heads: Heads) -> Expression:
+    experts, rows, columns = shape
+    turned = _transposed(name, shape, heads)
+    return _one_below_the_other(turned, (experts, columns, rows), heads)
+
+
 def _flat(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
     return reshape((math.prod(shape),), name)
+
+
+def _scalar(name: Expression, *_: Any) -> Expression:
+    return index(0, name)
 
 
 def _as_kernel(name: str, shape: tuple[int, ...], _: Heads) -> Expression:
@@ -184,6 +199,8 @@ class Layout:
         also: Further values of `general.architecture`: the model's encoder alone, or the language model of a multimodal
             one.
         splits: Names of the queries, keys and values that one tensor has one after the other.
+        by_layer: Names within a layer of parameters, by the metadata with one value for each layer.
+        multiplied: Multipliers of the configuration that the weights contain already.
     """
 
     architecture: str
@@ -196,6 +213,8 @@ class Layout:
     gated: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    by_layer: Mapping[str, str] = field(default_factory=dict)
+    multiplied: tuple[str, ...] = ()
 
     @property
     def architectures(self) -> tuple[str, ...]:
@@ -227,7 +246,10 @@ _MOVES: Mapping[str, Move] = {
     "transposed": _transposed,
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
+    "one below the other": _one_below_the_other,
+    "transposed, one below the other": _transposed_below,
     "flat": _flat,
+    "scalar": _scalar,
     "value rows": _value_rows,
     "values behind keys": _values_behind_keys,
     "kernel of values": _kernel_of_values,
@@ -383,6 +405,7 @@ def places_of(
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
+    _require_neutral(name, config, layout.multiplied)
     architecture = architecture_of(name, metadata)
     heads = _heads(name, architecture, metadata)
     drafts = metadata.get(f"{architecture}.{DRAFT_LAYERS}", 0)
@@ -416,6 +439,13 @@ def places_of(
             whole, *halves, join = pair
             one, two = (tensors[info.name.removesuffix(leaf) + half] for half in halves)
             values[prefix + whole] = join(one.name, two.name, one.shape, two.shape, heads)
+        elif leaf in layout.by_layer:
+            if info.shape != (layers,):
+                raise _misfit(name, f"{leaf} of shape {list(info.shape)}", f"{layers} values")
+            for at in range(layers):
+                part = cut(0, at, at + 1, leaf)
+                value = layout.moves[leaf](part, (1,), heads) if leaf in layout.moves else part
+                values[f"{layout.layers}.{at}.{layout.by_layer[leaf]}"] = value
         elif inside and leaf.rpartition(".")[0] in layout.splits:
             stem, _, end = leaf.rpartition(".")
             parts = _split(info.name, info.shape[0], heads)
@@ -495,12 +525,24 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
     """Refuse RoPE factors that the configuration lacks, since they would not be applied."""
-    scaled = {"llama3", "longrope", "su", "yarn"}
+    scaled = {"llama3", "longrope", "proportional", "su", "yarn"}
     types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
     if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
         raise CheckpointError(
             f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
             "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
+        )
+
+
+def _require_neutral(name: str, config: Mapping[str, Any], multipliers: Sequence[str]) -> None:
+    """Refuse multipliers that the weights contain already, since they would be applied twice."""
+    found = {key: config.get(key) for key in multipliers}
+    lists = {key: one if isinstance(one, list) else [one] for key, one in found.items()}
+    if odd := [f"{key} {found[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
+        raise CheckpointError(
+            f"{name!r} contains the multipliers of its model in its weights, and its configuration sets "
+            f"{some(odd)}. Expected multipliers of 1. Remove the config.json beside the file, or --config-from: the "
+            "file's metadata make a configuration."
         )
 
 

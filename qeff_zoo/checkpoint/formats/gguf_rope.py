@@ -86,6 +86,18 @@ def rope_of(
     return found
 
 
+def rotated_share(tensors: Mapping[str, TensorInfo]) -> float:
+    """Return the share of frequencies that are rotated: the others are divided by a large factor.
+
+    Args:
+        tensors: Tensors of the file.
+    """
+    if FACTORS not in tensors:
+        return 1.0
+    share: float = np.mean(_values(tensors[FACTORS]) == 1).item()
+    return share
+
+
 def _values(info: TensorInfo) -> Array:
     """Read a small tensor of float32."""
     if info.dtype != "F32":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of the tokenizer in a GGUF file's metadata to transformers' tokenizer, with llama.cpp's results.
 
-llama.cpp has four kinds: byte-level BPE, SentencePiece's pairs by score, WordPiece, and SentencePiece's unigrams.
+llama.cpp has five kinds: byte-level BPE, Gemma 4's BPE of characters, SentencePiece's pairs by score, WordPiece, and
+SentencePiece's unigrams.
 Absent values get its defaults; gguf_pretokenizers.json has its pre-tokenizers by name.
 Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp, src/unicode.cpp
 """
@@ -117,6 +118,7 @@ def _add_ends(backend: Any, vocabulary: Vocabulary, ids: Mapping[str, int]) -> N
     begins, ends = facts.get("begins", False), facts.get("ends", "")
     if not facts.get("fixed"):
         begins = vocabulary.flag("add_bos_token", begins or vocabulary.pre.get("add_bos", False))
+        begins = begins or facts.get("always begins", False)
         ends = "eos_token" if vocabulary.flag("add_eos_token", bool(ends)) else ""
     parts = ["bos_token"] * begins + ["$A"] + [ends] * bool(ends)
     missing = [part for part in parts if part != "$A" and part not in ids]
@@ -133,12 +135,9 @@ def _add_ends(backend: Any, vocabulary: Vocabulary, ids: Mapping[str, int]) -> N
     )
 
 
-def _bpe(vocabulary: Vocabulary) -> Any:
-    """Return a tokenizer of byte-level BPE."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    pre, ids = vocabulary.pre, vocabulary.ids
-    merges = vocabulary.fields.get("merges")
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """Return the pairs of tokens that are merged, in this order."""
+    merges, ids = vocabulary.fields.get("merges"), vocabulary.ids
     if not isinstance(merges, list):
         raise vocabulary.wrong("merges", "the pairs of tokens that are merged")
     pairs = []
@@ -147,7 +146,16 @@ def _bpe(vocabulary: Vocabulary) -> Any:
         left, right = merge[:split], merge[split + 1 :]
         if split > 0 and left in ids and right in ids and left + right in ids:
             pairs.append((left, right))
-    model = models.BPE(vocab=ids, merges=pairs, ignore_merges=pre.get("ignore_merges", False))
+    return pairs
+
+
+def _bpe(vocabulary: Vocabulary) -> Any:
+    """Return a tokenizer of byte-level BPE."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pre, ids = vocabulary.pre, vocabulary.ids
+    ignored = pre.get("ignore_merges", False)
+    model = models.BPE(vocab=ids, merges=_merges(vocabulary), ignore_merges=ignored)
     backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -156,6 +164,21 @@ def _bpe(vocabulary: Vocabulary) -> Any:
         ]
     )
     backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _lines(vocabulary: Vocabulary) -> Any:
+    """Return a tokenizer of BPE over the characters of a line, with byte fallback."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    backend = Tokenizer(
+        models.BPE(vocab=vocabulary.ids, merges=_merges(vocabulary), byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Replace(" ", _SPACE)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), "isolated")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     return backend
 
 
@@ -258,6 +281,7 @@ def _ugm(vocabulary: Vocabulary) -> Any:
 
 _BACKENDS: Mapping[str, Callable[[Vocabulary], Any]] = {
     "merges": _bpe,
+    "merges in a line": _lines,
     "pairs by score": _spm,
     "longest pieces": _wpm,
     "likeliest pieces": _ugm,

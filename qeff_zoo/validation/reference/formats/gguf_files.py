@@ -28,20 +28,25 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "adds": "gemma gemma-embedding gemma2 gemma3 nemotron qwen35 qwen35moe",
         "adds, and parts heads": "qwen3next",
         "takes apart": "bloom falcon gptneox",
+        "stacks heads": "nomic-bert",
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
-        "": "afmoe bert chatglm cohere2 command-r deepseek2 dots1 ernie4_5 ernie4_5-moe exaone-moe exaone4 "
-        "glm4 glm4moe hunyuan-dense hunyuan-moe jina-bert-v2 lfm2 lfm2moe mamba mamba2 minimax-m2 "
-        "modern-bert nemotron_h nemotron_h_moe nomic-bert olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl "
-        "qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+        "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert "
+        "exaone-moe exaone4 falcon-h1 gemma3n gemma4 glm4 glm4moe hunyuan-dense hunyuan-moe jamba "
+        "jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 modern-bert mpt nemotron_h nemotron_h_moe "
+        "olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
+        "stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
 _ROPE = ("rope_freqs.", "rope_factors_")
 _ENDS = (".weight", ".bias")
+_PARAMETERS = "xielu."  # of an activation, metadata with a value of each layer
 #: Ends of names that converters change before they look up a name.
 _CALLED = {"expert_bias": "expert_bias.bias", "dt_bias": "dt_proj.bias"}
+_STREAMS = re.compile(r"(model\.altup_\w+)\.(\d+)\.weight")
+_SCALES = re.compile(r"model\.layers\.(\d+)\.router\.(scale|per_expert_scale)")
 _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
@@ -78,13 +83,21 @@ class _Reader(gguf.GGUFReader):
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of GGUF files, decoded on demand."""
+    """The tensors of GGUF files, decoded on demand, and parameters among their metadata."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.readers = [_Reader(path) for path in paths]
         self._found = {one.name: one for reader in self.readers for one in reader.tensors}
+        fields = self.readers[0].fields.items()
+        self._numbers = {
+            key: field.parts[-1][_ARRAY.size :].view("<f4")
+            for key, field in fields
+            if key.startswith(_PARAMETERS)
+        }
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._numbers:
+            return torch.from_numpy(self._numbers[name].copy())
         one = self._found[name]
         parts = [
             gguf.quants.dequantize(one.data[start : start + _ROWS], one.tensor_type)
@@ -93,13 +106,15 @@ class _Tensors(Mapping[str, Tensor]):
         return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found  # a mapping's own would decode the tensor
+        return (
+            name in self._found or name in self._numbers
+        )  # a mapping's own would decode the tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter((*self._found, *self._numbers))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._found) + len(self._numbers)
 
 
 def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> dict[str, Decoded]:
@@ -127,7 +142,7 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
     found = {}
     for name in names:
         parts = {"value": place_of(name)}
-        if "experts.gate_up_proj" in name:
+        if "experts.gate_up_proj" in name and not parts["value"]:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
         if name.endswith("shared_mlp.input_linear.weight"):
@@ -142,12 +157,22 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
             halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
             parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
+        if ".act_fn." in name:
+            layer, end = int(name.split(".")[2]), name.rpartition(".")[2]
+            found[name] = Decoded(
+                tensors, {"value": f"{_PARAMETERS}{end}"}, partial(_of_layer, layer, end)
+            )
+            continue
         gate = place_of(name.replace("gated_layers", "gated_layers_w"))
         if "gated_layers" in name and gate:
             parts = {"gate": gate, "up": parts["value"]}
         if name.endswith("kv_b_proj.weight") and not parts["value"]:
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
+        if stack := _STREAMS.fullmatch(name):
+            place = place_of(f"{stack[1]}.weight")
+            found[name] = Decoded(tensors, {"value": str(place)}, partial(_item, int(stack[2])))
+            continue
         whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
         if whole != name and not parts["value"] and (place := place_of(whole)):
             rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
@@ -157,9 +182,10 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if sources:  # a head that is not there is tied
             undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
             undo = _joined if "gated_layers" in name and "gate" in sources else undo
+            undo = _as_it_is if "gate_up_proj" in name and "value" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
-    drafts = _draft_layers(tensors.readers[0], architecture, layers)
+    drafts = _draft_layers(tensors.readers[0], architecture, layers) + _sharing_layers(config)
     if left := [
         name for name in tensors if name not in used and not name.startswith(_ROPE + drafts)
     ]:
@@ -173,6 +199,12 @@ def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...
     return tuple(f"blk.{layers + at}." for at in range(field.contents() if field else 0))
 
 
+def _sharing_layers(config: Any) -> tuple[str, ...]:
+    """Return how the names of keys and values begin in layers that read those of an earlier one."""
+    layers, shared = config.num_hidden_layers, getattr(config, "num_kv_shared_layers", None) or 0
+    return tuple(f"blk.{at}.attn_{one}" for at in range(layers - shared, layers) for one in "kv")
+
+
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
@@ -180,6 +212,8 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     for end, other in _CALLED.items():
         name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
+    if scale := _SCALES.fullmatch(name):
+        return f"blk.{scale[1]}.{'ffn_gate_inp' if scale[2] == 'scale' else 'ffn_down_exps'}.scale"
     nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
     nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
         "post_mlp_layernorm", "norm2"
@@ -218,8 +252,10 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         done in ("transposes experts", "transposes halves") and name.endswith("experts.down_proj")
     ):
         return _transposed
-    if done == "" and name.startswith("layers.") and module in ("q_proj", "k_proj", "v_proj"):
+    if done == "stacks heads" and module in ("q_proj", "k_proj", "v_proj"):
         return partial(_third, "qkv".index(module[0]))
+    if ".experts.mlp." in name:
+        return partial(_below, name.endswith("w2"))
     if name.endswith("A_log"):
         return _logarithm
     if name.endswith((".D", "mixer.norm.weight", "mamba.norm.weight")):
@@ -257,6 +293,14 @@ def _rows(number: int, config: Any, value: Tensor) -> Tensor:
     return parts[number]
 
 
+def _of_layer(layer: int, name: str, value: Tensor) -> Tensor:
+    return value[layer : layer + 1] if name.startswith("alpha") else value[layer]
+
+
+def _item(number: int, value: Tensor) -> Tensor:
+    return value[number]
+
+
 def _third(number: int, value: Tensor) -> Tensor:
     """Return the rows of queries, keys or values of a projection that has one after the other."""
     return value.chunk(3)[number]
@@ -264,6 +308,11 @@ def _third(number: int, value: Tensor) -> Tensor:
 
 def _transposed(value: Tensor) -> Tensor:
     return value.transpose(-1, -2)
+
+
+def _below(transposes: bool, value: Tensor) -> Tensor:
+    """Put the matrices of experts one below the other."""
+    return (value.transpose(1, 2) if transposes else value).flatten(0, 1)
 
 
 def _logarithm(value: Tensor) -> Tensor:
