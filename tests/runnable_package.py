@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 import qeff_zoo
 from qeff_zoo import targets, tasks
+from qeff_zoo.export import architectures
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.program import Program
@@ -52,6 +53,7 @@ def checkpoint(
     own = find_recipe(model_type)
     recipe = tasks.for_task(own, task or own.task)
     known = tiny_models.config_of(recipe, recipe.tiny[tiny])
+    architectures.register(model_type)
     parsed = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy({**known, **config}))
     torch.manual_seed(0)
     model = tasks.auto_class(recipe.task, parsed).from_config(parsed, dtype=torch.float32)
