@@ -52,8 +52,8 @@ class Result:
         fault: In words.
         kind: "graph", "calls", "weights" or "text"; "" for no fault.
         noticed: Whether a check failed.
-        times: Largest error of the stages that ran, or of the stored weights, in units of what is allowed; None if
-            something exact differs.
+        times: Largest error of the stages that ran, or of the stored weights, in units of what is allowed, or another
+            measure beyond its threshold; None if something exact differs.
         by: Stages, or exact comparisons, that noticed it.
     """
 
@@ -228,7 +228,8 @@ def silent(_: int) -> None:
 def _result(fault: str, kind: str, checks: list[Check]) -> Result:
     failed = [check for check in checks if not check["passed"]]
     metric = "max_stored_error" if kind == "weights" else _ERROR
-    measured = [check for check in checks if check["metric"] == metric]
+    limited = [check for check in failed if check["op"] == "<=" and check["threshold"]]
+    measured = [*limited, *(check for check in checks if check["metric"] == metric)]
     times = [_MOST if one["value"] is None else one["value"] / one["threshold"] for one in measured]
     exact = [one["metric"] for one in failed if one["op"] != "<="] if kind == "text" else []
     return Result(
