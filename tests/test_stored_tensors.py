@@ -278,7 +278,7 @@ def test_moved_parameters_are_recognized(tmp_path: Path, model_type: str, weight
 
 
 def _checked(package: Package, checkpoint: Path, read: dict[str, Any]) -> dict[str, bool]:
-    request = {"checkpoint": str(checkpoint)}
+    request = {"checkpoint": str(checkpoint), "task": package.task}
     answer = reference_settings.answer(request, load_model(request, package.task, None))
     checks = settings.judge(package, read, answer, "tiny", "5")
     assert all(check["canary"]["failed"] for check in checks)

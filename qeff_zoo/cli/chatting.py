@@ -24,6 +24,7 @@ from qeff_zoo.cli.generation_options import (
 )
 from qeff_zoo.cli.inputs import usable_package
 from qeff_zoo.cli.options import add_draft, add_package, add_threads, command
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import ContextLengthError, GenerationError, ZooError
 from qeff_zoo.terminal.printing import print_dimmed, print_generated
 from qeff_zoo.terminal.sanitize import as_is
@@ -319,7 +320,7 @@ class Chat:
 
     def _load(self, name: str) -> None:
         try:
-            stored = json.loads(Path(name).read_text(encoding="utf-8"))
+            stored = json.loads(read_text(name))
             messages = stored["messages"]
             if not all(isinstance(one, dict) for one in messages):
                 raise TypeError  # noqa: TRY301 -- one error for all that is no conversation

@@ -166,13 +166,13 @@ def _checked_json(body: bytes) -> bytes:
     del text
     codes = _outside_of_texts(body)
     opened, closed = ((codes == ord(one)) | (codes == ord(other)) for one, other in ("[{", "]}"))
+    steps = (opened.astype(np.int8) - closed)[opened | closed]
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
+        raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
     if np.count_nonzero(opened) > _MAX_CONTAINERS:
         raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
     if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
         raise too_large(f"{_MAX_MEMBERS:,} members of objects")
-    steps = (opened.astype(np.int8) - closed)[opened | closed]
-    if np.cumsum(steps, dtype=np.int32).max(initial=0) > _MAX_DEPTH:
-        raise too_large(f"{_MAX_DEPTH} lists and objects within each other")
     if b"N" in (numbers := codes.tobytes()) or b"I" in numbers:
         raise ApiError(
             400,

@@ -83,13 +83,21 @@ def test_a_build_reports_it_before_a_tokenizer_error(
 # --- garbage, names and folders ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "a: " + "{b: " * 50_000, "\x00", "&a [*a"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "Expected a YAML file"),
+        ("a: " + "{b: " * 50_000, "Expected a YAML file"),
+        ("\x00", "Expected a YAML file"),
+        ("&a [*a", "has the alias '*a' in line 1"),
+    ],
+)
 def test_yaml_of_many_brackets(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.yaml").write_text(content)
     assert cli.main(["finetune", str(tmp_path / "run.yaml")]) == 1
-    assert "Expected a YAML file" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 GARBAGE = {
