@@ -325,7 +325,7 @@ def test_labels_and_prompts_are_compared(models: Models, tmp_path: Path) -> None
     shutil.copy(own / "config_sentence_transformers.json", folder)
     shutil.copy(own / "modules.json", folder)
     assert _checked(package, own, {"labels": names}) == right
-    request = {"checkpoint": str(own)}
+    request = {"checkpoint": str(own), "task": package.task}
     answer = reference_settings.answer(request, load_model(request, package.task, None))
     shown = settings.reported({"labels": names}, answer)["settings"]
     assert shown == {"labels": names, **prompts}
