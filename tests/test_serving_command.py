@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import openai
@@ -77,7 +78,12 @@ def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Pope
     ]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
+        argv,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env={**os.environ, **environment},
+        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # ignored under nohup
     ) as process:
         try:
             yield process

@@ -37,10 +37,14 @@ BODIES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "/v1/chat/completions": ({**_CHAT, "max_tokens": 1},),
     "/v1/completions": ({"prompt": "a", "max_tokens": 1},),
     "/v1/responses": ({"input": "a", "max_output_tokens": 1},),
+    "/v1/conversations": ({"metadata": {}},),
+    "/v1/conversations/{name}": ({"metadata": {}},),
+    "/v1/conversations/{name}/items": ({"items": [{"role": "user", "content": "a"}]},),
     "/v1/messages": ({**_CHAT, "max_tokens": 1},),
     "/v1/messages/count_tokens": (_CHAT,),
     "/api/chat": ({**_CHAT, **_OLLAMA},),
     "/api/generate": ({"prompt": "a", **_OLLAMA},),
+    "/infill": ({"input_prefix": "a", "input_suffix": "b", "n_predict": 1},),
     "/api/embed": ({"input": "a"},),
     "/api/embeddings": ({"prompt": "a"},),
     "/embed_sparse": ({"inputs": "a"},),
@@ -217,6 +221,7 @@ def cases(document: Schema) -> list[Case]:
         if "post" not in methods or path in EMPTY or "multipart/form-data" in content:
             continue
         assert schema is not None, f"POST {path} has no model of its body: name it in EMPTY"
+        (schema,) = (one for one in schema.get("anyOf", [schema]) if one.get("type") != "null")
         bases = bases_of(path)
         assert bases, f"POST {path} has no body here: add one to BODIES"
         for field, inner in walker.resolved(schema).get("properties", {}).items():

