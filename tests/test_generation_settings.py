@@ -19,7 +19,7 @@ from fixtures_builds import Models
 from fixtures_runtime import PROMPTS as SHORT
 from fixtures_runtime import reopen
 from fixtures_serving import EXAMPLE
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import qeff_zoo
@@ -141,6 +141,13 @@ def is_taken(values: Mapping[str, Any]) -> bool:
     prompt=st.lists(token, min_size=1, max_size=7),
     written=st.lists(token, max_size=6),
     seed=st.integers(0, 99),
+)
+@example(  # an infinite logit that is excluded
+    values={"min_length": 0, "bad_words_ids": [[3]], "remove_invalid_values": True},
+    encodes=False,
+    prompt=[0],
+    written=[],
+    seed=0,
 )
 def test_scores_are_those_of_transformers_in_its_order(
     values: dict[str, Any],

@@ -184,7 +184,8 @@ class _SequenceBias:
         for before, token, by in self._after:
             if text.ends_in(before):
                 added[token] = float(np.float32(added[token]) + np.float32(by))
-        scores[[*added]] += np.fromiter(added.values(), np.float32, len(added))
+        with np.errstate(invalid="ignore"):  # of infinite logits that are excluded
+            scores[[*added]] += np.fromiter(added.values(), np.float32, len(added))
 
 
 def _penalties(
