@@ -56,8 +56,14 @@ def embeddings(model: Any, ids: Array, lengths: tuple[int, ...], pooling: str, n
 def texts_for(encoder: Subject, lengths: tuple[int, ...]) -> tuple[Array, Array]:
     """Draw a padded batch; among the tokens of its texts are some of padding's id."""
     ids = parity.tokens(rows=len(lengths), length=max(lengths))
-    ids[:, 3::9] = encoder.hf.config.pad_token_id or 0
+    ids[:, 3::9] = getattr(encoder.hf.config, "pad_token_id", None) or 0
     return ids, (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+
+
+def noise_of(expected: Any, wide: Any) -> float:
+    """Return the noise of float32: of the model, or at least of a pooling, which a table of vectors has alone."""
+    rounding = np.finfo(np.float32).eps * np.abs(expected).max()
+    return float(max(np.abs(expected - wide).max(), rounding))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_encoder_agrees_with_hugging_face(name: str, pooling: str, norm: bool, h
         wide = embeddings(encoder.hf64, ids, lengths, pooling, norm)
         got = parity.embed(encoder, how, variant, ids, mask)
         assert got.shape == expected.shape
-        noises.append(np.abs(expected - wide).max())
+        noises.append(noise_of(expected, wide))
         distances.append(np.abs(got - expected).max())
     assert max(distances) <= parity.TOLERANCE[how] * max(noises)
 
@@ -94,12 +100,13 @@ def test_quantized_encoder_is_the_one_of_rounded_weights(encoder: Subject, stora
     rounded = encoder.rounded(storage, variant)
     expected = embeddings(rounded, ids, lengths, "mean", norm=False)
     wide = embeddings(parity.in_float64(rounded), ids, lengths, "mean", norm=False)
-    noise = np.abs(expected - wide).max()
+    noise = noise_of(expected, wide)
     got = parity.embed(encoder, storage, variant, ids, mask)
     tolerance = parity.TOLERANCE[storage] * noise
     assert np.abs(got - expected).max() <= tolerance
     unrounded = embeddings(encoder.hf, ids, lengths, "mean", norm=False)
-    assert np.abs(expected - unrounded).max() > parity.DROPPED * tolerance
+    if len([*encoder.hf.parameters()]) > 1:  # a table of vectors alone is not rounded
+        assert np.abs(expected - unrounded).max() > parity.DROPPED * tolerance
 
 
 def test_poolings_differ() -> None:
@@ -138,7 +145,7 @@ def batch_answers(_: Subject, model: Any, feeds: Mapping[str, Array]) -> list[Ar
 def inputs_for(subject: Subject, lengths: tuple[int, ...]) -> dict[str, Array]:
     """Draw a padded batch of pairs: the second half of a row is its second text, where that matters."""
     ids, mask = texts_for(subject, lengths)
-    padding = subject.hf.config.pad_token_id or 0
+    padding = getattr(subject.hf.config, "pad_token_id", None) or 0
     feeds = {"input_ids": np.where(mask == 1, ids, padding), "attention_mask": mask}
     task = tasks.find(subject.recipe.task)
     if "token_type_ids" in task.tracing(copy.deepcopy(subject.hf)).input_names:
