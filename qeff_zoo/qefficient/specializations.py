@@ -11,8 +11,10 @@ from qeff_zoo.tasks import TEXT_GENERATION, find
 
 
 def _specialization(
-    name: str, shape: Shape, comp_ctx_lengths: int | Sequence[int] | None
+    name: str, comp_ctx_lengths: int | Sequence[int] | None, **sizes: Any
 ) -> dict[str, Any]:
+    """Return the sizes of a call of a decoder with a shape of such sizes."""
+    shape = Shape(**sizes)
     last = find(TEXT_GENERATION).specializations(shape)[-1]
     found: dict[str, Any] = {symbol: int(size) for symbol, size in last["symbols"].items()}
     if comp_ctx_lengths is not None:
@@ -42,15 +44,15 @@ class SpecializedDecoder(Model):
             kv_cache_batch_size: Equal to the batch slots.
             full_batch_size: Batch slots of continuous batching.
         """
-        slots = (full_batch_size or kv_cache_batch_size) if self.continuous_batching else None
-        shape = Shape(
+        return _specialization(
+            "Prefill",
+            comp_ctx_lengths,
             prefill_seq_len=prefill_seq_len,
             ctx_len=ctx_len,
             batch_size=batch_size,
-            full_batch_size=slots,
+            full_batch_size=self._batch_slots(full_batch_size, kv_cache_batch_size),
             prefill_only=True,
         )
-        return _specialization("Prefill", shape, comp_ctx_lengths)
 
     def build_decode_specialization(
         self,
@@ -73,16 +75,22 @@ class SpecializedDecoder(Model):
             full_batch_size: Batch slots of continuous batching.
             num_speculative_tokens: Number of draft tokens that the call verifies.
         """
-        slots = (full_batch_size or kv_cache_batch_size) if self.continuous_batching else None
-        shape = Shape(
+        return _specialization(
+            "Decode",
+            comp_ctx_lengths,
             prefill_seq_len=prefill_seq_len,
             ctx_len=ctx_len,
             batch_size=batch_size,
-            full_batch_size=slots,
+            full_batch_size=self._batch_slots(full_batch_size, kv_cache_batch_size),
             num_speculative_tokens=(num_speculative_tokens,) if num_speculative_tokens else (),
             decode_only=True,
         )
-        return _specialization("Decode", shape, comp_ctx_lengths)
+
+    def _batch_slots(
+        self, full_batch_size: int | None, kv_cache_batch_size: int | None
+    ) -> int | None:
+        """Return the batch slots; None without continuous batching."""
+        return (full_batch_size or kv_cache_batch_size) if self.continuous_batching else None
 
     def prefill(
         self, enable: bool = True, enable_chunking: bool = False, retain_full_kv: bool = False

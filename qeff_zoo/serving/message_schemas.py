@@ -19,7 +19,7 @@ from qeff_zoo.serving.schemas import (
     whole_number,
 )
 
-#: Blocks of tools that a service ran by itself, which tell a model nothing that is not in its answer.
+#: Blocks of tools that a service ran by itself; the answer after them has what a model needs of them.
 _HOSTED = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload")
 _HOSTED_RESULT = "_tool_result"
 

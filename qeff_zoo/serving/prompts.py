@@ -44,15 +44,13 @@ _FORMS: Mapping[str, Callable[[Any], partial[Grammar] | None]] = MappingProxyTyp
     }
 )
 _QUICK_TEXT = 4096  # characters of a grammar that is converted in a fraction of a second
-_QUICK_CHAT = (
-    1 << 16
-)  # bytes of a conversation that is rendered and tokenized in a fraction of a second
+#: Bytes of a conversation that is rendered and tokenized in a fraction of a second.
+_QUICK_CHAT = 1 << 16
 _QUICK_IMAGE = 1 << 25  # bytes of a decoded image
 #: Seconds of CPU time in a worker. A grammar is compiled again in the server, in at most that time.
 _SECONDS_OF_GRAMMAR, SECONDS_OF_TEXT, _SECONDS_OF_IMAGE = 5, 20, 30
-_OF_COMPILED = (
-    1 << 25
-) + 1  # memory of a compiled grammar; small steps do not wait for its compilation
+#: Memory of a compiled grammar; steps of small files do not wait for its compilation.
+_OF_COMPILED = _QUICK_IMAGE + 1
 _BREAKS = str.maketrans("", "", "\r\n\t ")
 _CODES = {"image": "invalid_image_url", "video": "invalid_video_url"}
 

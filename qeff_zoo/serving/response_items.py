@@ -14,7 +14,7 @@ from qeff_zoo.serving.leniency import ignore
 from qeff_zoo.serving.objects import Object
 from qeff_zoo.serving.response_tools import function_name
 
-#: Items of tools that a service ran by itself, which tell a model nothing that is not in its answer.
+#: Items of tools that a service ran by itself; the answer after them has what a model needs of them.
 _HOSTED = (
     *("code_interpreter_call", "file_search_call", "image_generation_call", "mcp_approval_request"),
     *("mcp_approval_response", "mcp_list_tools", "web_search_call"),

@@ -21,7 +21,7 @@ from qeff_zoo.serving.errors import ApiError, blaming, brief
 from qeff_zoo.serving.schemas import ChatRequest, NamedTool
 
 #: What holds for calls that a model makes by itself of functions that are not strict: nothing; that the function exists
-#: and its arguments are an object; or its schema. SGLang has these levels.
+#: and its arguments are an object; or its schema. vLLM has these levels.
 ToolStrictLevel: TypeAlias = Literal["auto", "function", "parameter"]
 
 
