@@ -20,7 +20,7 @@ from measuring import machine
 from safetensors.numpy import save_file
 
 import qeff_zoo
-from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.decoding.call_inputs import Piece
 
 RANK, SLOTS, ROWS, PROMPT = 16, 4, 4, 128
 OPENINGS, REPEATS = 4, 6
@@ -111,16 +111,17 @@ def measure(folder: Path) -> dict[str, Any]:
     found: Times = {}
     changing: Times = {}
     for _ in range(OPENINGS):  # where weights come to lie in memory changes what a call costs
-        plain, session = (qeff_zoo.load(one, threads=1) for one in packages)
+        sessions: list[Any] = [qeff_zoo.load(one, threads=1) for one in packages]
+        plain, session = sessions
         for number in range(SLOTS):
             adapter = folder / f"adapter{number}"
             if not adapter.exists():
                 write_adapter(adapter, session, number)
             begun = time.perf_counter()
-            session.adapters.load(adapter.name, adapter)  # type: ignore[union-attr]
+            session.adapters.load(adapter.name, adapter)
             seconds.append(time.perf_counter() - begun)
         _in_turns(plain, session, found, changing)
-        sites = session.adapters.sites  # type: ignore[union-attr]
+        sites = session.adapters.sites
     return {
         "milliseconds": _milliseconds(found),
         "milliseconds where rows change adapters": _milliseconds(changing),

@@ -23,7 +23,7 @@ from random_llama import SIZES, make
 
 import qeff_zoo
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
-from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.runtime.decoding.call_inputs import Piece
 
 _PACKAGES = ("qeff-zoo", "onnxruntime")
 _ROWS, _STREAMS, _STREAM_LEN, _PROMPTS = 4, 2, 96, 4

@@ -25,10 +25,11 @@ from safetensors.numpy import save_file
 
 import qeff_zoo
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.sessions import open_heads
-from qeff_zoo.runtime.speculation.heads import Heads
-from qeff_zoo.runtime.speculation.layer import Layer
+from qeff_zoo.runtime.decoding.call_inputs import Piece
+from qeff_zoo.runtime.decoding.decoder import Decoder
+from qeff_zoo.runtime.engine.speculation.heads import Heads
+from qeff_zoo.runtime.engine.speculation.layer import Layer
+from qeff_zoo.sessions.opening import open_heads
 
 _PACKAGES = ("qeff-zoo", "onnxruntime")
 _CTX_LEN, _START, _DRAFTED = 512, 256, 3

@@ -35,7 +35,7 @@ import soundfile
 from measuring import machine
 
 import qeff_zoo
-from qeff_zoo.validation.sample_audio import voice
+from qeff_zoo.validation.trial.sample_audio import voice
 
 #: By kind of request: whether each answer was right, and the seconds to its first part.
 Answers: TypeAlias = dict[str, list[tuple[bool, float]]]
@@ -106,7 +106,7 @@ def measure(package: Path, speech: Path, seconds: float, clients: int) -> dict[s
 
 
 async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str, Any]:
-    client = Client(url)
+    client, stranger = Client(url), Client(url, "127.0.0.2")
     questions = [*map(_question, _QUESTIONS), *(_question(one, _shown()) for one in _QUESTIONS)]
     works = {
         "first_token_s": [partial(client.ask, one) for one in questions],
@@ -135,7 +135,7 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
         while time.monotonic() < end:
             name, ended = chance.choice([*ATTACKS]), "left"
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-                ended = await asyncio.wait_for(ATTACKS[name](client), _PATIENCE)
+                ended = await asyncio.wait_for(ATTACKS[name](stranger), _PATIENCE)
             attacks[f"{name}: {ended}"] += 1
 
     async def watch() -> None:
@@ -214,17 +214,20 @@ class Client:
 
     Args:
         url: Its base URL.
+        address: Address of the client, by which a server without keys distinguishes clients.
     """
 
-    def __init__(self, url: str) -> None:
-        self._place = urlsplit(url)
+    def __init__(self, url: str, address: str = "127.0.0.1") -> None:
+        self._place, self._address = urlsplit(url), (address, 0)
 
     @asynccontextmanager
     async def connected(
         self, path: str
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """Begin a request, and close its connection at the end of the block."""
-        reader, writer = await asyncio.open_connection(self._place.hostname, self._place.port)
+        reader, writer = await asyncio.open_connection(
+            self._place.hostname, self._place.port, local_addr=self._address
+        )
         try:
             head = f"POST {self._place.path}/{path} HTTP/1.1\r\nHost: {self._place.netloc}\r\n"
             writer.write(head.encode())
@@ -349,6 +352,18 @@ _LISTS = b'{"prompt": [' + b"[]," * 300_000 + b"[]]}"
 _REGEX = _body(prompt="a", structured_outputs={"regex": "(([a-z0-9_.]{1,99}){1,99}){1,99}X"})
 _ANSWER = _question("What is this?", max_tokens=100)
 _CLAIM = 8e6  # seconds: 64 days
+_LINES = _body(prompt="a", structured_outputs={"grammar": "\n" * 20_000})
+_RULES = _body(
+    prompt="a",
+    structured_outputs={
+        "grammar": "root ::= a0\n"
+        + "".join(f'a{one} ::= "x" a{one + 1} | "y"\n' for one in range(2500))
+        + 'a2500 ::= "x"'
+    },
+)
+_CHUNKS = _question("What?", _blank(1, 1)[:33] + b"\0\0\0\0teXt\x0e\x79\x02\xb0" * 300_000)
+_FILL = _question("What?", *[b"\xff\xd8\xff" + b"\xff" * 2_000_000] * 3)
+_ROLE = _body(messages=[{"role": "a" * 2_000_000, "content": "a"}])
 _GIGABYTES = 44e9 / 8 / 4 / _RATE  # seconds: 44 GB in eight channels of float32
 
 
@@ -374,6 +389,18 @@ async def _slow(client: Client) -> str:
         while True:
             writer.write(b"X-A: a\r\n")
             await asyncio.sleep(0.05)
+
+
+async def _in_pieces(client: Client) -> str:
+    """Send a body in chunks of one byte."""
+    body = _body(prompt="a" * 100_000)
+    async with client.connected("completions") as (reader, writer):
+        writer.write(f"Content-Type: {_JSON}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            writer.write(b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n")
+            await writer.drain()
+        _, status, *_ = [*(await reader.readline()).split(), b"0", b"0"]
+        return str(int(status))
 
 
 async def _sent(client: Client, path: str, body: bytes, kind: str = _JSON) -> str:
@@ -404,6 +431,12 @@ ATTACKS: dict[str, Callable[[Client], Any]] = {
     "half a request": lambda client: _half(client, "completions", _LONG),
     "slow headers": _slow,
     "answer, left": lambda client: _left(client, _ANSWER, 0.1),
+    "lines of a grammar": lambda client: _sent(client, "completions", _LINES),
+    "rules of a grammar": lambda client: _sent(client, "completions", _RULES),
+    "chunks of an image": lambda client: _sent(client, "chat/completions", _CHUNKS),
+    "fill bytes of images": lambda client: _sent(client, "chat/completions", _FILL),
+    "long role": lambda client: _sent(client, "chat/completions", _ROLE),
+    "pieces of a byte": _in_pieces,
 }
 
 

@@ -32,7 +32,7 @@ _REPO = "acme/zoo"
 _LEAST_RATIO = 1.0
 #: Files of weights that a package has, and bytes of each.
 _CASES = {"one": (1, 1 << 30), "several": (16, 64 << 20), "small": (500, 64 << 10)}
-_TESTS = Path(__file__).parent.parent / "tests"
+_TESTS = Path(__file__).parent.parent / "tests" / "helpers"
 
 
 def main() -> None:

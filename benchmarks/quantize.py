@@ -37,7 +37,7 @@ from qeff_zoo.graph.numerics import format_of
 from qeff_zoo.quantizer import texts
 from qeff_zoo.quantizer.options import QuantizeOptions
 from qeff_zoo.quantizer.quantize import quantize
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.weights.quantization import round_trip
 
 _LLAMA = Path("examples/tiny-llama")

@@ -37,8 +37,8 @@ _OURS, _GENAI, _LLAMA_CPP, _MEMORY = "qeff-zoo", "onnxruntime-genai", "llama.cpp
 #: as they come, with blocks of 32.
 _BYTES = {
     "fp32": (4.0, 4.0),
-    "int4": (0.5 + 4.5 / 64, 0.5 + 4.5 / 64),
-    f"int4/{_WIDE}": (0.5 + 4.5 / _WIDE, 0.5 + 4.5 / _WIDE),
+    "int4": (0.5 + 4.5 / 32, 1 + 4 / 64),
+    f"int4/{_WIDE}": (0.5 + 4.5 / _WIDE, 1 + 4 / 64),
     "int4/32": (0.5 + 4 / 32, 0.5 + 4 / 32),
     "q4_0": (0.5 + 2 / 32, 210 / 256),
 }

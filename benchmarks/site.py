@@ -167,7 +167,7 @@ def loaded(page: Any, url: str, ready: Any, repeat: int) -> dict[str, float]:
 
 def in_browser(site: Path, model: str, repeat: int) -> dict[str, Any]:
     """Load pages of a site in Chromium."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
     from playwright.sync_api import sync_playwright
     from static_server import served
 

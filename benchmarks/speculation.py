@@ -32,13 +32,13 @@ from run import Contender, Engine
 
 import qeff_zoo
 from qeff_zoo.runtime import Sampling, TextGenerationSession
-from qeff_zoo.runtime.sampling import Sampler
-from qeff_zoo.runtime.speculation import Speculation
-from qeff_zoo.runtime.speculation import costs as costs_module
-from qeff_zoo.runtime.speculation.costs import Costs, measure
-from qeff_zoo.runtime.speculation.draft_model import DraftModel
-from qeff_zoo.runtime.speculation.lookup import PromptLookup
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.decoding.sampling import Sampler
+from qeff_zoo.runtime.engine.speculation import Speculation
+from qeff_zoo.runtime.engine.speculation import costs as costs_module
+from qeff_zoo.runtime.engine.speculation.costs import Costs, measure
+from qeff_zoo.runtime.engine.speculation.draft_model import DraftModel
+from qeff_zoo.runtime.engine.speculation.lookup import PromptLookup
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 
 #: A prompt and what is written after it, as tokens.
 _Text: TypeAlias = tuple[list[int], list[int]]

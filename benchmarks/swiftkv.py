@@ -20,7 +20,8 @@ from measuring import print_by_size
 from random_llama import SIZES, Size, make
 
 import qeff_zoo
-from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.decoding.call_inputs import Piece
+from qeff_zoo.runtime.decoding.decoder import Decoder
 
 _PACKAGES = ("qeff-zoo", "onnxruntime")
 _NEW = 16

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Encoded
+from qeff_zoo.checkpoint.encoded import Encoded
 from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors
 from qeff_zoo.graph.numerics import WEIGHTS, format_of
 from qeff_zoo.weights.writing import Slot, plan_file, write

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         QEFFAutoModelForSequenceClassification,
         QEFFAutoModelForSpeechSeq2Seq,
         QEffAutoPeftModelForCausalLM,
+        QEffFluxPipeline,
     )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "QEFFAutoModelForSpeechSeq2Seq",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
+    "QEffFluxPipeline",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",
@@ -63,7 +65,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import QEfficient's classes when they are first used: they need more than the rest."""
-    if name.startswith(("QEFFAuto", "QEffAuto")) and name in __all__:
+    if name.startswith(("QEFF", "QEff")) and name in __all__:
         from qeff_zoo import qefficient
 
         return getattr(qefficient, name)

@@ -14,8 +14,8 @@ from qeff_zoo.store import Store
 
 if TYPE_CHECKING:
     from qeff_zoo.quantizer.options import Quantized
-    from qeff_zoo.runtime import Session
-    from qeff_zoo.runtime.speculation import Acceptance
+    from qeff_zoo.runtime.engine.speculation import Acceptance
+    from qeff_zoo.sessions import Session
 
 
 def build(
@@ -198,8 +198,9 @@ def load(
         >>> session = qeff_zoo.load("org/model")  # doctest: +SKIP
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
-    from qeff_zoo.runtime import PrefixCacheOptions, open_session
-    from qeff_zoo.runtime.speculation import OWN
+    from qeff_zoo.runtime import PrefixCacheOptions
+    from qeff_zoo.runtime.engine.speculation import OWN
+    from qeff_zoo.sessions import open_session
 
     folder = None if prefix_cache_dir is None else Path(prefix_cache_dir)
     prefixes = PrefixCacheOptions(
@@ -284,7 +285,7 @@ def _pull(reference: str, announce: Callable[[str], None]) -> Package:
 
 
 def _require_usable(package: Package) -> None:
-    from qeff_zoo.hub.trust_check import require_usable
+    from qeff_zoo.hub.trust.usage import require_usable
 
     for text in require_usable(package, Store()):
         warnings.warn(f"{package.name}: {text}", stacklevel=3)

@@ -19,7 +19,8 @@ from qeff_zoo.recipe_media import SubModels as SubModels
 
 #: Role of a program in its package.
 Role: TypeAlias = Literal[
-    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
+    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment",
+    "text_encoder", "text_encoder_2", "unet", "transformer", "vae_decoder",
 ]  # fmt: skip
 
 
@@ -33,8 +34,8 @@ class Shape:
         batch_size: Number of rows of one call.
         full_batch_size: Number of batch slots with continuous batching; None without.
         seq_lens: Sequence lengths of an encoder, ascending.
-        comp_ctx_lengths_prefill: Compute contexts of prefill, see `qeff_zoo.tasks.compute_contexts`.
-        comp_ctx_lengths_decode: Compute contexts of decode, see `qeff_zoo.tasks.compute_contexts`.
+        comp_ctx_lengths_prefill: Compute contexts of prefill, see `qeff_zoo.contract.compute_contexts`.
+        comp_ctx_lengths_decode: Compute contexts of decode, see `qeff_zoo.contract.compute_contexts`.
         num_speculative_tokens: Numbers of draft tokens that a decode call may verify, ascending.
         prefill_only: Whether the package has prefill calls alone; another package decodes from their states.
         decode_only: Whether the package has decode calls alone, of one token per slot and of draft tokens.
@@ -60,6 +61,10 @@ class Shape:
     def apart(self) -> bool:
         """Whether prefill and decode run in separate packages."""
         return self.prefill_only or self.decode_only
+
+
+#: Minimum number of audio samples that a graph reads: a tenth of a second.
+LEAST_SAMPLES = 1600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +105,26 @@ class TokenId:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A pipeline of diffusers: a checkpoint of several components, each in a folder with a configuration of its own.
+
+    Args:
+        family: Module of `qeff_zoo.tasks.diffusion.families` that traces and runs it; a manifest records the name.
+        components: Class of each component whose weights a package has, by its folder.
+    """
+
+    family: str
+    components: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transform:
     """A named change of torch modules.
 
-    `qeff_zoo.export.transforms.<name>.apply(model, **parameters)` returns the number of modules changed.
+    `qeff_zoo.export.transforms.apply` compares the number of changed modules with its count.
 
     Args:
-        name: Module below `qeff_zoo.export.transforms`.
+        name: Module below `qeff_zoo.export.transforms`, or a function of its module `expert_blocks`.
         count: Number of modules that must change, from the text config; another number is an error.
         parameters: Keyword arguments, JSON values.
         version: Version of the transform, raised if its result changes; part of a package's identity.
@@ -155,10 +173,11 @@ class Recipe:
     Args:
         model_type: Hugging Face `model_type`; the file's name with `-` and `.` written `_`.
         architectures: Class names of `config.architectures` that this recipe covers; their suffixes also set which
-            tasks it serves besides `task`, see `qeff_zoo.tasks.tasks_of`.
+            tasks it serves besides `task`, see `qeff_zoo.contract.tasks_of`.
         task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. It is the default if the checkpoint sets none.
         special: Description of what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Transforms in the order of their application.
+        pipeline: Components of a pipeline of diffusers, whose class name is the `model_type`; None for other models.
         images: Image input of a model that reads images.
         vision_encoders: Image inputs by `model_type` of the vision config, if they differ from `images`.
         audio: Audio input of a model that reads audio.
@@ -193,6 +212,7 @@ class Recipe:
     task: str
     special: str
     transforms: tuple[Transform, ...] = ()
+    pipeline: Pipeline | None = None
     images: ImageEncoder | None = None
     vision_encoders: Mapping[str, ImageEncoder] = field(default_factory=dict)
     audio: "AudioEncoder | None" = None
@@ -336,7 +356,7 @@ IMAGE_PROMPT_SHAPES: Mapping[str, Shape] = {
     for name, shape in CAPTION_SHAPES.items()
 }
 ENCODER_SHAPES: Mapping[str, Shape] = {
-    "latency": Shape(seq_lens=(32, 128, 256)),
+    "latency": Shape(seq_lens=(32, 128, 256, 512)),
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),
 }
 #: Lengths in samples at 16,000 per second.

@@ -193,7 +193,7 @@ class ImageEncoder(Media):
         Args:
             model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
             audio: Audio input of the same prompts, if the model has one.
-            **variant: Arguments of `qeff_zoo.tasks.multimodal.language_tracing.tracing`.
+            **variant: Arguments of `qeff_zoo.multimodal.tracing.language_tracing.tracing`.
         """
         raise NotImplementedError
 

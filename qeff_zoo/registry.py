@@ -63,7 +63,7 @@ def find_recipe(model_type: str, architectures: Sequence[str] = ()) -> Recipe:
 
     Raises:
         UnsupportedModelError: There is none, with the reason or the nearest names.
-        TypeError: Its file defines no `RECIPE`, or one of another model_type.
+        TypeError: File defines no `RECIPE`, or one of another model_type.
     """
     name = file_name(model_type)
     for folder in _folders():
@@ -123,7 +123,16 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
     Raises:
         UnsupportedModelError: There is none.
     """
-    recipe = find_recipe(config["model_type"], config.get("architectures") or ())
+    return with_parts(find_recipe(config["model_type"], config.get("architectures") or ()), config)
+
+
+def with_parts(recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with the fields that the vision encoder and the language model of a config set.
+
+    Args:
+        recipe: Recipe of the config's `model_type`.
+        config: Raw config.json.
+    """
     vision = config.get("vision_config")
     if isinstance(vision, Mapping) and vision.get("model_type") in recipe.vision_encoders:
         recipe = replace(recipe, images=recipe.vision_encoders[vision["model_type"]])

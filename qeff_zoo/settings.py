@@ -54,7 +54,7 @@ class Settings:
     """All of a user's settings.
 
     Args:
-        stores: In the order in which they are asked.
+        stores: Remotes in the order of search.
         trust: Trust section for the trust policy; empty for the default.
     """
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons why architectures have no recipe, by `model_type`; unsupported.json has them.
 
-A reason stands for one architecture, or for all of a kind. `tests/test_unsupported.py` compares both with transformers.
+A reason stands for one architecture, or for all of a kind. `tests/recipes/test_unsupported.py` compares both with
+transformers.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: Lists of tasks: a reason for each type, or the name of its kind.
-TASKS = ("model_types", "encoders", "text2text", "speech", "ctc", "classifiers", "images", "audio")
+#: Entries of unsupported.json besides the lists of tasks.
+_GENERAL = {"kinds", "others", "parts", "singles", "newer", "elsewhere"}
 
 
 @cache
@@ -19,6 +20,17 @@ def reasons() -> Mapping[str, Any]:
     """Return the content of unsupported.json."""
     content: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_bytes())
     return content
+
+
+def tasks() -> tuple[str, ...]:
+    """Return the tasks with a list: a reason for each `model_type`, or the name of its kind."""
+    return tuple(name for name in reasons() if name not in _GENERAL)
+
+
+def kinds() -> Collection[str]:
+    """Return the reasons of kinds of architectures, which another task may compute."""
+    found: Collection[str] = reasons()["kinds"].values()
+    return found
 
 
 @cache
@@ -29,7 +41,7 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
     """
     content = reasons()
     found: dict[str, Mapping[str, Any]] = {}
-    for name in reversed(TASKS):
+    for name in reversed(tasks()):
         for one, entry in content[name].items():
             if entry.get("kind") == "encoder":
                 continue  # of another task than its own
@@ -41,7 +53,7 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
     newer = "It is new in transformers {}, which this release does not use yet."
     found |= {name: {"reason": newer.format(one)} for name, one in content["newer"].items()}
     found |= content["singles"] | content["elsewhere"]
-    return found | {n: {"wholes": w} for n, w in content["parts"].items()}
+    return found | {name: {"wholes": wholes} for name, wholes in content["parts"].items()}
 
 
 def unsupported_types() -> set[str]:

@@ -60,6 +60,8 @@ PATCH_VISION = {
     "patch_size": 4,
     "initializer_range": 0.2,
 }
+#: Labels of pixels, of models that segment images.
+PIXEL_LABELS = {"0": "wall", "1": "sky", "2": "tree", "3": "road"}
 QWEN_VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
 GLM_VISION = {
     "hidden_size": 64,

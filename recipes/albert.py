@@ -20,6 +20,8 @@ RECIPE = replace(
         "AlbertForPreTraining",
         "AlbertForSequenceClassification",
         "AlbertForTokenClassification",
+        "AlbertForQuestionAnswering",
+        "AlbertForMultipleChoice",
     ),
     special="Layers of a group share their weights; embeddings are narrower than the layers.",
     tiny=(

@@ -14,6 +14,8 @@ RECIPE = Recipe(
         "BertForPreTraining",
         "BertForSequenceClassification",
         "BertForTokenClassification",
+        "BertForQuestionAnswering",
+        "BertForMultipleChoice",
     ),
     task="feature-extraction",
     special="Post-norm encoder with learned positions; mean, cls or max pooling as sentence-transformers' files say.",

@@ -13,6 +13,8 @@ RECIPE = replace(
         "CamembertForMaskedLM",
         "CamembertForSequenceClassification",
         "CamembertForTokenClassification",
+        "CamembertForQuestionAnswering",
+        "CamembertForMultipleChoice",
     ),
     special="Plain RoBERTa, trained on French.",
     tiny=ROBERTA.tiny,

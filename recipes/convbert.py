@@ -20,6 +20,7 @@ RECIPE = replace(
         "ConvBertForMaskedLM",
         "ConvBertForSequenceClassification",
         "ConvBertForTokenClassification",
+        "ConvBertForQuestionAnswering",
     ),
     special="Half of the heads are convolutions, with a kernel made for each token; grouped MLPs; narrow embeddings.",
     transforms=(

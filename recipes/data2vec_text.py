@@ -13,6 +13,8 @@ RECIPE = replace(
         "Data2VecTextForMaskedLM",
         "Data2VecTextForSequenceClassification",
         "Data2VecTextForTokenClassification",
+        "Data2VecTextForQuestionAnswering",
+        "Data2VecTextForMultipleChoice",
     ),
     special="Plain RoBERTa, trained differently.",
     tiny=ROBERTA.tiny,

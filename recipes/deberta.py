@@ -15,6 +15,7 @@ RECIPE = replace(
         "DebertaForMaskedLM",
         "DebertaForSequenceClassification",
         "DebertaForTokenClassification",
+        "DebertaForQuestionAnswering",
     ),
     special="Disentangled attention over distances that are clipped, not bucketed; biases on queries and values only.",
     tiny=(

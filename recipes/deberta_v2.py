@@ -31,6 +31,7 @@ RECIPE = replace(
     architectures=(
         *("DebertaV2Model", "DebertaV2ForMaskedLM"),
         *("DebertaV2ForSequenceClassification", "DebertaV2ForTokenClassification"),
+        *("DebertaV2ForQuestionAnswering", "DebertaV2ForMultipleChoice"),
     ),
     special="Disentangled attention: content to content, to position and back, with distances in logarithmic buckets.",
     tiny=(

@@ -15,6 +15,8 @@ RECIPE = replace(
         "DistilBertForMaskedLM",
         "DistilBertForSequenceClassification",
         "DistilBertForTokenClassification",
+        "DistilBertForQuestionAnswering",
+        "DistilBertForMultipleChoice",
     ),
     special="Plain BERT, without token types.",
     tiny=(

@@ -16,6 +16,8 @@ RECIPE = replace(
         "ElectraForMaskedLM",
         "ElectraForSequenceClassification",
         "ElectraForTokenClassification",
+        "ElectraForQuestionAnswering",
+        "ElectraForMultipleChoice",
     ),
     special="BERT whose embeddings may be narrower than its layers.",
     tiny=(Tiny(config={**BERT.tiny[0].config, "embedding_size": 48}),),

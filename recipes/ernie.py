@@ -16,6 +16,8 @@ RECIPE = replace(
         "ErnieForPreTraining",
         "ErnieForSequenceClassification",
         "ErnieForTokenClassification",
+        "ErnieForQuestionAnswering",
+        "ErnieForMultipleChoice",
     ),
     special="BERT with a task embedding, of which the first is used.",
     tiny=(

@@ -15,6 +15,7 @@ RECIPE = replace(
         "JinaEmbeddingsV3ForMaskedLM",
         "JinaEmbeddingsV3ForSequenceClassification",
         "JinaEmbeddingsV3ForTokenClassification",
+        "JinaEmbeddingsV3ForQuestionAnswering",
     ),
     special="RoPE instead of learned positions; the task adapters are not part of it.",
     tiny=(

@@ -15,6 +15,8 @@ RECIPE = replace(
         "LukeForMaskedLM",
         "LukeForSequenceClassification",
         "LukeForTokenClassification",
+        "LukeForQuestionAnswering",
+        "LukeForMultipleChoice",
     ),
     special="Plain RoBERTa, as long as no entities are given: they are not read.",
     tiny=(Tiny(config={**ROBERTA.tiny[0].config, "entity_vocab_size": 11, "entity_emb_size": 16}),),

@@ -14,6 +14,8 @@ RECIPE = replace(
         "MegatronBertForPreTraining",
         "MegatronBertForSequenceClassification",
         "MegatronBertForTokenClassification",
+        "MegatronBertForQuestionAnswering",
+        "MegatronBertForMultipleChoice",
     ),
     special="BERT with norms before each block, and one after the last.",
     tiny=BERT.tiny,

@@ -21,6 +21,8 @@ RECIPE = replace(
         "MobileBertForPreTraining",
         "MobileBertForSequenceClassification",
         "MobileBertForTokenClassification",
+        "MobileBertForQuestionAnswering",
+        "MobileBertForMultipleChoice",
     ),
     special="Embeddings of three neighbouring tokens; bottlenecks around each layer's several MLPs; scales, no norms.",
     transforms=(

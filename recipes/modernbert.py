@@ -19,6 +19,8 @@ RECIPE = replace(
         "ModernBertForMaskedLM",
         "ModernBertForSequenceClassification",
         "ModernBertForTokenClassification",
+        "ModernBertForQuestionAnswering",
+        "ModernBertForMultipleChoice",
     ),
     special="RoPE; full layers between pairs of layers with a two-sided window, each kind with its RoPE base.",
     tiny=(

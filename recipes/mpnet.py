@@ -18,6 +18,8 @@ RECIPE = replace(
         "MPNetForMaskedLM",
         "MPNetForSequenceClassification",
         "MPNetForTokenClassification",
+        "MPNetForQuestionAnswering",
+        "MPNetForMultipleChoice",
     ),
     special="RoBERTa's positions, and a bias on the scores by distance that all layers share.",
     positions_after_padding=True,

@@ -15,6 +15,8 @@ RECIPE = replace(
         "RemBertForMaskedLM",
         "RemBertForSequenceClassification",
         "RemBertForTokenClassification",
+        "RemBertForQuestionAnswering",
+        "RemBertForMultipleChoice",
     ),
     special="BERT whose input embeddings are narrower than its layers.",
     tiny=(Tiny(config={**BERT.tiny[0].config, "input_embedding_size": 48}),),

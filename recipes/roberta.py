@@ -15,6 +15,8 @@ RECIPE = replace(
         "RobertaForMaskedLM",
         "RobertaForSequenceClassification",
         "RobertaForTokenClassification",
+        "RobertaForQuestionAnswering",
+        "RobertaForMultipleChoice",
     ),
     special="BERT whose positions begin after the padding id, and count the tokens that are not padding.",
     positions_after_padding=True,

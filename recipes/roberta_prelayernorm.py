@@ -13,6 +13,8 @@ RECIPE = replace(
         "RobertaPreLayerNormForMaskedLM",
         "RobertaPreLayerNormForSequenceClassification",
         "RobertaPreLayerNormForTokenClassification",
+        "RobertaPreLayerNormForQuestionAnswering",
+        "RobertaPreLayerNormForMultipleChoice",
     ),
     special="RoBERTa with norms before each block, and one after the last.",
     tiny=ROBERTA.tiny,

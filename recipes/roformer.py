@@ -15,6 +15,7 @@ RECIPE = replace(
         "RoFormerForMaskedLM",
         "RoFormerForSequenceClassification",
         "RoFormerForTokenClassification",
+        "RoFormerForQuestionAnswering",
     ),
     special="BERT with RoPE on interleaved pairs; embeddings may be narrower than the layers.",
     tiny=(Tiny(config={**BERT.tiny[0].config, "embedding_size": 48}),),

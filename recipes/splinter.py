@@ -8,6 +8,10 @@ from .bert import RECIPE as BERT
 RECIPE = replace(
     BERT,
     model_type="splinter",
-    architectures=("SplinterModel", "SplinterForPreTraining"),
+    architectures=(
+        "SplinterModel",
+        "SplinterForPreTraining",
+        "SplinterForQuestionAnswering",
+    ),
     special="Plain BERT, without a pooler.",
 )

@@ -21,6 +21,8 @@ RECIPE = replace(
         "SqueezeBertForMaskedLM",
         "SqueezeBertForSequenceClassification",
         "SqueezeBertForTokenClassification",
+        "SqueezeBertForQuestionAnswering",
+        "SqueezeBertForMultipleChoice",
     ),
     special="BERT whose projections are convolutions of one column, most of them in groups of channels.",
     tiny=(Tiny(config={**BERT.tiny[0].config, **_GROUPS}),),

@@ -23,6 +23,7 @@ RECIPE = replace(
         "UltrabertForMaskedLM",
         "UltrabertForSequenceClassification",
         "UltrabertForTokenClassification",
+        "UltrabertForQuestionAnswering",
     ),
     special="Llama's layers, bidirectional; sliding layers and full ones, each kind with its RoPE base.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),

@@ -13,6 +13,8 @@ RECIPE = replace(
         "XLMRobertaForMaskedLM",
         "XLMRobertaForSequenceClassification",
         "XLMRobertaForTokenClassification",
+        "XLMRobertaForQuestionAnswering",
+        "XLMRobertaForMultipleChoice",
     ),
     special="Plain RoBERTa, trained on a hundred languages.",
     tiny=ROBERTA.tiny,

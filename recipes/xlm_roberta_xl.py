@@ -13,6 +13,8 @@ RECIPE = replace(
         "XLMRobertaXLForMaskedLM",
         "XLMRobertaXLForSequenceClassification",
         "XLMRobertaXLForTokenClassification",
+        "XLMRobertaXLForQuestionAnswering",
+        "XLMRobertaXLForMultipleChoice",
     ),
     special="RoBERTa with norms before each block, and one after the last.",
     tiny=ROBERTA.tiny,

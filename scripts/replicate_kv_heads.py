@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import qeff_zoo
-from qeff_zoo import registry, tasks
+from qeff_zoo import contract, registry
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.expressions import blocks, rows, shape_of, sources_of
 from qeff_zoo.checkpoint.formats.rows import Repeated, repeated
@@ -84,7 +84,9 @@ def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
         )
     config = kv_heads.widened(checkpoint.config, heads)
     checkpoint.fetch()
-    values = _values(checkpoint, config, tasks.task_of([*checkpoint.architectures, ""][0], recipe))
+    values = _values(
+        checkpoint, config, contract.task_of([*checkpoint.architectures, ""][0], recipe)
+    )
     with new_folder(output) as folder:
         companions.copy(checkpoint, folder)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

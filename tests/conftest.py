@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 import selection
 import warm
+from checkout import ROOT
+from hypothesis import HealthCheck, settings
 from sharing import made_once
 
+from qeff_zoo.contract import tasks_of
 from qeff_zoo.registry import list_recipes
-from qeff_zoo.tasks import tasks_of
 
 pytest_plugins = [
     "forks",
+    "seeds",
     "fixtures_browser",
     "fixtures_hub",
     "fixtures_pulls",
@@ -31,9 +34,17 @@ pytest_plugins = [
     "fixtures_runtime",
     "fixtures_serving",
 ]
-ROOT = Path(__file__).parent.parent
 #: Objects between two collections. Traces make millions that live; looking for dead ones takes a tenth of the time.
 _OBJECTS = 100_000
+
+
+# Machines differ in speed by more than ten, and others work beside.
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -135,7 +146,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item], in_full: set[str]) -> None:
-    """Keep a sample of each test that is marked so, and all of some modules."""
+    """Keep a sample of each test and of each module that is marked so, and all of some modules."""
     if selection.EVERY:
         return
     tests: dict[Any, list[pytest.Item]] = {}
@@ -150,6 +161,20 @@ def _sample(config: pytest.Config, items: list[pytest.Item], in_full: set[str]) 
         kept = {_id(item) for item in cases if kept & {*_strings(item)}}
         drawn = selection.sample(_crossed(cases), *mark.args, kept)
         left += [item for item in cases if _id(item) not in drawn]
+    dropped = {*map(id, left)}
+    turns: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("turns") and id(item) not in dropped:
+            turns.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    # What a module's tests share costs as much as they do: modules of a folder rest, too, and files that are named run.
+    has_folders = any(Path(argument.partition("::")[0]).is_dir() for argument in config.args)
+    resting = selection.half(turns) if has_folders else set()
+    for module, tests_of_module in turns.items():
+        mark = tests_of_module[0].get_closest_marker("turns")
+        assert mark is not None
+        names = {item.name: () for item in tests_of_module}
+        drawn = set() if module in resting else selection.sample(names, *mark.args)
+        left += [item for item in tests_of_module if item.name not in drawn]
     dropped = {*map(id, left)}
     items[:] = [item for item in items if id(item) not in dropped]
     config.hook.pytest_deselected(items=left)
@@ -188,7 +213,8 @@ def _collect_seldom() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _leave_the_interpreter() -> None:
     """Spare each server that runs in this process a search through the objects of all tests for garbage."""
-    from qeff_zoo.serving import fleet, server
+    from qeff_zoo.serving.server import fleet
+    from qeff_zoo.serving.server import process as server
 
     fleet.settle = server.settle = server.tune = lambda: None
 

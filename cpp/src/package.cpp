@@ -12,11 +12,14 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
+constexpr int kMostNested = 100;
+
 Json read(const fs::path& path) {
   std::ifstream file(path);
   if (!file)
     throw Error("Cannot read " + path.string() + ": there is no such file. Expected the folder of a package. Give the "
                 "path that `qeff-zoo build` printed.");
+  check_depth(path);
   return Json::parse(file);
 }
 
@@ -64,6 +67,22 @@ void read_states(const Json& program, Package& package) {
 }
 
 }  // namespace
+
+void check_depth(const fs::path& path) {
+  std::ifstream file(path);
+  int depth = 0;
+  bool in_text = false;
+  for (auto at = std::istreambuf_iterator<char>(file); at != std::istreambuf_iterator<char>(); ++at) {
+    if (*at == '"') in_text = !in_text;
+    else if (in_text && *at == '\\' && ++at == std::istreambuf_iterator<char>()) break;
+    if (in_text) continue;
+    if (*at == '[' || *at == '{') ++depth;
+    if (*at == ']' || *at == '}') --depth;
+    if (depth > kMostNested)
+      throw Error("Cannot read " + path.string() + ": its lists and objects nest deeper than " +
+                  std::to_string(kMostNested) + ". Expected a file of a package. Build or pull the package again.");
+  }
+}
 
 Package Package::open(const fs::path& folder) {
   Package package;

@@ -16,6 +16,9 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Refuses JSON whose lists and objects nest deeper than those of any package: libraries read and copy them by recursion.
+void check_depth(const std::filesystem::path& path);
+
 // A tensor that the graph retains from call to call; the shape has one row.
 struct State {
   std::string name;

@@ -62,19 +62,13 @@ struct View {
   fs::path folder;
 };
 
-constexpr int kMostNested = 16;  // sequences of post-processors within each other; published ones have one
-
 // Reads which tokens a text gets before and after its own. onnxruntime-genai would add all that a template names, those
 // of pairs of texts as well.
-void read_added(const nlohmann::json& processor, std::vector<int64_t>& before, std::vector<int64_t>& after,
-                int depth = 0) {
+void read_added(const nlohmann::json& processor, std::vector<int64_t>& before, std::vector<int64_t>& after) {
   if (processor.is_null()) return;
-  if (depth > kMostNested)
-    throw Error("Cannot tokenize: tokenizer.json has post-processors nested deeper than " + std::to_string(kMostNested) +
-                ". Expected fewer. Tokenize elsewhere, and give --prompt-ids.");
   const std::string type = processor.at("type");
   if (type == "Sequence") {
-    for (const auto& one : processor.at("processors")) read_added(one, before, after, depth + 1);
+    for (const auto& one : processor.at("processors")) read_added(one, before, after);
   } else if (type == "TemplateProcessing") {
     auto* added = &before;
     for (const auto& piece : processor.at("single")) {
@@ -98,6 +92,8 @@ void Tokenizer::Free::operator()(OgaTokenizer* one) const { OgaDestroyTokenizer(
 void Tokenizer::Free::operator()(OgaTokenizerStream* one) const { OgaDestroyTokenizerStream(one); }
 
 Tokenizer::Tokenizer(const fs::path& folder) {
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+    if (fs::exists(folder / file)) check_depth(folder / file);
   const View view(folder);
   try {
     const auto tokenizer = nlohmann::json::parse(std::ifstream(folder / "tokenizer.json"));

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, overload
 
+from qeff_zoo.contract import IMAGE_TO_TEXT, NAMES, find
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.speculation import Own
+    from qeff_zoo.runtime.engine.speculation import Own
 
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 

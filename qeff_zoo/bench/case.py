@@ -18,10 +18,10 @@ from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
+from qeff_zoo.contract import IMAGE_TO_TEXT, find
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.sampling import Sampling
-from qeff_zoo.tasks import IMAGE_TO_TEXT, find
+from qeff_zoo.runtime.decoding.sampling import Sampling
 from qeff_zoo.terminal.progress import peak_rss_bytes
 
 from . import Case, Figures, SpeechCase, SpeechFigures
@@ -55,8 +55,8 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     Raises:
         GenerationError: The package cannot run the case.
     """
-    from qeff_zoo.runtime import open_session
-    from qeff_zoo.runtime.speculation import OWN
+    from qeff_zoo.runtime.engine.speculation import OWN
+    from qeff_zoo.sessions import open_session
 
     drafts: Any = case.draft
     if drafts not in (None, *OWN):
@@ -100,7 +100,8 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     draw = random.Random(number)
     firsts: list[float] = []
     # A prompt has no placeholder tokens besides those of its images or recordings.
-    taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
+    shown = session.media_tokens if session.reader else None
+    taken = {*shown.markers.values(), *shown.placeholders} if shown else set()
     of_image = session.task == IMAGE_TO_TEXT
     if of_image and session.prompts:
         taken = {session.prompts.placeholder}
@@ -148,7 +149,7 @@ def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFig
     Raises:
         GenerationError: The package cannot run the case.
     """
-    from qeff_zoo.runtime import open_session
+    from qeff_zoo.sessions import open_session
 
     session: Any = open_session(package, threads=case.threads)
     found: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
@@ -214,9 +215,11 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     for reader in session.readers:
         reader.forget()
     shown = {
-        name: getattr(case, name) or [_noise(session, name, number)] for name in session.markers
+        name: getattr(case, name) or [_noise(session, name, number)]
+        for name in session.media_tokens.markers
     }
-    places = [token for name, some in shown.items() for token in session.place(name) * len(some)]
+    place = session.media_tokens.place
+    places = [token for name, some in shown.items() for token in place(name) * len(some)]
     request = session.request([*places, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         media_tokens = len(request.prompt) - case.prompt_len

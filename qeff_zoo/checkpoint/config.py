@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of a raw config.json that have several names: the part of the language model, tokens, positions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,6 +17,54 @@ def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     name = _part_of(config)
     return config[name] if name else config
+
+
+def text_config_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config of the language model; the whole config without another model.
+
+    Args:
+        config: Raw config.json.
+    """
+    whole = model_config(config)
+    inner = whole.get(_TEXT) or whole.get("decoder")
+    return inner if isinstance(inner, Mapping) else config
+
+
+#: Fields with the number of attention heads, and with that of their keys and values.
+HEADS = ("num_attention_heads", "decoder_attention_heads", "n_head", "num_heads", "n_heads")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
+
+
+def size_of(config: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    """Return a positive number by the first of several fields; None without any.
+
+    Args:
+        config: Raw config.json; its parts for the language model and for attention are read, too.
+        names: Names of the fields.
+    """
+    text = text_config_of(config)
+    attention = (part.get("attn_config") or {} for part in (text, config))
+    for part in (config, text, *attention):
+        for name in names:
+            value = part.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def kv_heads_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of key/value heads of a language model; None with latents, or without attention heads.
+
+    Args:
+        config: Raw config.json, or a text model's part of it.
+    """
+    text = text_config_of(config)
+    if text.get("kv_lora_rank"):
+        return None
+    # Falcon's first architecture ignores `num_kv_heads`.
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        return 1
+    return size_of(config, KV_HEADS) or size_of(config, HEADS)
 
 
 def token_of(config: Mapping[str, Any], name: str) -> int | None:

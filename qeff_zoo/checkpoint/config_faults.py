@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.checkpoint.files import read_json
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, Translating, ZooError
 from qeff_zoo.terminal.progress import out_of_memory
 

@@ -28,7 +28,7 @@ from qeff_zoo.checkpoint.types import Array, Expression, Read
 from qeff_zoo.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encoded
+    from qeff_zoo.checkpoint.encoded import Encoded
 
 
 Tensors: TypeAlias = Mapping[str, TensorInfo]

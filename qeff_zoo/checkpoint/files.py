@@ -6,7 +6,6 @@ Input: a folder, or another source of `Files`. Output: names, contents of small 
 """
 
 import hashlib
-import json
 import os
 import re
 import warnings
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.quantization_config import MODELOPT, with_quantization
 from qeff_zoo.checkpoint.sentence_transformers.colbert import HF_COLBERT
 from qeff_zoo.disk.regular import is_special, read_text
@@ -36,6 +36,10 @@ Progress = Callable[[int, int], None]
 
 #: File of a package with the settings of a processor that have defaults in transformers.
 PROCESSOR_SETTINGS = "processor_settings.json"
+#: File of a pipeline of diffusers, in place of config.json, which names its components.
+MODEL_INDEX = "model_index.json"
+#: Field of a pipeline's configuration with those of its components, by folder.
+COMPONENTS = "components"
 #: Files beside the weights that configure the model and its tokenizer: part of a checkpoint's identity.
 COMPANIONS = (
     "config.json",
@@ -70,6 +74,20 @@ COMPANIONS = (
     "config_sentence_transformers.json",
     "artifact.metadata",
     "[0-9]*_*/config.json",
+    # diffusers
+    MODEL_INDEX,
+    "scheduler/scheduler_config.json",
+    "text_encoder*/config.json",
+    "unet/config.json",
+    "transformer/config.json",
+    "vae/config.json",
+    "tokenizer*/added_tokens.json",
+    "tokenizer*/merges.txt",
+    "tokenizer*/special_tokens_map.json",
+    "tokenizer*/spiece.model",
+    "tokenizer*/tokenizer.json",
+    "tokenizer*/tokenizer_config.json",
+    "tokenizer*/vocab.json",
 )
 
 #: Files for people, which are copied too, and are not part of the identity.
@@ -250,30 +268,6 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a small file with one JSON object.
-
-    Args:
-        path: A small file.
-
-    Raises:
-        CheckpointError: The file is unreadable, or has other content.
-    """
-    try:
-        value = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"Cannot read {str(path)!r} as JSON: {error}. Expected one JSON object. Get the file "
-            "again from its source."
-        ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(
-            f"{str(path)!r} holds a JSON {type(value).__name__}. Expected an object. Get the file "
-            "again from its source."
-        )
-    return value
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """Read a config.json.
 
@@ -300,7 +294,7 @@ def read_config(path: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
-    _require_possible(path, config)
+    require_possible(path, config)
     return _with_present_types(with_quantization(config, path.parent, read_json))
 
 
@@ -387,8 +381,16 @@ def _numbers(content: Mapping[str, Any], field: str) -> dict[str, Any]:
     return {one["content"]: int(name) for name, one in named} if field else dict(named)
 
 
-def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse numbers beyond those of any model, before a model is created."""
+def require_possible(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse numbers beyond those of any model, before a model is created.
+
+    Args:
+        path: File of the configuration, for the message.
+        config: Content of the file.
+
+    Raises:
+        CheckpointError: A number is impossible.
+    """
     inner = [("", config)]
     while inner:
         where, part = inner.pop()

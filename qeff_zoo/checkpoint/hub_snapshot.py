@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qeff_zoo.checkpoint.files import Progress
+from qeff_zoo.checkpoint.files import MODEL_INDEX, Progress
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_absent, is_refusal
 from qeff_zoo.disk.digests import sha256_file
@@ -182,11 +182,12 @@ def open_snapshot(
             if need_config:
                 info = HfApi(token=access_token).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
-                return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
+                if MODEL_INDEX not in names:
+                    return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
             config = _any_file(model_id, revision, access_token, cache_dir, away)
         except errors.LocalEntryNotFoundError as error:
             error.__cause__ = unreached or error.__cause__
-            if need_config:
+            if need_config and not _has_index(model_id, revision, cache_dir):
                 raise
             config = _any_file(model_id, revision, access_token, cache_dir, away)
         folder = Path(config).parent
@@ -245,6 +246,14 @@ def _unreached(
             break
         time.sleep(pause)
     return failure
+
+
+def _has_index(model_id: str, revision: str | None, cache_dir: str | None) -> bool:
+    """Return whether the cache has the model_index.json of a pipeline."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model_id, MODEL_INDEX, revision=revision, cache_dir=cache_dir)
+    return isinstance(found, str)
 
 
 def _any_file(

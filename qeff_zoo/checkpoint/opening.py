@@ -5,17 +5,20 @@ Opening reads small files only. Weights are safetensors or GGUF, fetched by `Che
 Pickle is refused: reading one can run code. Needs neither torch nor transformers.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint import static_embedding
-from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.checkpoint.config import model_config, text_config_of
 from qeff_zoo.checkpoint.files import (
+    COMPONENTS,
+    MODEL_INDEX,
     Access,
     Files,
     LocalFiles,
@@ -26,13 +29,19 @@ from qeff_zoo.checkpoint.files import (
     is_wanted,
     license_of,
     read_config,
-    read_json,
     require_no_revision,
     some,
 )
 from qeff_zoo.checkpoint.generation_settings import GENERATION_CONFIG, effective
-from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
+from qeff_zoo.checkpoint.gguf.index import GgufHeader, read_shards
 from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
+from qeff_zoo.checkpoint.json_files import read_json
+from qeff_zoo.checkpoint.pipeline_files import (
+    folders_of,
+    is_pipeline,
+    read_pipeline,
+    weight_entries,
+)
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers.files import read_modules
 from qeff_zoo.checkpoint.sentence_transformers.modules import require_encoder
@@ -46,6 +55,7 @@ from qeff_zoo.checkpoint.weight_files import (
     only_config,
     only_gguf,
     read_weight_map,
+    shards_of,
     stacked_by_mlx,
     undescribed,
     weights_entry,
@@ -58,7 +68,7 @@ if TYPE_CHECKING:
 
     from qeff_zoo.checkpoint.adapters.merged import Merged
     from qeff_zoo.checkpoint.draft_heads import Speculator
-    from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
+    from qeff_zoo.checkpoint.encoded import Encoded, Encodings
     from qeff_zoo.checkpoint.types import Expression
 
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
@@ -73,7 +83,7 @@ class Checkpoint:
         model_id: `org/name` of a Hub model; None for a local one.
         revision: Commit of a Hub model, 40 hex digits; None for a local one.
         folder: Folder of the files.
-        config: Content of config.json.
+        config: Content of config.json; of a pipeline that of model_index.json, with those of its components.
         generation_config: Content of generation_config.json; empty without one.
         companions: Configuration, tokenizer and documents: local path by relative path.
         files: Source of the files.
@@ -105,11 +115,25 @@ class Checkpoint:
         return model_config(self.config)
 
     @property
+    def config_file(self) -> Path:
+        """Path of the file that configures the model."""
+        return self.companions[MODEL_INDEX if self.is_pipeline else "config.json"]
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether it is a pipeline of diffusers, whose components have a folder each."""
+        return COMPONENTS in self.config
+
+    @property
+    def tokenizer_files(self) -> list[str]:
+        """Names of small files among which a tokenizer may be: of a pipeline, without their folders."""
+        names = [*self.companions]
+        return [PurePosixPath(name).name for name in names] if self.is_pipeline else names
+
+    @property
     def text_config(self) -> Mapping[str, Any]:
         """Configuration of the language model; the whole configuration without another model."""
-        config = self.model_config
-        inner = config.get("text_config") or config.get("decoder")
-        return inner if isinstance(inner, Mapping) else self.config
+        return text_config_of(self.config)
 
     @cached_property
     def generation_file(self) -> Mapping[str, Any] | None:
@@ -143,11 +167,31 @@ class Checkpoint:
         """Relative paths of the files of weights, sorted."""
         if self.gguf:
             return shards_of(self.gguf)
+        if self.is_pipeline:
+            return tuple(
+                sorted({one for every in self._files_of_components.values() for one in every})
+            )
         shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
         return tuple(sorted({*shards, *module_files(self.companions).values()}))
 
     @cached_property
+    def _files_of_components(self) -> Mapping[str, tuple[str, ...]]:
+        """Files of the weights of each component, by folder."""
+        found = {}
+        for folder, entry in weight_entries(self.config, self.files).items():
+            shards = {entry}
+            if entry.endswith(".json"):
+                self.files.fetch([entry])
+                shards = {
+                    f"{folder}/{one}" for one in read_weight_map(self.folder / entry).values()
+                }
+            found[folder] = tuple(sorted(shards))
+        return found
+
+    @cached_property
     def _weight_map(self) -> Mapping[str, str]:
+        if self.is_pipeline:
+            return {}
         entry = weights_entry(self.config, self.files)
         if not entry.endswith(".json"):
             return {}
@@ -217,7 +261,7 @@ class Checkpoint:
     @property
     def is_config_alone(self) -> bool:
         """Whether nothing beside the configuration is a file of weights, of whatever kind."""
-        return not has_weights(self.files)
+        return not has_weights(self.files, folders_of(self.config))
 
     def require_weights(self) -> None:
         """Refuse a checkpoint whose files of weights do not exist.
@@ -226,7 +270,7 @@ class Checkpoint:
             CheckpointError: There are no weights, or some of their files are missing.
         """
         if not self.files.names:
-            raise only_config(self.companions["config.json"])
+            raise only_config(self.config_file)
         if missing := sorted(set(self.weight_files) - self.files.names):
             raise no_files(self.files, missing, len(self.weight_files))
 
@@ -242,7 +286,7 @@ class Checkpoint:
         """Location for other readers: the folder of config.json, GGUF files, adapters."""
         files = self.weight_files if self.gguf else ()
         return {
-            "checkpoint": str(self.companions["config.json"].parent.absolute()),
+            "checkpoint": str(self.config_file.parent.absolute()),
             "gguf": [str((self.folder / name).absolute()) for name in files],
             "adapters": [one.located for one in self.merged],
             "speculator": self.speculator and self.speculator.located,
@@ -258,6 +302,12 @@ class Checkpoint:
         """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
             return {**self.gguf_header.tensors, **self.gguf_header.parameters}
+        if self.is_pipeline:
+            return {
+                f"{folder}/{name}": info
+                for folder, files in self._files_of_components.items()
+                for name, info in index_tensors(self.folder / one for one in files).items()
+            }
         behind = module_files(self.companions)
         tensors = index_tensors(
             self.folder / name for name in self.weight_files if name not in behind.values()
@@ -289,7 +339,7 @@ class Checkpoint:
 
     @cached_property
     def _encodings(self) -> "Encodings":
-        from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
+        from qeff_zoo.checkpoint.encoded import Encodings, Stored
 
         from . import formats
 
@@ -314,6 +364,20 @@ class Checkpoint:
     def encoded(self) -> "Mapping[str, Encoded]":
         """Quantized tensors by name."""
         return self._encodings.encoded
+
+    @property
+    def stored_bits(self) -> float | None:
+        """Bits of a quantized matrix's value, on average and with scales if the weights are here; None if unknown."""
+        from . import formats
+
+        if not self.quantization:
+            return None
+        with suppress(CheckpointError):  # damaged files are refused when they are read
+            if self.is_at_hand and self.encoded:
+                names = {name for one in self.encoded.values() for name in one.sources}
+                nbytes = sum(self.stored[name].nbytes for name in names)
+                return 8 * nbytes / sum(math.prod(one.shape) for one in self.encoded.values())
+        return formats.bits_of(self.quantization)
 
     def require_finite_scales(self) -> None:
         """Refuse scales and offsets that are not finite; scales inside blocks are checked when read.
@@ -493,9 +557,8 @@ def _gguf(
     access: Access,
 ) -> Checkpoint:
     """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
-    from qeff_zoo.checkpoint.formats import gguf_names
-
-    from . import gguf
+    from qeff_zoo.checkpoint.gguf import names as gguf_names
+    from qeff_zoo.checkpoint.gguf import source as gguf
 
     if path is not None:
         require_no_revision(path, revision)
@@ -527,6 +590,8 @@ def _open_path(path: Path, revision: str | None) -> Checkpoint:
         raise no_path(path)
     if path.is_dir():
         return _checkpoint(LocalFiles.of(path), path.resolve().name)
+    if path.is_file() and path.name == MODEL_INDEX:
+        return replace(_open_path(path.parent, None), files=LocalFiles(path.parent, frozenset()))
     if path.is_file() and path.suffix == ".json":
         return _configuration(path)
     raise no_folder(path)
@@ -549,6 +614,16 @@ def _checkpoint(
     if static_embedding.is_foreign(companions):
         files = LocalFiles.of(static_embedding.converted(files, companions))
         return _checkpoint(files, name, model_id, revision)
+    if is_pipeline(companions):
+        return Checkpoint(
+            name=name,
+            model_id=model_id,
+            revision=revision,
+            folder=files.folder,
+            config=read_pipeline(companions),
+            companions=companions,
+            files=files,
+        )
     described = companions.get("config.json")
     if described is None or "model_type" not in read_json(described):
         require_encoder(read_modules(companions))

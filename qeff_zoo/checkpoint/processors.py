@@ -19,8 +19,8 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config, read_json
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config
+from qeff_zoo.checkpoint.json_files import read_json
 
 from . import text
 
@@ -115,7 +115,7 @@ def _settings_of_unnamed(folder: Path) -> dict[str, Any]:
 
 def _has_template(folder: Path) -> bool:
     named = folder / "tokenizer_config.json"
-    settings = json.loads(read_text(named)) if named.is_file() else {}
+    settings = read_json(named) if named.is_file() else {}
     files = (folder / name for name in (_TEMPLATE, "chat_template.json"))
     return "chat_template" in settings or any(file.is_file() for file in files)
 

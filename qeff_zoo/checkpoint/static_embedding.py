@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.json_files import read_json, read_objects
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers.files import (
     LISTED,
@@ -22,7 +23,6 @@ from qeff_zoo.checkpoint.sentence_transformers.files import (
     reader_of,
 )
 from qeff_zoo.disk.digests import sha256_file
-from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.package.identity import digest
 from qeff_zoo.registry import recipes_setting
@@ -55,7 +55,7 @@ def converted(files: "Files", companions: Mapping[str, Path]) -> Path:
 
     Args:
         files: Files of the checkpoint.
-        companions: Its small files, by relative path.
+        companions: Small files by relative path.
 
     Raises:
         CheckpointError: Files of the module are missing, or not understood.
@@ -103,21 +103,17 @@ def _write(folder: Path, paths: Mapping[str, Path], modules: Sequence[Module]) -
             **_truncation(paths[_TOKENIZER]),
         },
         LISTED: [
-            {**one, "path": ""} if not place else one for place, one in enumerate(_listed(paths))
+            {**one, "path": ""} if not place else one
+            for place, one in enumerate(read_objects(paths[LISTED]))
         ],
     }
     for name, content in contents.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _listed(paths: Mapping[str, Path]) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = json.loads(read_text(paths[LISTED]))
-    return listed
-
-
 def _truncation(tokenizer: Path) -> dict[str, Any]:
     """Return the length to which the tokenizer itself truncates, which sentence-transformers keeps."""
-    found = json.loads(read_text(tokenizer)).get("truncation") or {}
+    found = read_json(tokenizer).get("truncation") or {}
     if not found:
         return {}
     side = str(found.get("direction", "Right")).lower()

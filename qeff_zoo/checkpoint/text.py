@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config_faults import fault_of
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.text_growth import excess
-from qeff_zoo.disk.regular import read_regular, read_text
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.versions import installed
 
@@ -241,7 +242,7 @@ def named_templates(tokenizer: Any) -> dict[str, str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(read_text(path)) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def has_backend(tokenizer: Any) -> bool:

@@ -6,19 +6,24 @@ Input: the list of a checkpoint's files. Output: the safetensors file or the ind
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from qeff_zoo.checkpoint.files import Files, LocalFiles, read_json, some
-from qeff_zoo.checkpoint.gguf_index import shards_of
+from qeff_zoo.checkpoint.files import Files, LocalFiles, some
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.disk.user_paths import similar_path
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, ZooError
+from qeff_zoo.registry import no_recipe, reason_of
+
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 #: File of peft beside an adapter's weights.
 ADAPTER = "adapter_config.json"
+#: File of sentence-transformers that lists the modules of a model.
+MODULES = "modules.json"
 #: Files of older quantizers, and the tensors that only quantized checkpoints have.
 _BESIDE = ("quantize_config.json", "quant_config.json")
 _QUANTIZED = frozenset(
@@ -45,6 +50,7 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
 
     Raises:
         CheckpointError: There is none; the message lists other files.
+        UnsupportedModelError: There is none, and weights would not help: no recipe computes the model.
     """
     named = config.get("transformers_weights")
     if named is not None:
@@ -58,7 +64,13 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
     for entry in (_WEIGHTS, _INDEX):
         if entry in files.names:
             return entry
-    raise no_weights(files)
+    raise _unsupported(config) or no_weights(files)
+
+
+def _unsupported(config: Mapping[str, Any]) -> ZooError | None:
+    """Return the error of a model that no recipe computes for a known reason; None for others."""
+    kind = str(config.get("model_type"))
+    return no_recipe(kind) if reason_of(kind) else None
 
 
 def gguf_models(files: Files) -> list[str]:
@@ -118,14 +130,16 @@ def only_gguf(files: Files) -> str | None:
     return models[0] if len(models) == 1 and not other else None
 
 
-def has_weights(files: Files) -> bool:
+def has_weights(files: Files, folders: Collection[str] = ()) -> bool:
     """Return whether a place has a file of weights of any kind, adapters and pickles too.
 
     Args:
         files: The place.
+        folders: Folders of the components of a pipeline, which are searched as well.
     """
     kinds = (".safetensors", ".gguf", *_PICKLES, _INDEX, ADAPTER)
-    return any(name.endswith(kinds) for name in files.names if "/" not in name)
+    places = {"", *folders}
+    return any(name.endswith(kinds) for name in files.names if name.rpartition("/")[0] in places)
 
 
 def no_weights(files: Files) -> CheckpointError:
@@ -163,6 +177,12 @@ def no_weights(files: Files) -> CheckpointError:
 def _is_adapter(files: Files) -> CheckpointError:
     path = files.folder / ADAPTER
     base = read_json(path).get("base_model_name_or_path") if path.is_file() else None
+    if MODULES in files.names:  # the base has other modules, or none
+        return CheckpointError(
+            f"{files} has {ADAPTER} and {MODULES}: it is an adapter of {repr(base) if base else 'a model'} with "
+            f"modules of sentence-transformers, no whole model. Expected a model with these modules. Copy {MODULES} "
+            "and the files that it lists into a copy of that model, and run `qeff-zoo build COPY --adapter ADAPTER`."
+        )
     return CheckpointError(
         f"{files} has {ADAPTER}: it is an adapter of {repr(base) if base else 'a model'}, no whole model. Expected the "
         f"model, with the adapter beside it. Run `qeff-zoo build {base or 'MODEL'} --adapter ADAPTER`."
@@ -190,7 +210,7 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
 
     Args:
         name: Name of the checkpoint.
-        files: Its files.
+        files: Files of the checkpoint.
         tensors: Names of its tensors.
     """
     found = next((one for one in tensors if one.rpartition(".")[2] in _QUANTIZED), None)
@@ -259,9 +279,9 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
     )
 
 
-def only_config(path: Path) -> CheckpointError:
+def only_config(path: Path) -> ZooError:
     """Return the error of a configuration without weights."""
-    return CheckpointError(
+    return _unsupported(read_json(path)) or CheckpointError(
         f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder of the checkpoint; "
         "`qeff-zoo plan` and `qeff-zoo export --graph-only` require config.json alone."
     )
@@ -306,3 +326,16 @@ def read_weight_map(path: Path) -> dict[str, str]:
             "Get the file again from its source."
         )
     return dict(weight_map or {})
+
+
+def shards_of(name: str) -> tuple[str, ...]:
+    """Return the names of all files of a split checkpoint, by one of them; that name alone without a split.
+
+    Args:
+        name: Name such as "model-00001-of-00003.gguf".
+    """
+    found = _SHARD.fullmatch(name)
+    if not found or not 1 <= int(found["number"]) <= int(found["count"]) <= 1000:
+        return (name,)
+    count = int(found["count"])
+    return tuple(f"{found['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))

@@ -45,6 +45,7 @@ _EXTRAS = {
     "markupsafe": "site",
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
+    "opentelemetry": "otel",
     "ray": "farm",
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("datasets", "peft", "tensorboardX", "trl", "yaml"), "finetune"),
@@ -148,7 +149,6 @@ def _run(command: Callable[[], int | None]) -> int:
     return code
 
 
-#: Modules of commands, in the order of `--help`.
 _MODULES = (
     building,
     running,
@@ -167,6 +167,17 @@ _MODULES = (
     signing,
     housekeeping,
 )
+#: Groups of `--help`, and the commands of each.
+_GROUPS = {
+    "build packages": ("build", "plan", "export", "adopt", "farm"),
+    "run packages": ("run", "chat", "serve", "serve-args", "bench"),
+    "check packages": ("inspect", "validate", "predict"),
+    "change checkpoints": ("quantize", "finetune"),
+    "find shared packages": ("ls", "resolve", "pull", "lock"),
+    "share packages": ("publish", "yank", "copy", "bundle", "sign", "trust", "site"),
+    "this machine": ("doctor", "cache", "repair"),
+    "architectures": ("list", "show", "new"),
+}
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     name: handler
     for module in _MODULES
@@ -179,14 +190,20 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line: its namespace has `command`, and one attribute for each option."""
     parser = CommandParser(
         prog="qeff-zoo",
+        usage="qeff-zoo [-h] [-V] COMMAND ...",
         description="Build, validate and run compiled packages of Hugging Face models.",
         epilog="Run `qeff-zoo COMMAND --help` for the options of a command.",
     )
     parser.add_argument(
         "-V", "--version", action="version", version=f"qeff-zoo {version('qeff-zoo')}"
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(prog="qeff-zoo", metavar="COMMAND", required=True)
     for module in _MODULES:
         for add, _ in module.COMMANDS:
             add(commands)
+    # argparse has one list of commands; each group shows its part of it.
+    commands.help = argparse.SUPPRESS
+    listed = {action.dest: action for action in commands._choices_actions}
+    for title, names in _GROUPS.items():
+        parser.add_argument_group(title)._group_actions.extend(listed[name] for name in names)
     return parser

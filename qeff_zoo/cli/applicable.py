@@ -11,11 +11,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import NAMES, Task, find
+from qeff_zoo.contract.commands import INPUTS
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets import NAMES as TARGETS
-from qeff_zoo.tasks import NAMES, Task, find
-from qeff_zoo.tasks.commands import INPUTS
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
@@ -202,8 +202,8 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
 def _task_of_model(namespace: Any) -> Task | None:
     """Return the task of a build of a model; None if its configuration is unreadable, or not on this machine."""
     from qeff_zoo.checkpoint.files import read_config
+    from qeff_zoo.contract.selection import choose
     from qeff_zoo.registry import recipe_for
-    from qeff_zoo.tasks.selection import choose
 
     if namespace.task in NAMES:
         return find(namespace.task)

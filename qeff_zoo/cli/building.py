@@ -2,6 +2,7 @@
 """Commands that make packages of models: `plan`, `build`, `adopt` and `export`."""
 
 import argparse
+import math
 import re
 import shlex
 import sys
@@ -13,9 +14,10 @@ from qeff_zoo.cli.inputs import choices_of, saying_warnings, source_of
 from qeff_zoo.cli.options import add_choices, add_gguf, add_private, add_sign_with, command
 from qeff_zoo.cli.signing import signer
 from qeff_zoo.errors import CompileError
-from qeff_zoo.terminal.printing import print_json, table
+from qeff_zoo.terminal.printing import human_size, print_json, table
 
 if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
     from qeff_zoo.terminal.progress import Reporter
 
 
@@ -36,8 +38,12 @@ def plan_command(arguments: argparse.Namespace) -> None:
         )
     commands = commands_of(plan)
     key = None if checkpoint.is_config_alone else plan.build_key
+    bits = plan.spec["quantization"].get("bits")
+    values = _values_of_matrices(checkpoint) if bits and checkpoint.is_at_hand else 0
+    nbytes = int(bits * values / 8) if values else None
     if arguments.json:
-        answer = {"build_key": key, "fields": plan.explained(), "spec": plan.spec}
+        size = {"matrix_bytes": nbytes} if nbytes else {}
+        answer = {"build_key": key, "fields": plan.explained(), "spec": plan.spec, **size}
         print_json({**answer, **({"commands": commands} if commands else {})})
         return
     flags = {option.path: option.flag for option in OPTIONS.values()}
@@ -51,9 +57,17 @@ def plan_command(arguments: argparse.Namespace) -> None:
     print(
         f"\nCheckpoint and software (whole digests: --json):\n\n{table(others, ['field', 'value'])}"
     )
+    if nbytes:
+        print(f"\nmatrices   {values:,} values of {bits:g} bits: about {human_size(nbytes)}")
     print(f"\nbuild_key  {key or 'none: a configuration alone identifies no weights'}")
     for words in commands:
         print(f"command    {shlex.join(words)}")
+
+
+def _values_of_matrices(checkpoint: "Checkpoint") -> int:
+    """Count the values of all matrices of a checkpoint, as those of a package before it is traced."""
+    shapes = [info.shape for info in checkpoint.logical.values()]
+    return sum(math.prod(shape) for shape in shapes if len(shape) > 1)
 
 
 def _shortened(value: Any) -> str:

@@ -30,8 +30,8 @@ from qeff_zoo.terminal.printing import print_dimmed, print_generated
 from qeff_zoo.terminal.sanitize import as_is
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.conversation import Conversation, File, Turn
-    from qeff_zoo.tasks import Task
+    from qeff_zoo.contract import Task
+    from qeff_zoo.runtime.engine.conversation import Conversation, File, Turn
 
 _PROMPT = ">>> "
 #: Commands within a chat: name, argument, and description. An argument in brackets is optional.
@@ -69,9 +69,10 @@ PARAMETERS: Mapping[str, type] = MappingProxyType(
 
 def chat_command(arguments: argparse.Namespace) -> None:
     """Hold a conversation with a package until /exit or the end of stdin."""
-    from qeff_zoo.runtime import ChatOptions, Engine, open_session
-    from qeff_zoo.runtime.chat_template import ChatTemplate
-    from qeff_zoo.runtime.conversation import Conversation, require_template
+    from qeff_zoo.runtime import ChatOptions, Engine
+    from qeff_zoo.runtime.engine.conversation import Conversation, require_template
+    from qeff_zoo.runtime.text.chat_template import ChatTemplate
+    from qeff_zoo.sessions import open_session
     from qeff_zoo.tasks.text_generation.verbs import configure, sampling_of, template_options
 
     package = usable_package(arguments.package)
@@ -98,7 +99,7 @@ def chat_command(arguments: argparse.Namespace) -> None:
 
 
 def _require_chat(task: "Task") -> None:
-    from qeff_zoo.tasks import NAMES, find
+    from qeff_zoo.contract import NAMES, find
 
     if not task.commands.options("chat"):
         names = [name for name in NAMES if find(name).commands.options("chat")]
@@ -156,7 +157,7 @@ class Chat:
         if line.startswith("/") and not line.startswith("//"):
             self._command(line)
         elif line:
-            from qeff_zoo.runtime.conversation import Turn
+            from qeff_zoo.runtime.engine.conversation import Turn
 
             text = line[1:] if line.startswith("//") else line
             self._answer(Turn(text=text, files=tuple(self._files)))
@@ -192,7 +193,7 @@ class Chat:
 
     def _answer(self, turn: "Turn") -> None:
         """Send a message, and print the answer as it is generated."""
-        from qeff_zoo.runtime.chat_output import Reasoning, Text
+        from qeff_zoo.runtime.text.chat_output import Reasoning, Text
 
         self._files = []
         begun = None  # time of the first event
@@ -255,7 +256,7 @@ class Chat:
 
     def _attach(self, kind: str, name: str) -> None:
         from qeff_zoo.media.fetching import fetch_media, is_url
-        from qeff_zoo.runtime.conversation import File
+        from qeff_zoo.runtime.engine.conversation import File
 
         content = fetch_media(name) if kind == "image" and is_url(name) else name
         file = File(kind=kind, name=name, content=content)
@@ -328,7 +329,7 @@ class Chat:
             raise GenerationError(
                 f"Cannot read {name!r}: {error.strerror}. Expected a file that /save has written. Name another."
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise GenerationError(
                 f"{name!r} is no conversation; expected a JSON file that /save has written. Name another."
             ) from error

@@ -78,7 +78,7 @@ def _stale(arguments: argparse.Namespace) -> int:
     from qeff_zoo.errors import ZooError
     from qeff_zoo.pipeline.proving import validate_again
     from qeff_zoo.store import Store
-    from qeff_zoo.validation.freshness import staleness
+    from qeff_zoo.validation.judgement.freshness import staleness
 
     store = Store()
     named = [find_package(arguments.package)] if arguments.package else store.packages()

@@ -12,13 +12,13 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT
 from qeff_zoo.checkpoint.generation_settings import effective_of
+from qeff_zoo.contract import TEXT2TEXT, TEXT_GENERATION, example, find
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.package.proof import sentences
 from qeff_zoo.plan.generation import shown_settings
-from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION, example, find
 from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.sanitize import shown
 
@@ -55,7 +55,7 @@ def describe(package: Package) -> str:
 def _generation(package: Package) -> str:
     """Return the generation settings of a package's files; empty without any, or if a file is damaged or missing."""
     try:
-        if find(package.task).answers != "logits":
+        if not find(package.task).generates:
             return ""
         rows = [*shown_settings(effective_of(package.path)).items()]
     except (KeyError, ZooError):

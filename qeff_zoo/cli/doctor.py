@@ -2,7 +2,7 @@
 """Capabilities of this machine: packages, processor, memory, disk, Hub settings, SDKs.
 
 Input: the machine. Output: findings. No heavy module is imported, nothing is installed, written or contacted, and no
-    secret is read. A failed check is a finding, too.
+secret is read. A failed check is a finding, too.
 """
 
 import os
@@ -30,7 +30,7 @@ _PURPOSES: Mapping[str, str] = {
     "test": "running the tests",
     "check": "checking the code",
 }
-# By machine: flags of /proc/cpuinfo that ONNX Runtime's kernels use, best last, and the consequence of their absence.
+#: By machine: flags of /proc/cpuinfo that ONNX Runtime's kernels use, best last, and the one that fast kernels require.
 _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "x86_64": (
         ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
@@ -129,7 +129,7 @@ def _installed(package: str) -> str | None:
 
 def processor_name() -> str:
     """Return the processor of this machine, its number of cores and useful instruction sets."""
-    return _processor(Path("/proc")).detail
+    return _processor(_PROC).detail
 
 
 def _processor(proc: Path) -> Finding:

@@ -123,7 +123,11 @@ def generation_choices(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_adapter(session: Any, given: str, flag: str) -> str:
-    """Load the adapter of a flag, `NAME=DIR`; return its name."""
+    """Load the adapter of a flag, `NAME=DIR`; return its name.
+
+    Raises:
+        AdapterError: The value has another form, or the adapter cannot be loaded.
+    """
     name, equals, source = given.partition("=")
     if not (name and equals and source):
         raise AdapterError(

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from qeff_zoo.store.housekeeping import Entry
 
 _FOREVER = 36_500  # days
+_MOST_TRIALS = 3  # families of encoders that `new` compares with Hugging Face
 _COLUMN = 90  # characters of a line in the table of `doctor`
 
 
@@ -128,12 +130,24 @@ def doctor_command(arguments: argparse.Namespace) -> None:
 
 
 def new_command(arguments: argparse.Namespace) -> int:
-    """Draft a recipe and validate it; return 1 if it does not match."""
+    """Draft a recipe and validate it; return 1 if it does not match.
+
+    If the family of an encoder was chosen wrongly, the next family is tried, up to `_MOST_TRIALS`.
+    """
     from qeff_zoo import scaffold
 
-    proposal = scaffold.propose(arguments.model)
-    path = scaffold.write(proposal, arguments.output)
-    trial = scaffold.try_out(path)
+    first: tuple[scaffold.Proposal, scaffold.Trial] | None = None
+    for proposal in islice(scaffold.proposals(arguments.model), _MOST_TRIALS):
+        path = scaffold.write(proposal, arguments.output)
+        trial = scaffold.try_out(path)
+        first = first or (proposal, trial)
+        if trial.passed:
+            break
+        path.unlink()
+    else:
+        assert first is not None
+        proposal, trial = first
+        path = scaffold.write(proposal, arguments.output)
     if arguments.json:
         facts = {"path": str(path), "relative": proposal.relative, "notes": list(proposal.notes)}
         print_json({**facts, "trial": asdict(trial)})
@@ -192,7 +206,7 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _add_new(commands: Any) -> None:
-    parser = command(commands, "new", "draft a recipe from the most similar one, and test it")
+    parser = command(commands, "new", "draft a recipe from the most similar ones, and test it")
     parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
     parser.add_argument(
         "-o",

@@ -4,11 +4,14 @@
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.errors import PlanError
+from qeff_zoo.contract import Task
+from qeff_zoo.contract.commands import INPUTS
+from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.request import OPTIONS
 
 if TYPE_CHECKING:
@@ -23,9 +26,38 @@ def usable_package(reference: str) -> "Package":
         return find_usable(reference, lambda line: print(line, file=sys.stderr))
 
 
+def check_outputs(task: Task, inputs: Sequence[Any], outputs: Sequence[str]) -> None:
+    """Check the files that a `run` writes, before a package is opened.
+
+    Args:
+        task: Task of the package.
+        inputs: Inputs of the run.
+        outputs: Paths of the files.
+
+    Raises:
+        GenerationError: There is not a file for each input, one has another suffix, or a folder does not exist.
+    """
+    if outputs and len(outputs) != len(inputs):
+        flag = INPUTS[task.reads][0]
+        raise GenerationError(
+            f"--output is given {len(outputs)} times, and --{flag} {len(inputs)} times; expected a file for each "
+            f"{task.reads}. Repeat --output, or leave it out."
+        )
+    for path in map(Path, outputs):
+        if path.suffix.lower() not in task.commands.outputs:
+            raise GenerationError(
+                f"--output is {str(path)!r}; expected a name that ends with {' or '.join(task.commands.outputs)}. "
+                "Rename it."
+            )
+        if not path.parent.is_dir():
+            raise GenerationError(
+                f"--output is {str(path)!r}, and its folder does not exist; expected a folder. Create it."
+            )
+
+
 def drafting(arguments: argparse.Namespace) -> Any:
     """Return the source of draft tokens: a package, "lookup", "heads" or None."""
-    from qeff_zoo.runtime.speculation import OWN
+    from qeff_zoo.runtime.engine.speculation import OWN
 
     draft = arguments.draft
     return draft if draft in (None, *OWN) else usable_package(draft)

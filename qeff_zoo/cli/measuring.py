@@ -23,6 +23,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
     from qeff_zoo import bench
     from qeff_zoo.bench import plots
+    from qeff_zoo.disk.plot_files import require_drawable
     from qeff_zoo.terminal.progress import Stopwatch
 
     package = usable_package(arguments.package)
@@ -31,7 +32,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
     speech = task.commands.bench == "speech"
     cases: Any = _speech(package, arguments) if speech else _prompts(package, arguments)
     if arguments.plot is not None:
-        plots.check(arguments.plot)
+        require_drawable(arguments.plot)
     busy = os.getloadavg()[0]
     watch = Stopwatch(reporter(arguments))
     with watch.stage("bench", total=len(cases), unit="case") as advance:
@@ -49,7 +50,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
 def _record(package: Package, figures: Sequence[Any], busy: float) -> None:
     """Add the figures, the machine, and how busy it was with other work, to the record of the package."""
     from qeff_zoo.cli.doctor import processor_name
-    from qeff_zoo.validation.records import add_measured
+    from qeff_zoo.validation.judgement.records import add_measured
 
     cases = [asdict(one) for one in figures]
     where = processor_name() + (f", busy with other work: load {busy:.1f}" if busy > _IDLE else "")

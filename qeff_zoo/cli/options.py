@@ -5,6 +5,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -13,6 +14,18 @@ from qeff_zoo.cli.applicable import add_help
 from qeff_zoo.errors import ZooError, did_you_mean
 from qeff_zoo.package.option import JsonText
 from qeff_zoo.plan.request import OPTIONS
+
+#: Number of options beyond which a usage lists none of them.
+_MANY = 12
+#: Groups of the options of a build that do not apply to every task, by `Option.of`.
+_GROUPS = MappingProxyType(
+    {
+        "decoder": "of models that generate text",
+        "encoder": "of encoders",
+        "vision": "of models that read images",
+        "embeddings": "of models that embed",
+    }
+)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -30,10 +43,24 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(str(error).removesuffix("."))
         return super().parse_known_args(args, namespace)
 
+    def format_help(self) -> str:
+        """Return the help; the usage of a command with many options has only its arguments."""
+        arguments = [one for one in self._actions if not one.option_strings]
+        if self.usage is None and len(self._actions) > _MANY:
+            formatter = self._get_formatter()
+            formatter.add_usage(None, arguments, [], "")
+            usage = formatter.format_help().strip()
+            self.usage = usage.replace(self.prog, f"{self.prog} [options]", 1)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Print the required arguments and an error, and exit with 2."""
         formatter = self._get_formatter()
-        required = [one for one in self._actions if one.required or not one.option_strings]
+        required = [copy(one) for one in self._actions if one.required or not one.option_strings]
+        for one in required:
+            one.help = (
+                None  # a usage has no action whose help is suppressed, such as that of commands
+            )
         formatter.add_usage(None, required, [])
         usage = formatter.format_help().replace(self.prog, f"{self.prog} [options]", 1).rstrip()
         stop = "" if message.endswith("?") else "."
@@ -99,14 +126,14 @@ def add_gguf(parser: argparse.ArgumentParser) -> None:
 def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
-    groups: dict[tuple[str, ...], Any] = {
-        (): parser.add_argument_group("build options", "the recipe sets the defaults"),
-    }
+    titles = {"": parser.add_argument_group("build options", "the recipe sets the defaults")}
     for option in OPTIONS.values():
-        if option.targets not in groups:
-            names = " and ".join(option.targets)
-            groups[option.targets] = parser.add_argument_group(f"build options of target {names}")
-        group = groups[option.targets]
+        of = _GROUPS.get(option.of or "", "")
+        if option.targets:
+            of = f"of target {' and '.join(option.targets)}"
+        if of not in titles:
+            titles[of] = parser.add_argument_group(f"build options {of}")
+        group = titles[of]
         group.add_argument(option.flag, help=option.help, **_READERS[option.kind])
     parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
     parser.add_argument(
@@ -153,7 +180,7 @@ def json_object(text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object; expected one")
@@ -206,6 +233,7 @@ _READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
     {
         str: {},
         int: {"type": int, "metavar": "N"},
+        float: {"type": float, "metavar": "X"},
         JsonText: {"type": json_text, "metavar": "FILE"},
         tuple[int, ...]: {"type": integers, "metavar": "N,N"},
         tuple[str, ...]: {"action": "append", "metavar": "TEXT"},

@@ -31,11 +31,12 @@ _ASSUMED = (
 
 def predict_command(arguments: argparse.Namespace) -> None:
     """Print the effect of devices' numerics on a model."""
-    from qeff_zoo.bench import plots
+    from qeff_zoo.contract import find
+    from qeff_zoo.disk.plot_files import require_drawable
     from qeff_zoo.plan.request import Request
-    from qeff_zoo.prediction.measures import THRESHOLDS
+    from qeff_zoo.prediction import plots
+    from qeff_zoo.prediction.measures import thresholds
     from qeff_zoo.prediction.predict import predict
-    from qeff_zoo.tasks import find
 
     text = None if arguments.text is None else read_text(arguments.text)
     if arguments.tokens < 2:
@@ -44,7 +45,7 @@ def predict_command(arguments: argparse.Namespace) -> None:
             "Change --tokens."
         )
     if arguments.plot is not None:
-        plots.check(arguments.plot)
+        require_drawable(arguments.plot)
     found = predict(
         arguments.model,
         text=text,
@@ -55,15 +56,15 @@ def predict_command(arguments: argparse.Namespace) -> None:
         **source_of(arguments),
         reporter=reporter(arguments),
     )
-    answers = find(found.task).answers
+    meaning = thresholds(find(found.task).comparison)
     if arguments.plot is not None:
-        plots.draw_distances(found.rows, arguments.plot, found.name)
+        plots.draw(found.rows, arguments.plot, found.name)
     if arguments.json:
-        print_json({**found.as_dict(), "thresholds": THRESHOLDS[answers], "assumed": _ASSUMED})
+        print_json({**found.as_dict(), "thresholds": meaning, "assumed": _ASSUMED})
         return
     print(f"{found.name}: {found.tokens:,} tokens, against Hugging Face in float32\n")
     print(_table(found.rows))
-    print(f"\n{THRESHOLDS[answers][0].upper()}{THRESHOLDS[answers][1:]}\n{_ASSUMED}")
+    print(f"\n{meaning[0].upper()}{meaning[1:]}\n{_ASSUMED}")
     if found.spared is not None:
         print(f"\n{_spared(found.spared)}")
 

@@ -12,7 +12,7 @@ from qeff_zoo.terminal.printing import print_json, table
 def list_command(arguments: argparse.Namespace) -> None:
     """Print recipes or models."""
     from qeff_zoo.registry import list_recipes
-    from qeff_zoo.validation.known_models import list_models
+    from qeff_zoo.validation.judgement.known_models import list_models
 
     if arguments.models:
         found = [asdict(model) for model in list_models()]
@@ -33,7 +33,7 @@ def _joined(value: Any) -> str:
 
 def _facts(recipe: Any) -> dict[str, Any]:
     from qeff_zoo.checkpoint.formats import methods_of
-    from qeff_zoo.tasks import tasks_of
+    from qeff_zoo.contract import tasks_of
 
     return {
         "model_type": recipe.model_type,
@@ -51,11 +51,11 @@ def _in_words(value: Any) -> str:
 def show_command(arguments: argparse.Namespace) -> None:
     """Print the declarations of a recipe."""
     from qeff_zoo.checkpoint.formats import methods_of
+    from qeff_zoo.contract import tasks_of
     from qeff_zoo.export.transforms import in_words
     from qeff_zoo.plan.request import OPTIONS
     from qeff_zoo.registry import file_name, find_recipe
-    from qeff_zoo.tasks import tasks_of
-    from qeff_zoo.validation.known_models import list_models
+    from qeff_zoo.validation.judgement.known_models import list_models
 
     recipe = find_recipe(arguments.model_type)
     models = [one for one in list_models() if one.recipe == file_name(recipe.model_type)]

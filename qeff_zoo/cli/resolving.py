@@ -29,7 +29,8 @@ def ls_command(arguments: argparse.Namespace) -> None:
     """Print the packages of a remote."""
     from qeff_zoo.hub.naming import notice_text
     from qeff_zoo.hub.remotes import remote_at
-    from qeff_zoo.hub.resolve.lookup import listing, snapshot_of
+    from qeff_zoo.hub.resolve.claims import snapshot_of
+    from qeff_zoo.hub.resolve.lookup import listing
     from qeff_zoo.store import Store
 
     snapshot = snapshot_of(remote_at(arguments.remote))

@@ -24,7 +24,7 @@ from qeff_zoo.cli.generation_options import (
     generation_choices,
     load_adapter,
 )
-from qeff_zoo.cli.inputs import usable_package
+from qeff_zoo.cli.inputs import check_outputs, usable_package
 from qeff_zoo.cli.options import (
     add_draft,
     add_package,
@@ -37,9 +37,9 @@ from qeff_zoo.cli.options import (
     origins,
 )
 from qeff_zoo.cli.serve_config import add_config, with_config
+from qeff_zoo.contract.commands import INPUTS
 from qeff_zoo.disk.text_files import lines_of, read_text
 from qeff_zoo.errors import PackageError, ServingError
-from qeff_zoo.tasks.commands import INPUTS
 from qeff_zoo.terminal.printing import print_json
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def run_command(arguments: argparse.Namespace) -> None:
     options = refuse_inapplicable("run", task, arguments)
     if not inputs[task.reads]:
         raise no_input(task, arguments)
-    from qeff_zoo.runtime import open_session
+    check_outputs(task, inputs[task.reads], arguments.output)
+    from qeff_zoo.sessions import open_session
 
     run = task.commands.run()(task.name, inputs["text"], arguments)
     chosen = generation_choices(arguments) if "prefix_cache_bytes" in options else {}
@@ -75,7 +76,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 
 
 def _prompts(arguments: argparse.Namespace) -> list[str]:
-    prompts: list[str] = list(arguments.prompt)
+    prompts: list[str] = [*arguments.prompt, *arguments.question]
     if arguments.prompts_file is not None:
         prompts += lines_of(read_text(arguments.prompts_file))
     return prompts
@@ -97,7 +98,7 @@ def _serve_one(
     arguments: argparse.Namespace, choices: "ServerOptions", listener: socket.socket
 ) -> None:
     from qeff_zoo import serving
-    from qeff_zoo.runtime import open_session
+    from qeff_zoo.sessions import open_session
 
     usual, package = _named(arguments.package, build=arguments.build)
     options = refuse_inapplicable("serve", task_of(package), arguments)
@@ -121,7 +122,7 @@ def _serve_one(
 
 def _set_template(session: Any, arguments: argparse.Namespace) -> None:
     """Set the chat template of a server, and the variables of requests without them."""
-    from qeff_zoo.runtime.chat_template import ChatTemplate, special_tokens
+    from qeff_zoo.runtime.text.chat_template import ChatTemplate, special_tokens
 
     given, defaults = arguments.chat_template, arguments.default_chat_template_kwargs or {}
     if given is None and not defaults:
@@ -185,7 +186,7 @@ def _named(reference: str, *, build: bool) -> tuple[str, "Package"]:
 
 def _opener(package: "Package", arguments: argparse.Namespace) -> Callable[[], Any]:
     """Return a function that opens a package with the options that apply to its task."""
-    from qeff_zoo.runtime import open_session
+    from qeff_zoo.sessions import open_session
 
     chosen: dict[str, Any] = {}
     if "prefix_cache_bytes" in refuse_inapplicable("serve", task_of(package), arguments):
@@ -241,6 +242,7 @@ def _server_options(arguments: argparse.Namespace) -> "ServerOptions":
         disable_additional_properties=arguments.disable_additional_properties,
         quiet_paths=arguments.quiet_paths,
         keep_alive_timeout=arguments.keep_alive_timeout,
+        otlp_traces_endpoint=arguments.otlp_traces_endpoint,
     )
 
 
@@ -425,11 +427,77 @@ def _add_run(commands: Any) -> None:
         help="video: file (MP4, WebM, GIF, …), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="file to write the result to, such as depth.png, cat.png or speech.wav; repeatable, once for each input",
+    )
+    parser.add_argument(
+        "--negative-prompt",
+        metavar="TEXT",
+        help="text that an image is guided away from (default: none)",
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="steps of an image (default: the pipeline's)"
+    )
+    parser.add_argument(
+        "--guidance-scale",
+        type=float,
+        metavar="X",
+        help="scale of an image's guidance by its prompt (default: the pipeline's)",
+    )
+    parser.add_argument(
+        "--true-cfg-scale",
+        type=float,
+        metavar="X",
+        help="scale of an image's guidance away from --negative-prompt (Flux models; default: 1, none)",
+    )
+    parser.add_argument(
+        "--height",
+        type=int,
+        metavar="N",
+        help="height of an image in pixels (default: the model's)",
+    )
+    parser.add_argument(
+        "--width", type=int, metavar="N", help="width of an image in pixels (default: the model's)"
+    )
+    parser.add_argument(
+        "--voice", type=int, metavar="N", help="number of the speaker of a text (default: 0)"
+    )
+    parser.add_argument(
+        "--speed", type=float, metavar="X", help="factor of the speed of speech (default: 1)"
+    )
+    parser.add_argument(
         "--label",
         action="append",
         default=[],
         metavar="TEXT",
         help="candidate label for zero-shot image classification; repeatable",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SHARE",
+        help="score from 0 to 1 that detected objects (default: 0.5) or segments (default: 0.9) exceed",
+    )
+    parser.add_argument(
+        "--subtask",
+        metavar="NAME",
+        help="kind of segmentation: panoptic, instance or semantic (default: the first of these that the model "
+        "supports)",
+    )
+    parser.add_argument(
+        "--mask-threshold",
+        type=float,
+        metavar="SHARE",
+        help="probability from 0 to 1 from which on a pixel belongs to a mask (default: 0.5)",
+    )
+    parser.add_argument(
+        "--overlap-mask-area-threshold",
+        type=float,
+        metavar="SHARE",
+        help="share from 0 to 1 of its mask that a segment exceeds, without pixels of better segments (default: 0.5)",
     )
     parser.add_argument(
         "--prompts-file", type=Path, metavar="FILE", help="file of prompts, one per line"
@@ -455,6 +523,52 @@ def _add_run(commands: Any) -> None:
         choices=("none", "simple", "first", "average", "max"),
         help="print entities, not tokens: neighbours of one label, whose words have the label of each token "
         "(simple), of the first one, of the mean scores or of the best one; none for single tokens",
+    )
+    parser.add_argument(
+        "--targets",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="token that may fill a mask; repeatable (default: any token)",
+    )
+    parser.add_argument(
+        "--question",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="question about a context, as --prompt; repeatable",
+    )
+    parser.add_argument(
+        "--context",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text with the answers: one for each question, or one for all; repeatable",
+    )
+    parser.add_argument(
+        "--context-file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="file of such a text; repeatable",
+    )
+    parser.add_argument(
+        "--doc-stride",
+        type=int,
+        metavar="N",
+        help="number of tokens that two windows of a long context share (default: 128, or less for small windows)",
+    )
+    parser.add_argument(
+        "--max-answer-len",
+        type=int,
+        metavar="N",
+        help="largest number of tokens of an answer (default: 15)",
+    )
+    parser.add_argument(
+        "--impossible",
+        action="store_true",
+        help="let the empty text be an answer, for questions without one",
     )
     parser.add_argument(
         "--pair",
@@ -555,6 +669,12 @@ def _add_operation(parser: argparse.ArgumentParser) -> None:
         default=5.0,
         metavar="S",
         help="seconds until an idle connection ends; longer than that of a proxy before the server (default: 5)",
+    )
+    parser.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="collector of OpenTelemetry's traces by OTLP over HTTP, such as http://localhost:4318/v1/traces (default: "
+        "none)",
     )
 
 

@@ -41,7 +41,7 @@ def with_config(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[st
         return [*argv]
     try:
         content = tomllib.loads(read_text(Path(path)))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ServingError(
             f"Cannot read the configuration file {path!r}: {error}. Expected TOML, such as `port = 8000`. Correct it."
         ) from error

@@ -15,7 +15,7 @@ from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.index import Sign
-    from qeff_zoo.hub.policy import Pin
+    from qeff_zoo.hub.trust.policy import Pin
 
 
 def signer(arguments: argparse.Namespace) -> "Sign | None":
@@ -38,7 +38,7 @@ def sign_command(arguments: argparse.Namespace) -> None:
 
 def trust_add_command(arguments: argparse.Namespace) -> None:
     """Pin a key or an identity, and print it."""
-    from qeff_zoo.hub import policy
+    from qeff_zoo.hub.trust import policy
 
     scope = policy.scope_of(arguments.scope)
     by_identity = arguments.identity and arguments.issuer and not arguments.key
@@ -55,7 +55,7 @@ def trust_add_command(arguments: argparse.Namespace) -> None:
 
 def trust_ls_command(arguments: argparse.Namespace) -> None:
     """Print the pinned keys and identities."""
-    from qeff_zoo.hub import policy
+    from qeff_zoo.hub.trust import policy
 
     _print(policy.pins(), arguments)
     if not arguments.json:
@@ -64,7 +64,7 @@ def trust_ls_command(arguments: argparse.Namespace) -> None:
 
 def trust_rm_command(arguments: argparse.Namespace) -> None:
     """Remove a pin, and print it."""
-    from qeff_zoo.hub import policy
+    from qeff_zoo.hub.trust import policy
 
     _print(policy.unpin(arguments.who, policy.scope_of(arguments.scope)), arguments)
 

@@ -95,6 +95,6 @@ def _recall(entry: Path, identity: tuple[int, ...]) -> str | None:
         known = json.loads(read_regular(entry))
         if known["identity"] == list(identity) and len(known["sha256"]) == 64:
             return str(known["sha256"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None  # absent, or cut short by a crash: hash again
     return None

@@ -6,6 +6,7 @@ In: process ids and folders. Out: answers that err towards "still in use".
 
 import os
 import platform
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,8 @@ def used_paths(folder: Path) -> set[str]:
     """List the files below a folder that a process has mapped or open, as far as Linux shows them.
 
     Args:
-        folder: Folder to search; always empty on systems other than Linux.
+        folder: Folder to search; always empty on systems other than Linux. Those of other users' processes are not
+            shown: see `is_held`.
     """
     prefix = f"{folder.resolve()}/"
     used: set[str] = set()
@@ -86,3 +88,33 @@ def used_paths(folder: Path) -> set[str]:
                 with suppress(OSError):
                     used.add(os.readlink(link))  # noqa: PTH115 -- may be no path: "socket:[1]"
     return {path for path in used if path.startswith(prefix)}
+
+
+def hold(path: Path, user: object) -> None:
+    """Show to processes of all users that a file is in use, as long as an object lives; see `is_held`.
+
+    Args:
+        path: File that this user can read.
+        user: Object that uses it.
+    """
+    with suppress(ImportError, OSError):  # no locks on this system, or on this file system
+        import fcntl
+
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(user, os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether an object of a process of any user holds a file."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return False

@@ -3,7 +3,7 @@
 
 In: a folder under construction. Out: the same folder under its final name, on disk with all its
 files, after one atomic rename. Beside each staging folder lies a note of the process that owns it,
-written before the folder is made, so that leftovers of a killed process are recognized.
+written before the folder is created, so that leftovers of a killed process are recognized.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ from qeff_zoo.disk.processes import Owner
 from qeff_zoo.disk.regular import read_regular
 
 _OWNER = ".owner"
-# A process of another machine or container cannot be asked whether it lives. What has not changed
-# for this long is taken to be abandoned.
+# The state of a process on another machine or in another container is unknown: its folders are
+# abandoned after this time without a change.
 _IDLE_SECONDS = 24 * 3600.0
 _ATTEMPTS = 10
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
@@ -36,12 +36,12 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
 
     Args:
         root: Parent of staging folders, on the destination's file system.
-        prefix: Begins the folder's name.
+        prefix: Beginning of the folder's name.
     """
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f"{prefix}-{secrets.token_hex(8)}"
     owner = owner_note(folder)
-    try:  # from before the first thing is made: an interrupt may come after any line
+    try:  # begins before the note is written: an interrupt may come after any line
         note_owner(folder)
         folder.mkdir()
         yield folder
@@ -52,7 +52,7 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def staged_beside(target: Path) -> Iterator[Path]:
-    """Yield a private new folder beside what comes of it, having removed those that killed processes left there.
+    """Yield a private new folder beside its destination; those of killed processes are removed first.
 
     Args:
         target: Destination; its parent is created if it is missing.
@@ -86,7 +86,7 @@ def abandoned(folder: Path) -> bool:
     """Whether the owner of a folder under construction is surely gone, or idle for a day elsewhere."""
     try:
         lives = Owner(**json.loads(read_regular(owner_note(folder)))).lives()
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         lives = None
     if lives is None:
         return time.time() - _last_change(folder) > _IDLE_SECONDS
@@ -100,7 +100,7 @@ def discard(folder: Path) -> None:
 
 
 def sweep(folders: Iterable[Path]) -> None:
-    """Remove those of some staging folders that are abandoned."""
+    """Remove the abandoned ones of some staging folders."""
     for folder in folders:
         if abandoned(folder):
             discard(folder)
@@ -108,8 +108,10 @@ def sweep(folders: Iterable[Path]) -> None:
 
 def _last_change(folder: Path) -> float:
     """Return the newest time below a folder; the present time if it disappears meanwhile."""
-    latest = 0.0
-    for path in (owner_note(folder), folder, *folder.rglob("*")):
+    latest, paths = 0.0, [owner_note(folder), folder]
+    with suppress(OSError):  # of a folder that disappears
+        paths += folder.rglob("*")
+    for path in paths:
         with suppress(OSError):
             latest = max(latest, path.lstat().st_mtime)
     return latest or time.time()
@@ -146,8 +148,8 @@ def write_durably(path: Path, content: bytes) -> None:
     """Write a file so that its name has the old content or all of the new, even after a crash.
 
     Args:
-        path: The file.
-        content: All of it.
+        path: Path of the file.
+        content: New content of the file.
     """
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -165,10 +167,10 @@ def publish(
     """Give a staged folder its final name, unless what has that name is as good.
 
     Args:
-        folder: Complete, and on the file system of `final`.
+        folder: Staged folder, complete, on the file system of `final`.
         final: The name to take.
         trash: Parent of staging folders; receives the replaced folder first.
-        adopt: Whether to leave what has the name; asked whenever the name is taken.
+        adopt: Function that returns whether to keep the existing folder; called whenever the name is taken.
         durable: Whether to wait until the files are on the disk.
 
     Returns:

@@ -20,7 +20,7 @@ class Call:
     """Call of one folded layer.
 
     Args:
-        layer: Its index in the full model.
+        layer: Index in the full model.
         node: Node of the call.
         inputs: Operands, in the order of the function's parameters.
         outputs: Results.

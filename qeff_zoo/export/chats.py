@@ -7,8 +7,8 @@ from typing import Any
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.errors import CheckpointError, GenerationError
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.template_sandbox import OverBudgetError
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.template_sandbox import OverBudgetError
 
 _CHATS = (
     (("user", "Hello"),),

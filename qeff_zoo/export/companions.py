@@ -5,22 +5,22 @@ import json
 import shutil
 import tempfile
 import warnings
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.files import digest_of_files
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.contract import Task
 from qeff_zoo.disk.digests import sha256_file
-from qeff_zoo.disk.regular import read_text
 from qeff_zoo.export import architectures, chats
 from qeff_zoo.package.identity import digest
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import Task
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.tokenizer import Tokenizer
+    from qeff_zoo.runtime.text.tokenizer import Tokenizer
 
 #: Files of a SentencePiece tokenizer with a separate table of numbers.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
@@ -58,7 +58,7 @@ def obtain(checkpoint: Checkpoint, folder: Path, task: Task, store: Store) -> No
         "files": digest_of_files({name: sha256_file(path) for name, path in names.items()}),
         "model_id": checkpoint.model_id,
         "task": task.name,
-        "tokenizer": text.identity_of(names),
+        "tokenizer": text.identity_of(checkpoint.tokenizer_files),
         "processor": processors.identity_of(names),
         "versions": {name: installed(name) or "absent" for name in _MAKERS},
     }
@@ -88,6 +88,13 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     copy(checkpoint, folder)
+    if checkpoint.is_pipeline:
+        for inner in sorted(
+            {PurePosixPath(name).parent.as_posix() for name in checkpoint.companions}
+        ):
+            if text.has_tokenizer(path.name for path in (folder / inner).iterdir()):
+                text.write(folder / inner, f"{checkpoint.name}/{inner}")
+        return
     architectures.register(checkpoint.model_type)
     if processors.FILES & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
@@ -100,7 +107,7 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         tokenizer = text.write(folder, checkpoint.name, checkpoint.model_id, media=media)
         if text.has_backend(tokenizer):
             chats.check(checkpoint.name, tokenizer, folder)
-        elif task.reads != "audio":
+        elif task.reads != "audio" and not task.reads_characters:
             text.warn_of_no_text(checkpoint.name, tokenizer)
     if checkpoint.needs_remote_code:  # as the build and the runtime read it
         own = {name: value for name, value in checkpoint.config.items() if name != "auto_map"}
@@ -116,7 +123,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
     Raises:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
-    from qeff_zoo.runtime.tokenizer import Tokenizer
+    from qeff_zoo.runtime.text.tokenizer import Tokenizer
 
     with tempfile.TemporaryDirectory(prefix="qeff-tokenizer-") as name:
         folder = Path(name)
@@ -141,7 +148,7 @@ def _convert_pieces(folder: Path) -> None:
     import tokenizers
     from tokenizers import decoders, models
 
-    vocab = json.loads(read_text(folder / "vocab.json"))
+    vocab = read_json(folder / "vocab.json")
     made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     made.decoder = decoders.Metaspace()
     made.add_special_tokens([piece for piece in vocab if piece[:1] == "<" and piece[-1:] == ">"])

@@ -21,8 +21,9 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.onnx._internal.exporter import _fx_passes
 from torch.utils._pytree import tree_map_only
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint.adapters import Slots
+from qeff_zoo.contract import Tracing
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.transforms import lora, window_cache
 from qeff_zoo.export.uncomputed import uncomputed
@@ -31,7 +32,6 @@ from qeff_zoo.graph.passes import bfloat16, bodies, linear, rotary
 from qeff_zoo.graph.semantic.domains import OPSET
 from qeff_zoo.graph.states import mark, mark_layer
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.tasks import Tracing
 from qeff_zoo.weights.kv_heads import widened
 
 from . import folding, functional, layers, loader, promotion, translations
@@ -57,7 +57,7 @@ def export_graph(
     Raises:
         ExportError: The graph contradicts the recipe.
     """
-    task = tasks.find(recipe.task)
+    task = contract.find(recipe.task)
     part = task.parts.get(role, task) if role else task
     graph = _attempt(config, recipe, part, everything=False, **variant)
     if graph is None:  # two layers of a kind do not prove the rest: trace them all
@@ -69,7 +69,7 @@ def export_graph(
 def _attempt(
     config: Mapping[str, Any],
     recipe: Recipe,
-    part: tasks.Part,
+    part: contract.Part,
     *,
     everything: bool,
     rope_factors: str | None = None,
@@ -89,7 +89,7 @@ def _attempt(
         if part.probe or part.half:
             half = part.half(model) if part.half else None
             alone = part.probe and partial(part.probe, model)
-            run = alone or partial(_run_once, part.tracing(model, **variant))
+            run = alone or partial(run_once, part.tracing(model, **variant))
             repeated, uses = layers.reduce(model, run, half=half, everything=everything)
         tracing = part.tracing(model, **variant)
         if slots is not None:
@@ -104,8 +104,12 @@ def _attempt(
     return _finish(graph)
 
 
-def _run_once(tracing: Tracing) -> Any:
-    """Run a module like the later trace, without any computation."""
+def run_once(tracing: Tracing) -> Any:
+    """Run a module like the later trace, without any computation.
+
+    Args:
+        tracing: Module and example inputs.
+    """
     # Values are symbols.
     with uncomputed(shape_env=ShapeEnv(), static_shapes=True) as mode:
         given = tree_map_only(torch.Tensor, mode.from_tensor, tracing.inputs)

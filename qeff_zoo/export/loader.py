@@ -12,9 +12,10 @@ from accelerate import init_empty_weights
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.checkpoint.config_faults import refusals_of
+from qeff_zoo.checkpoint.files import COMPONENTS
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.transforms import encoder_attention, rope
 from qeff_zoo.export.transforms.modules import language_model
@@ -48,6 +49,9 @@ def load_meta(
         ExportError: A buffer has no value, or a transform misses its count.
     """
     model = build_meta(config, recipe.task, untied)
+    if COMPONENTS in config:
+        hollow(model)
+        return model
     encoder_attention.implement(model)
     rope.follow_context(model, rope_factors)
     hollow(model)
@@ -64,6 +68,8 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
         task: Hub pipeline tag.
         untied: Tied parameters with their own values; names of other models are ignored.
     """
+    if COMPONENTS in config:
+        return _build_pipeline(config)
     raw = {
         key: value
         for key, value in config.items()
@@ -75,7 +81,7 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
         # JSON has no infinity; transformers writes it in its own format.
         parsed = parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     if (
-        tasks.find(task).role == "encoder"
+        contract.find(task).role == "encoder"
     ):  # of two halves the encoder alone, as in most of its classes
         parsed.is_encoder_decoder = False
     parsed.add_cross_attention = (
@@ -84,19 +90,36 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     without_values = init_empty_weights(include_buffers=False)
     with _LargeOnMeta(), without_values, _initialized_buffers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        make = tasks.auto_class(task, parsed).from_config
+        make = contract.auto_class(task, parsed).from_config
         with refusals_of(config):
             model = make(parsed, attn_implementation="eager", dtype=torch.float32)
     model = model.eval()
     model.tie_weights()
     _untie(model, untied)
+    _require_buffers(model)
+    return model
+
+
+def _build_pipeline(config: Mapping[str, Any]) -> Any:
+    """Build the components of a diffusers pipeline without weights."""
+    from . import pipelines
+
+    without_values = init_empty_weights(include_buffers=False)
+    with _LargeOnMeta(), without_values, _initialized_buffers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = pipelines.build(config)
+    _require_buffers(model)
+    return model
+
+
+def _require_buffers(model: Any) -> None:
+    """Refuse a model with a buffer that has no value."""
     empty = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if empty:
         raise ExportError(
             f"Buffers {empty[:5]} of {type(model).__name__} have no value on the meta device, and no checkpoint does. "
             f"Expected every buffer to be computed when the module is built."
         )
-    return model
 
 
 def _untie(model: Any, names: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Shape
 from qeff_zoo.weights.storage import Storage
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encoded
+    from qeff_zoo.checkpoint.encoded import Encoded
 
 
 #: Roles of programs that encode multimodal inputs of a language model.
@@ -31,6 +31,7 @@ class ProgramPlan:
         stored: Whether quantized matrices keep their stored format; otherwise only those already in the format
             `weights` do.
         named: Storage formats of other matrices, by patterns of their names.
+        chosen: Storage formats of float matrices beside `weights`, by their names: those of the vocabulary, or all.
         flags: Flags of the target's compiler.
         fused: Programs whose results it consumes, and which it computes itself.
     """
@@ -43,6 +44,7 @@ class ProgramPlan:
     weights: Format
     stored: bool = False
     named: tuple[tuple[str, Format], ...] = ()
+    chosen: Mapping[str, Format] = field(default_factory=dict)
     flags: Mapping[str, Any] = field(default_factory=dict)
     fused: tuple["ProgramPlan", ...] = ()
 
@@ -79,4 +81,4 @@ class ProgramPlan:
             for name, one in encoded.items()
             if self.stored or (self.weights.per_channel and one.is_per_channel)
         }
-        return Storage(self.weights, stay, self.named)
+        return Storage(self.weights, stay, self.named, self.chosen)

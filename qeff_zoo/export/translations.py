@@ -65,6 +65,17 @@ def table() -> dict[Any, Callable[..., Any]]:
     def normalize(x: Any, weight: Any, epsilon: float, offset: float) -> Any:
         return op.RMSNorm(x, weight, epsilon=epsilon, offset=offset)
 
+    def normalize_last(x: Any, shape: Any, weight: Any = None, epsilon: float | None = None) -> Any:
+        epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+        if weight is not None and len(shape) == 1:
+            return op.RMSNorm(x, weight, epsilon=epsilon, offset=0.0)
+        axes: Any = standard.Constant(value_ints=[*range(-len(shape), 0)])
+        mean = standard.ReduceMean(standard.Mul(x, x), axes)
+        least: Any = standard.Constant(value_float=epsilon)
+        even = standard.CastLike(least, x)
+        normal = standard.Div(x, standard.Sqrt(standard.Add(mean, even)))
+        return normal if weight is None else standard.Mul(normal, weight)
+
     ours = torch.ops.qeff_zoo
     return {
         torch.ops.aten.linear.default: linear,
@@ -73,6 +84,8 @@ def table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.chunk.default: _chunk,
         torch.ops.aten.gelu.default: _gelu,
         torch.ops.aten.square.default: lambda x: standard.Mul(x, x),
+        torch.ops.aten.outer.default: _outer,
+        torch.ops.aten.rms_norm.default: normalize_last,
         torch.ops.aten.reshape_as.default: lambda x, like: standard.Reshape(
             x, standard.Shape(like)
         ),
@@ -109,6 +122,19 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     else:
         inner = op.Erf(op.Div(x, math.sqrt(2)))
     return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _outer(x: Any, y: Any) -> Any:
+    """Multiply in the wider type, as torch does."""
+    from onnxscript import opset18 as op
+
+    last: Any = op.Constant(value_ints=[-1])
+    column = op.Unsqueeze(x, last)
+    if x.dtype == y.dtype:
+        return op.Mul(column, y)
+    if x.dtype.itemsize > y.dtype.itemsize:
+        return op.Mul(column, op.CastLike(y, x))
+    return op.Mul(op.CastLike(column, y), y)
 
 
 def _chunk(x: Any, chunks: int, dim: int = 0) -> Any:

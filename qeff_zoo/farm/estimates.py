@@ -30,7 +30,7 @@ _BITS = {
     "fp32": 32,
     "int8": 8.5,
     "w8a8": 8.5,
-    "int4": 4.5,
+    "int4": 6,
 }
 _OTHER_BITS = 16
 _QUANTIZED_BITS = 4.5
@@ -95,8 +95,9 @@ def estimate(checkpoint: Checkpoint, plan: Plan, history: History) -> Estimate:
     weights = bytes_of_weights(checkpoint)
     download = 0 if checkpoint.is_at_hand else weights
     parameters = weights * 8 / _stored_bits(checkpoint)
-    storage = str(plan.spec["quantization"].get("weights"))
-    size = int(parameters * _BITS.get(storage, _OTHER_BITS) / 8)
+    quantization = plan.spec["quantization"]
+    bits = _BITS.get(str(quantization.get("weights")), _OTHER_BITS)
+    size = int(parameters * quantization.get("bits", bits) / 8)
     reference = _PROCESS + int(4 * parameters)  # of a validation, in a separate process, in float32
     memory = {
         TRACE: _PROCESS,

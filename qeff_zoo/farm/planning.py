@@ -25,7 +25,7 @@ from qeff_zoo.pipeline import saves_a_build
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.store import Store
-from qeff_zoo.validation.freshness import (
+from qeff_zoo.validation.judgement.freshness import (
     DISAGREES,
     EVIDENCE,
     described,
@@ -47,7 +47,7 @@ class Cell:
     """One package of a zoo.
 
     Args:
-        wanted: Its model and options.
+        wanted: Model and options of the build.
         remote: URL of its remote; None without one.
         state: State, such as `PUBLISHED`.
         why: Reason of the state, for people; empty if the state explains itself.

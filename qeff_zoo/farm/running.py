@@ -25,7 +25,7 @@ from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.site.reports import SCHEMA_ID
 from qeff_zoo.store import Store
-from qeff_zoo.validation.freshness import VERSIONS
+from qeff_zoo.validation.judgement.freshness import VERSIONS
 
 
 class Board(Protocol):

@@ -126,7 +126,7 @@ def _package(key: str) -> Package:
 def _validate(step: Step, options: Options, reporter: Reporter) -> Result:
     from qeff_zoo.pipeline.checks import source_of
     from qeff_zoo.pipeline.proving import prove
-    from qeff_zoo.validation.freshness import versions_of
+    from qeff_zoo.validation.judgement.freshness import versions_of
     from qeff_zoo.validation.reference.preloaded import shared
 
     package = _package(step.cell.build_key)
@@ -174,7 +174,7 @@ def _revalidate(step: Step, options: Options, reporter: Reporter) -> Result:
     """Validate an earlier package again; a package that fails gets a notice in the remote's index."""
     from qeff_zoo.hub import pull
     from qeff_zoo.pipeline.proving import validate_again
-    from qeff_zoo.validation.freshness import versions_now
+    from qeff_zoo.validation.judgement.freshness import versions_now
     from qeff_zoo.validation.reference.preloaded import shared
 
     cell = step.cell
@@ -205,7 +205,7 @@ def _publish_outcome(
     from qeff_zoo.hub.index import Index
     from qeff_zoo.hub.publish.card import card_upload
     from qeff_zoo.hub.remotes import destination
-    from qeff_zoo.validation.freshness import EVIDENCE, described
+    from qeff_zoo.validation.judgement.freshness import EVIDENCE, described
 
     path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)

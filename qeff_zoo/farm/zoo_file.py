@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.checkpoint.files import MODEL_INDEX, Place
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import FarmError, did_you_mean
 from qeff_zoo.hub.remotes import is_repository
@@ -351,7 +351,7 @@ class _Reader:
             return value
         one = get_args(kind)[0] if several else kind
         parts = value if several and isinstance(value, list) else [value]
-        if not all(type(part) is one for part in parts):
+        if not all(type(part) in ((int, float) if one is float else (one,)) for part in parts):
             many = f", or lists of such: [[{one.__name__}, …], …]" if several else ""
             self._refuse(f"{option.name} of {where}", value, f"values of type {one.__name__}{many}")
         elif option.allowed and not several and value not in option.allowed:
@@ -378,7 +378,9 @@ class _Reader:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return path.suffix == ".gguf" if path.is_file() else (path / "config.json").is_file()
+    if path.is_file():
+        return path.suffix == ".gguf"
+    return any((path / name).is_file() for name in ("config.json", MODEL_INDEX))
 
 
 def _is_kept(

@@ -91,7 +91,7 @@ class Converged(TrainerCallback):
 
     Args:
         loss: Loss that counts as small, in nats.
-        times: In a row.
+        times: Number of consecutive times.
     """
 
     def __init__(self, loss: float, times: int) -> None:

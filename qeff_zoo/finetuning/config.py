@@ -40,7 +40,7 @@ class Config:
     """A training run.
 
     Raises:
-        PlanError: By `check`: every value that cannot be used.
+        PlanError: Raised by `check`: every value that cannot be used.
     """
 
     model_name: str = option("model", "Hub id or folder of an unquantized checkpoint", "")

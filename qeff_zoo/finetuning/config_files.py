@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from qeff_zoo.disk.yaml_files import read_yaml
 from qeff_zoo.errors import PlanError, did_you_mean
 from qeff_zoo.finetuning.config import CLASSIFICATION, FORMATS, GENERATION, Config
 
@@ -110,23 +111,11 @@ def _plain(config: Config) -> Any:
 
 
 def _load(path: Path) -> Mapping[str, Any]:
-    import yaml
-
     try:
-        text = path.read_text(encoding="utf-8")
-        alias = next((one for one in yaml.parse(text) if isinstance(one, yaml.AliasEvent)), None)
-        if alias is not None:  # a few of them can stand for any number of values
-            raise PlanError(
-                [
-                    f"{str(path)!r} has the alias {'*' + alias.anchor!r} in line {alias.start_mark.line + 1}; expected "
-                    "values that are written out. Write it out."
-                ]
-            )
-        found = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        found = read_yaml(path)
+    except (OSError, ValueError) as error:
         raise PlanError(
-            [f"Cannot read {str(path)!r}: {reason}. Expected a YAML file. Correct it, or the path."]
+            [f"Cannot read {str(path)!r}: {error}. Expected a YAML file. Correct it, or the path."]
         ) from error
     if not isinstance(found, dict):
         raise PlanError(

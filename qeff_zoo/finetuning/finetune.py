@@ -16,8 +16,8 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
-from qeff_zoo.bench import plots
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.disk.plot_files import require_drawable
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.room import free_bytes
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
@@ -31,7 +31,7 @@ from qeff_zoo.finetuning.tokens import Reader, classes
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.versions import installed
 
-from . import devices, models, rows, trainers
+from . import devices, models, plots, rows, trainers
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -106,7 +106,7 @@ def finetune(
     device = devices.find(config)
     rows.check(config)
     if config.plot:
-        plots.check(Path(config.plot))
+        require_drawable(Path(config.plot))
     checkpoint = models.open_base(config)
     config = models.with_length(config, checkpoint)
     tokenizer = models.read_tokenizer(config, checkpoint)
@@ -289,7 +289,7 @@ class _Run:
         )
         if self.config.plot:
             title = f"{self.checkpoint.name} on {Path(self.config.data).name}"
-            plots.draw_losses(self.folder.entries(), Path(self.config.plot), title)
+            plots.draw(self.folder.entries(), Path(self.config.plot), title)
         self.folder.note({**made_by, "result": found.as_dict()})
         return found
 

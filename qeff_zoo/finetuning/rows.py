@@ -15,6 +15,7 @@ import datasets
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.config import Config, is_code
+from qeff_zoo.terminal.progress import out_of_memory
 
 TRAIN, VALIDATION = "train", "validation"
 _BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
@@ -169,6 +170,8 @@ def _table(
         ) from error
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
+        if short := out_of_memory(cause, f"while {data!r} is read"):
+            raise short from error
         raise TrainingError(
             f"Cannot read {data!r}: {' '.join(str(cause).split())}. Expected a {builder} file whose rows all have the "
             "same columns. Correct it."

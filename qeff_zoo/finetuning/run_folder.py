@@ -98,7 +98,7 @@ class RunFolder:
             found = json.loads(read_regular(path))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise TrainingError(
                 f"Cannot read {str(path)!r}: {error}. Expected what made the run. Change --output-dir."
             ) from error
@@ -218,7 +218,7 @@ class RunFolder:
         found = []
         if self.log.is_file():
             for line in read_text(self.log).splitlines():
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     found.append(json.loads(line))
         return found
 

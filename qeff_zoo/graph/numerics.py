@@ -24,6 +24,7 @@ class Format:
         offsets: Whether each block has an offset, a float that is subtracted.
         act_order: Whether columns are stored in another order, that of their activations (`desc_act`).
         element: Type of 8-bit floats that share a scale; empty for integers.
+        fitted: Whether the scale and zero point of a block are those of the least squared error, else of its extremes.
     """
 
     bits: int = 32
@@ -34,6 +35,7 @@ class Format:
     offsets: bool = False
     act_order: bool = False
     element: str = ""
+    fitted: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -61,6 +63,7 @@ class Format:
             "zero points": self.zero_points,
             "offsets": self.offsets,
             "act-order": self.act_order,
+            "least squares": self.fitted,
         }
         return ", ".join(
             [
@@ -76,25 +79,29 @@ _E8M0 = "float8_e8m0fnu"
 #: Microscaling formats: see `qeff_zoo.graph.microscaling`.
 MXFP6 = Format(bits=6, block=32, scale=_E8M0)
 MXINT8 = Format(bits=8, block=32, scale=_E8M0)
-#: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
-BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
+#: Columns of a matrix that may share a scale, and how many do unless asked otherwise, of int4 and of all others.
+BLOCK_SIZES, INT4_BLOCK_SIZE, BLOCK_SIZE = (32, 64, 128), 32, 64
 #: Names of the formats that weights are rounded to, and of leaving them as a quantized checkpoint stores them.
 WEIGHTS, STORED = ("fp32", "int8", "int4", "w8a8"), "stored"
+#: Names of the formats of a mixture with so many bits a weight, the usual one first.
+MIXED = ("int4", "int8")
 #: What becomes of matrices that a checkpoint stores in fewer bits, of a kind that no kernel takes: see `STORED`.
 NEAREST = Format(bits=8, block=32)
 
 
-def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
+def format_of(weights: str, block_size: int | None = None) -> Format:
     """Return what matrices of floats become.
 
     Args:
         weights: One of `WEIGHTS`, or `STORED`.
-        block_size: One of `BLOCK_SIZES`; of floats and of rows any.
+        block_size: One of `BLOCK_SIZES`, None for the default; of floats and of rows any.
     """
+    if block_size is None:
+        block_size = INT4_BLOCK_SIZE if weights == "int4" else BLOCK_SIZE
     formats = {
         "fp32": FLOAT32,
         "int8": Format(bits=8, block=block_size),
-        "int4": Format(bits=4, block=block_size, zero_points=True),
+        "int4": Format(bits=4, block=block_size, zero_points=True, fitted=True),
         "w8a8": Format(bits=8, block=0),
         STORED: FLOAT32,
     }
@@ -111,7 +118,7 @@ class RoundedMatrix:
         rows: Outputs, or entries of an embedding.
         columns: Inputs.
         input_major: Whether the Hugging Face model holds it as (columns, rows).
-        format: How it is stored.
+        format: Storage format.
         multiplied: Whether the program multiplies by it.
         gathered: Whether the program looks rows up in it.
         kept: Whether the checkpoint stores it so already: nothing is rounded again.
@@ -128,7 +135,7 @@ class RoundedMatrix:
 
 
 #: Facts of a matrix, or of its format, that a manifest leaves out where they do not hold.
-_OF_CHECKPOINTS = ("kept", "offsets", "act_order", "element")
+_OF_CHECKPOINTS = ("kept", "offsets", "act_order", "element", "fitted")
 
 
 def _entry(facts: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +151,7 @@ class Numerics:
     """All that a program rounds; nothing for one that computes in float32.
 
     Args:
-        matrices: Its weights, each once.
+        matrices: Rounded matrices, each once.
         int8_activations: Whether products by matrices of integers round their left side to int8, in the blocks of the
             matrix, or each row whole as its rows are, and in the order of its columns.
         activations: Type of all that it computes, floats that it reads included.

@@ -45,7 +45,7 @@ class Entry:
     """One package, as far as it must be known to choose it.
 
     Args:
-        path: Its folder in the remote: `packages/<variant>/<first 16 hex digits of its build key>`.
+        path: Folder in the remote: `packages/<variant>/<first 16 hex digits of its build key>`.
         manifest: SHA-256 of its manifest.json, 64 hex digits.
         model: Model id of its checkpoint, or the name of the folder that held it.
         model_type: Model type in the checkpoint's configuration.
@@ -53,7 +53,7 @@ class Entry:
         license: Licence of the checkpoint, as its card names it; None without one.
         size: Bytes of all its files but the manifest.
         finished: When its build ended: "2026-11-20T10:00:00Z".
-        validated: How far it was proved; one of `qeff_zoo.package.manifest.VALIDATED`.
+        validated: Level of validation; one of `qeff_zoo.package.manifest.VALIDATED`.
         signed: Whether a signature lies beside the manifest.
         axes: Values that distinguish packages of one model: sizes, precision, target, hardware.
         needs: Required software with version ranges: {"onnxruntime": ">=1.31"}.
@@ -81,7 +81,7 @@ class Entry:
         """Describe a package.
 
         Args:
-            manifest: Its manifest, checked.
+            manifest: Checked manifest.
             content: The bytes of its manifest.json.
             signed: Whether a signature goes with it.
         """
@@ -197,7 +197,7 @@ def variant_name(axes: Mapping[str, Any]) -> str:
     """Name a package's folder so that people see what it is.
 
     Args:
-        axes: From `axes_of`.
+        axes: Axes from `axes_of`.
     """
     slugs = [_slug(axes[name]) for name in _FIRST if name in axes]
     sizes = [f"{short}{_slug(axes[name])}" for name, short in _SHORT.items() if axes.get(name)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of a remote: the list of its packages, and the notices published about them since.
 
-In: entries and notices. Out: an `Index`, which reads as much of itself as it is asked for: a model's packages, or all.
-Nothing here touches the network or the disk; `qeff_zoo.hub.index_files` has the form of the files.
-Packages are never changed; what is learnt later, that one is bad or another is better, is a notice in the index.
+In: entries and notices. Out: an `Index`, which reads only the files that are needed: those of a model, or all.
+This module uses neither network nor disk; `qeff_zoo.hub.index_files` defines the form of the files.
+Packages are never changed. A later finding about a package is a notice in the index.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of an index: their form, and what is checked before one is used.
 
-In: an `Index`, or the bytes of its files. Out: the same. Each file is gzipped: a line of JSON, as `index.schema.json`
-says. The root is the one that changes its content under its name, and has a second line if it is signed: the
-signature over the first.
+In: an `Index`, or the bytes of its files. Out: the same. Each file is a gzipped line of JSON with the schema
+`index.schema.json`. Only the root changes its content under its name. If it is signed, its second line is the
+signature of the first.
 
     index.json.gz
         {"schema": "qeff-index/3", "prefix": "", "serial": 12, "remotes": ["hf://acme/zoo"],
@@ -11,7 +11,7 @@ signature over the first.
          "notices": {path: {"state": "yanked", "reason": …, "instead": path}, …}, "files": {}}
 
 Of more packages than `LEAF_PACKAGES`, the root lists files in place of packages: leaves, which list packages, and
-pages, which list files again. `qeff_zoo.hub.index_tree` says which packages a file has.
+pages, which list files again. `qeff_zoo.hub.index_tree` assigns packages to files.
 
     index.json.gz
         {…, "serial": 12, "packages": [], "notices": {}, "files": {"01": {"sha256": <SHA-256>, "packages": 180}, …}}
@@ -161,7 +161,7 @@ def decode(content: bytes, *, known: bool = False) -> Index:
     """Read the root of an index that anyone may have written.
 
     Args:
-        content: Its bytes.
+        content: Bytes of the file.
         known: They were read and checked before.
 
     Raises:
@@ -179,7 +179,7 @@ def decode_file(content: bytes, prefix: str, reference: Reference, *, known: boo
     """Read a file that the root of an index, or a page, refers to.
 
     Args:
-        content: Its bytes.
+        content: Bytes of the file.
         prefix: Prefix that it has there.
         reference: Reference to it.
         known: The bytes were checked before.
@@ -258,7 +258,7 @@ def parts(content: bytes) -> tuple[bytes, bytes | None]:
     """Split a file of an index into its content and the signature over it; None for no signature.
 
     Args:
-        content: Its bytes.
+        content: Bytes of the file.
 
     Raises:
         ValueError: They are too many, or become too many.

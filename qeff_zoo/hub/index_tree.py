@@ -43,7 +43,7 @@ class Leaf:
 
     Args:
         entries: One for each package, in the order of their publication.
-        notices: By a package's path.
+        notices: Notices by the path of their package.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -135,7 +135,7 @@ def with_leaf(node: Node, model: str, change: Callable[[Leaf], Leaf], read: Read
     Args:
         node: Root of the tree.
         model: Model id.
-        change: From the leaf to the new one, in which every other model is as it was; the same leaf for no change.
+        change: Function from a leaf to the new one, with all other models unchanged; the same leaf for no change.
         read: Reads the files on the way.
     """
     if isinstance(node, Page):

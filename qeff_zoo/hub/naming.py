@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packages are called: a variant and the beginning of a key, `ort-int4-cl4096 · 802246d4`.
+"""Names of packages: a variant and the beginning of a key, `ort-int4-cl4096 · 802246d4`.
 
-In: a package's path in a remote, or the folder of one in the store. Out: its short name; and whether it is the one that
-a reader means. A package is meant by its path, its variant, its build key, or variant and key with `/` or `·` between.
-Of a key 8 hex digits are enough, or more.
+In: the path of a package in a remote, or its folder in the store. Out: its short name, and whether a reference names
+it. A reference is a path, a variant, a build key, or variant and key with `/` or `·` between them. The first 8 hex
+digits of a key suffice.
 """
 
 import re
@@ -60,7 +60,7 @@ def is_named(reference: str, path: str, build_key: str = "") -> bool:
     Args:
         reference: Name as the user wrote it.
         path: See `short_name`.
-        build_key: All of it; "" where only the path is known.
+        build_key: Complete build key; "" if only the path is known.
     """
     _, variant, key16 = path.split("/")
     match = _NAMED.fullmatch(reference)
@@ -75,7 +75,7 @@ def ambiguity(reference: str, names: Iterable[str]) -> str:
 
     Args:
         reference: Name as the user wrote it.
-        names: How each of them is called.
+        names: Names of each package.
     """
     lines = sorted(names)
     return (
@@ -90,7 +90,7 @@ def ambiguity(reference: str, names: Iterable[str]) -> str:
 def is_called(reference: str, manifest: Manifest) -> bool:
     """Whether a reference names a package by its model, or by `is_named`.
 
-    What a package calls itself counts only where it was made from a checkpoint of that name.
+    The name that a package records counts only if its checkpoint has that name.
 
     Args:
         reference: Name as the user wrote it.
@@ -106,7 +106,7 @@ def is_at(reference: str, folder: Path) -> bool:
     """Whether a reference names a package of the store, damaged ones included.
 
     Args:
-        reference: Its path, its key, or as `is_called` says.
+        reference: Path, key, or another name that `is_called` accepts.
         folder: Folder of the package, named after its key.
     """
     if is_key(reference, folder.name) or (
@@ -118,7 +118,7 @@ def is_at(reference: str, folder: Path) -> bool:
 
 
 def names_at(folder: Path) -> tuple[str, str]:
-    """Return a package's model and its short name; of what is no package, or a damaged one, "" and its key."""
+    """Return a package's model and its short name; "" and the shortened key if its manifest is invalid."""
     manifest = _manifest(folder)
     if manifest is None:
         return "", _KEY.sub(r"\1", folder.name)
@@ -126,7 +126,7 @@ def names_at(folder: Path) -> tuple[str, str]:
 
 
 def name_at(folder: Path) -> str:
-    """Name something of the store in one text, as `names_at` does."""
+    """Return the names of `names_at` as a single text."""
     return " ".join(names_at(folder)).strip()
 
 

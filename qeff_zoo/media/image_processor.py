@@ -6,14 +6,13 @@ transformers reads: `…FeatureExtractor`, `…ImageProcessor` and `…ImageProc
 name. Each kind is an entry of `PROCESSORS`, with its defaults; an unknown kind is rejected by name.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config, read_json
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
 from qeff_zoo.media.canvases import (
     smaller_tiles_and_whole,
@@ -29,8 +28,8 @@ from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_resized_slices, whole_and_slices
 
+from . import depth_rules, detection_rules, patch_rules, torchvision_rules
 from . import image_rules as rules
-from . import patch_rules, torchvision_rules
 
 FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
 _CONFIG = "config.json"  # with the settings of a timm checkpoint, or of a checkpoint's code
@@ -46,6 +45,7 @@ _CLIP = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
+_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _PLAIN = {
     "do_resize": True,
     "do_rescale": True,
@@ -69,6 +69,11 @@ _PAGE = {
 _PATCHES = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
     "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+}  # fmt: skip
+_BETWEEN_EDGES = {
+    **_PLAIN, **_IMAGENET,
+    "resample": _BILINEAR, "size": {"shortest_edge": 800, "longest_edge": 1333}, "default_to_square": False,
+    "max_size": 1333, "do_pad": True,
 }  # fmt: skip
 _IDEFICS3 = {
     **_PLAIN, **_HALF,
@@ -98,6 +103,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}},
     ),
     "CLIPImageProcessor": (rules.plain, _CROPPED),
+    "ConditionalDetrImageProcessor": (detection_rules.padded_wholes, _BETWEEN_EDGES),
     "CohereCompassImageProcessor": (
         patch_rules.grid_of_patches,
         {
@@ -140,6 +146,8 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "DeepseekVLImageProcessor": (rules.long_edge_in_square, _PADDED),
+    "DeformableDetrImageProcessor": (detection_rules.padded_wholes, _BETWEEN_EDGES),
+    "DetrImageProcessor": (detection_rules.padded_wholes, _BETWEEN_EDGES),
     "DeiTImageProcessor": (
         rules.plain,
         {
@@ -150,6 +158,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "DonutImageProcessor": (
         page,
         {**_PAGE, **_HALF, "size": {"height": 2560, "width": 1920}, "width_first": True},
+    ),
+    "DPTImageProcessor": (
+        depth_rules.whole_multiples,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
+            "ensure_multiple_of": 1, "keep_aspect_ratio": False,
+        },
     ),
     "FuyuImageProcessor": (
         patch_rules.patches_of_whole_lines,
@@ -187,11 +202,25 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             },
         ),
     ),
+    "EfficientNetImageProcessor": (
+        rules.divided_twice,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 346, "width": 346},
+            "crop_size": {"height": 289, "width": 289}, "rescale_offset": False, "include_top": True,
+        },
+    ),
     "Ernie4_5_VLMoeImageProcessor": (
         patch_rules.grid_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 6177},
             "temporal_patch_size": 1,
+        },
+    ),
+    "GLPNImageProcessor": (
+        depth_rules.multiples_below,
+        {
+            **_PLAIN, **_HALF, "do_normalize": False, "resample": _BILINEAR,
+            "size": {"height": 480, "width": 640}, "size_divisor": 32,
         },
     ),
     "GotOcr2ImageProcessor": (
@@ -223,6 +252,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PATCHES, **_HALF, "size": {"max_height": 512, "max_width": 512}, "max_patches": 16384,
         },
+    ),
+    "LevitImageProcessor": (
+        rules.larger_and_cropped,
+        {**_CROPPED, **_IMAGENET, "crop_pct": 224 / 256, "of_short_edges": True},
     ),
     "Lfm2VlImageProcessor": (
         torchvision_rules.tiles_of_patches,
@@ -257,6 +290,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             ],
         },
     ),
+    **dict.fromkeys(
+        ("MaskFormerImageProcessor", "Mask2FormerImageProcessor"),
+        (
+            detection_rules.padded_multiples_above,
+            {**_BETWEEN_EDGES, "max_size": None, "size_divisor": 32},
+        ),
+    ),
     "MiniCPMOcrImageProcessor": (
         whole_and_resized_slices,
         {
@@ -277,6 +317,20 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PATCHES, "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 451_584},
         },
+    ),
+    "MobileViTImageProcessor": (
+        rules.blue_first,
+        {
+            **_CROPPED, "do_normalize": False, "crop_size": {"height": 256, "width": 256},
+            "do_flip_channel_order": True,
+        },
+    ),
+    **dict.fromkeys(
+        ("MobileNetV1ImageProcessor", "MobileNetV2ImageProcessor"),
+        (
+            rules.plain,
+            {**_CROPPED, **_HALF, "resample": _BILINEAR, "size": {"shortest_edge": 256}},
+        ),
     ),
     "MllamaImageProcessor": (
         tiles_of_canvases,
@@ -310,7 +364,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "NougatImageProcessor": (
         page_without_margin,
         {
-            **_PAGE, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225),
+            **_PAGE, **_IMAGENET,
             "size": {"height": 896, "width": 672}, "do_crop_margin": True,
         },
     ),
@@ -358,6 +412,24 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             **_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
         },
     ),
+    "PoolFormerImageProcessor": (
+        rules.larger_and_cropped, {**_CROPPED, **_IMAGENET, "crop_pct": 0.9},
+    ),
+    "PvtImageProcessor": (
+        rules.plain,
+        {**_PLAIN, **_IMAGENET, "resample": _BICUBIC, "size": {"height": 224, "width": 224}},
+    ),
+    "RTDetrImageProcessor": (
+        detection_rules.padded_wholes,
+        {
+            **_BETWEEN_EDGES, "size": {"height": 640, "width": 640}, "max_size": None, "do_normalize": False,
+            "do_pad": False,
+        },
+    ),
+    "SegformerImageProcessor": (
+        rules.whole,
+        {**_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"height": 512, "width": 512}},
+    ),
     "SiglipImageProcessor": (
         rules.plain,
         {
@@ -376,7 +448,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "TimmWrapperImageProcessor": (
         rules.scaled_and_cropped,
         {
-            **_PLAIN, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225), "resample": _BICUBIC,
+            **_PLAIN, **_IMAGENET, "resample": _BICUBIC,
             "size": {"height": 224, "width": 224}, "crop_pct": 0.875, "crop_mode": "center",
         },
     ),
@@ -391,6 +463,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "ViTImageProcessor": (
         rules.plain,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+    "YolosImageProcessor": (detection_rules.padded_multiples, _BETWEEN_EDGES),
+    "ZoeDepthImageProcessor": (
+        depth_rules.reflected_multiples,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 384, "width": 512}, "do_pad": True,
+            "border_factor": 3, "ensure_multiple_of": 1 / 32, "keep_aspect_ratio": True,
+        },
     ),
 }  # fmt: skip
 
@@ -492,12 +572,7 @@ def read_image_processor(
     documents = {}
     for file in FILES:
         if path := files.get(file):
-            try:
-                documents[file] = json.loads(read_text(path))
-            except ValueError as error:
-                raise CheckpointError(
-                    f"Cannot read {path}: it is not JSON ({error}). Expected a processor's settings. Get it again."
-                ) from error
+            documents[file] = read_json(path)
     # A recent transformers saves the image processor's settings in processor_config.json; older versions do not.
     found = [
         document

@@ -82,6 +82,48 @@ def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": stacked(arrays)}
 
 
+def larger_and_cropped(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """LeViT and PoolFormer: the shorter side resized to its length divided by `crop_pct`, then cropped.
+
+    With `of_short_edges`, a size of height and width is the size before the crop.
+    """
+    size, share, arrays = settings["size"], settings["crop_pct"], []
+    edge = size.get("shortest_edge")
+    if settings.get("of_short_edges") and edge is None:
+        return plain(images, settings)
+    pair = [int(one / share) for one in ((edge, edge) if edge else (size["height"], size["width"]))]
+    for image in images:
+        if settings["do_resize"]:
+            new = shortest_edge(image, pair[0]) if pair[0] == pair[1] else (pair[0], pair[1])
+            image = resize(image, *new, settings["resample"])
+        arrays.append(_finished(image, {**settings, "do_resize": False}))
+    return {"pixel_values": stacked(arrays)}
+
+
+def blue_first(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """MobileViT: cropped images whose first color is blue, without normalization."""
+    arrays = plain(images, {**settings, "do_normalize": False})["pixel_values"]
+    if settings["do_flip_channel_order"]:
+        arrays = arrays[:, ::-1]
+    return {"pixel_values": np.ascontiguousarray(arrays)}
+
+
+def divided_twice(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """EfficientNet: with `include_top`, divided by the deviation once more; `rescale_offset` subtracts 1 before."""
+    if settings["rescale_offset"] and settings["do_rescale"]:
+        mean = [one + 1 for one in settings["image_mean"]]
+        settings = {**settings, "image_mean": mean}
+    arrays = plain(images, settings)["pixel_values"]
+    if settings["include_top"]:
+        arrays = arrays / np.asarray(settings["image_std"], np.float32).reshape(-1, 1, 1)
+    return {"pixel_values": arrays}
+
+
+def whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """SegFormer: resized and never cropped, whatever is set."""
+    return {"pixel_values": stacked([_resized(image, settings) for image in images])}
+
+
 #: timm's names of Pillow's filters.
 _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 

@@ -63,6 +63,9 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
+#: Memory for each pixel of an image that is decoded, by the decoder with the largest need; and of a WebP image, whose
+#: decoder holds canvases of an animation.
+_BYTES_OF_PIXEL, _BYTES_OF_WEBP = 12, 22
 _SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
 _STRIP = 1 << 16  # pixels converted at a time
 #: Reads of a header, each of which takes Python microseconds, and some formats byte by byte. Photographs have hundreds.
@@ -119,6 +122,17 @@ def size_of(source: ImageSource, limits: ImageLimits = LIMITS) -> tuple[int, int
         return _turned(open_image(source, limits))
     size: tuple[int, int] = source.size
     return size
+
+
+def decoded_bytes_of(source: ImageSource, size: tuple[int, int]) -> int:
+    """Return the memory of an image during its decoding.
+
+    Args:
+        source: The image, in any form that `read_image` accepts.
+        size: Width and height, see `size_of`.
+    """
+    is_webp = isinstance(source, bytes) and source[8:12] == b"WEBP"
+    return (_BYTES_OF_WEBP if is_webp else _BYTES_OF_PIXEL) * size[0] * size[1]
 
 
 def blank(height: int, width: int) -> Pixels:

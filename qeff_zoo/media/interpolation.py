@@ -4,9 +4,9 @@
 Bytes are resized with antialiasing, in integers, or without it; floats with it, or bicubically without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,13 +121,14 @@ def resize_numbers(image: Array, height: int, width: int) -> Array:
     (rows, down), (columns, right) = (
         _cubic_taps(old, new) for old, new in zip(image.shape[1:], (height, width), strict=True)
     )
+    across = np.zeros((*image.shape[:2], width), np.float32)
+    for column, weight in zip(columns, right, strict=True):
+        across += image[:, :, column] * weight
     made = np.zeros((len(image), height, width), np.float32)
     for row, share in zip(rows, down, strict=True):
-        lines = image[:, row]
-        line = np.zeros_like(made)
-        for column, weight in zip(columns, right, strict=True):
-            line += lines[:, :, column] * weight
-        made += line * share[:, None]
+        lines = across[:, row]
+        lines *= share[:, None]
+        made += lines
     return made
 
 
@@ -164,26 +165,91 @@ def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
             f"Cannot resize an image of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
             f"most {LIMITS.pixels:,} pixels. Correct the processor's JSON."
         )
-    (tops, bottoms, down), (lefts, rights, right) = (
+    rows, columns = (
         _around(old, new) for old, new in zip(image.shape[:2], (height, width), strict=True)
     )
+    return np.rint(_between(image, rows, columns)).astype(np.uint8)
+
+
+def resize_corners(image: Array, height: int, width: int) -> Array:
+    """Resize (colors, height, width) of float32 bilinearly, as PyTorch does with `align_corners`."""
+    rows, columns = (
+        _around_corners(old, new) for old, new in zip(image.shape[1:], (height, width), strict=True)
+    )
+    resized = _between(image.transpose(1, 2, 0), rows, columns)
+    return np.ascontiguousarray(resized.transpose(2, 0, 1))
+
+
+def resized_bands(
+    maps: Array, height: int, width: int
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Resize (maps, rows, columns) of float32 bilinearly, as PyTorch does, band by band of the result.
+
+    Args:
+        maps: Maps of one size.
+        height: New height.
+        width: New width.
+
+    Yields:
+        The rows of a band, and its values, (maps, some rows, width), which the caller may change.
+    """
+    (tops, bottoms, down), (lefts, rights, right) = (
+        _around(old, new) for old, new in zip(maps.shape[1:], (height, width), strict=True)
+    )
+    step = max(1, _SLAB // (len(maps) * width))
+    for start in range(0, height, step):
+        band = slice(start, min(start + step, height))
+        first, last = tops[band][0], bottoms[band][-1] + 1
+        lines = maps[:, first:last]
+        across = lines[:, :, lefts] * (1 - right) + lines[:, :, rights] * right
+        share = down[band, None]
+        values = across[:, tops[band] - first] * (1 - share)
+        values += across[:, bottoms[band] - first] * share
+        yield band, values.astype(np.float32, copy=False)
+
+
+def nearest_lines(old: int, new: int) -> NDArray[np.int64]:
+    """Return the old line of each new one on an axis that is resized without interpolation, as PyTorch does."""
+    if new == 2 * old:
+        return np.arange(new) // 2
+    scale = np.float32(old) / np.float32(new)
+    places = np.floor(np.arange(new, dtype=np.float32) * scale).astype(np.int64)
+    limited: NDArray[np.int64] = np.minimum(places, old - 1)
+    return limited
+
+
+def _between(image: Array, rows: "_Taps", columns: "_Taps") -> NDArray[np.float32]:
+    """Return (height, width, colors): sums of the four nearest pixels."""
+    (tops, bottoms, down), (lefts, rights, right) = rows, columns
     left, up = 1 - right, 1 - down
-    found = np.zeros((height, width, 3), np.float32)
-    # The order of PyTorch's sums in one thread, with unrounded products, decides the rounding of halves. With more
-    # threads PyTorch differs.
-    for rows, columns, tall, wide in (
+    values = np.zeros((len(tops), len(lefts), image.shape[2]), np.float32)
+    # The order of PyTorch's sums in one thread, with unrounded products, decides the last bit. With more threads
+    # PyTorch differs.
+    for y, x, tall, wide in (
         (tops, rights, up, right),
         (tops, lefts, up, left),
         (bottoms, lefts, down, left),
         (bottoms, rights, down, right),
     ):
         weights = (tall[:, None] * wide)[:, :, None].astype(np.float64)
-        found = (weights * image[rows[:, None], columns] + found).astype(np.float32)
-    return np.rint(found).astype(np.uint8)
+        values = (weights * image[y[:, None], x] + values).astype(np.float32)
+    return values
 
 
-def _around(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
-    """Return for each new position on an axis the two old ones around it, and the weight of the second."""
+#: For each new position on an axis the two old positions around it, and the weight of the second.
+_Taps: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]
+
+
+def _around_corners(old: int, new: int) -> _Taps:
+    """Return the taps of an axis whose first and last positions are those of the old."""
+    scale = np.float32(old - 1) / np.float32(new - 1) if new > 1 else np.float32(0)
+    at = (scale * np.arange(new, dtype=np.float32)).astype(np.float32)
+    first = np.minimum(at.astype(np.int64), old - 1)
+    return first, np.minimum(first + 1, old - 1), np.clip(at - first.astype(np.float32), 0, 1)
+
+
+def _around(old: int, new: int) -> _Taps:
+    """Return the taps of an axis."""
     scale = np.float64(np.float32(old) / np.float32(new))
     at = np.maximum((scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32), np.float32(0))
     first = np.minimum(at.astype(np.int64), old - 1)

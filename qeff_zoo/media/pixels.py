@@ -102,8 +102,8 @@ def between_edges(image: Pixels, shortest: int, longest: int) -> tuple[int, int]
     return edge, int(exact * width / height)
 
 
-def resize_to_size(image: Pixels, settings: Settings) -> Pixels:
-    """Resize to `size`, in any of its forms."""
+def sides_of_size(image: Pixels, settings: Settings) -> tuple[int, int]:
+    """Return the height and width of an image resized to `size`, in any of its forms."""
     size: Mapping[str, int] = settings["size"]
     if "shortest_edge" in size and "longest_edge" in size:
         height, width = between_edges(image, size["shortest_edge"], size["longest_edge"])
@@ -114,7 +114,12 @@ def resize_to_size(image: Pixels, settings: Settings) -> Pixels:
         height, width = int(image.shape[0] * scale), int(image.shape[1] * scale)
     else:
         height, width = size["height"], size["width"]
-    return resize(image, height, width, settings["resample"])
+    return height, width
+
+
+def resize_to_size(image: Pixels, settings: Settings) -> Pixels:
+    """Resize to `size`, in any of its forms."""
+    return resize(image, *sides_of_size(image, settings), settings["resample"])
 
 
 def center_crop(image: Pixels, height: int, width: int) -> Pixels:

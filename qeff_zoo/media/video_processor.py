@@ -6,16 +6,15 @@ images. Each kind is an entry of `KINDS`; an unknown kind is rejected by name. F
 per second, as there.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
@@ -90,6 +89,11 @@ def _shortest_side(image: Pixels, frames: int, settings: Settings) -> tuple[int,
     return size["height"], size["width"]
 
 
+def _larger_than_crop(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
+    """V-JEPA 2: the shorter side in 8/7 of the height that frames are cropped to; `size` has no effect."""
+    return shortest_edge(image, int(settings["crop_size"]["height"] * 256 / 224))
+
+
 def _one_size(image: Pixels, frames: int, settings: Settings) -> tuple[int, int]:
     return settings["size"]["height"], settings["size"]["width"]
 
@@ -150,6 +154,18 @@ def _patches(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
 
 
+def _with_step(made: Arrays, part: Arrays, step: int, steps: int) -> Arrays:
+    """Return the patches of a video with those of a further step; memory for all of them is taken at the first."""
+    if steps == 1:
+        return part
+    rows = part["pixel_values"]
+    if not made:
+        pixels = np.empty((steps * len(rows), *rows.shape[1:]), np.float32)
+        made = {"pixel_values": pixels, "image_grid_thw": part["image_grid_thw"] * [steps, 1, 1]}
+    made["pixel_values"][step * len(rows) : (step + 1) * len(rows)] = rows
+    return made
+
+
 def _separate_frames(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     """Return frames as separate images."""
     return {"pixel_values": frames}
@@ -193,7 +209,7 @@ class Kind:
         times: A function that returns the model's inputs beside patches and their grid.
         size: A function that returns the height and width of a frame, given the number of frames.
         fewest: Minimum number of frames in a video.
-        stamp: Text that the processor writes around a temporal step, as in `recipe.Images`; empty if recipes set it.
+        stamp: Text that the processor writes around a temporal step, as `ImageEncoder.stamp`; empty if recipes set it.
         counts: Whether `num_frames` sets the number of frames, in place of `fps`; else it does not.
         arrange: A function that returns the arrays of frames (n, 3, height, width).
         fixed: Settings that a checkpoint's file cannot override.
@@ -239,6 +255,12 @@ _CUT = Kind(
     settings={**PROCESSORS["CLIPImageProcessor"][1], "do_sample_frames": False},
     sample=frame_rules.at_whole_steps, size=_shortest_side, times=_nothing, arrange=_apart,
 )  # fmt: skip
+#: Cropped frames in ImageNet's mean and deviation.
+_IN_IMAGENET = {
+    **_CUT.settings,
+    **PROCESSORS["SegformerImageProcessor"][1],
+    "size": {"shortest_edge": 224},
+}
 #: Kinds by the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
@@ -305,6 +327,17 @@ KINDS: Mapping[str, Kind] = {
         fixed={"counted_fps": 1.0},
     ),
     "VideoLlavaVideoProcessor": _CUT,
+    "VideoMAEVideoProcessor": replace(_CUT, settings={**_IN_IMAGENET, **_HALF}),
+    "TimesformerVideoProcessor": replace(_CUT, settings=_IN_IMAGENET),
+    "VivitVideoProcessor": replace(
+        _CUT,
+        settings={**_IN_IMAGENET, **_HALF, "size": {"shortest_edge": 256}, "rescale_factor": 1 / 127.5},
+        fixed={"offset": True},
+    ),
+    "VJEPA2VideoProcessor": replace(
+        _CUT,
+        settings={**_IN_IMAGENET, "crop_size": {"height": 256, "width": 256}}, size=_larger_than_crop,
+    ),
     **WHOLE,
 }  # fmt: skip
 
@@ -335,26 +368,67 @@ class VideoProcessor:
             MediaError: If the video cannot be read, or its frames cannot be sampled by the checkpoint's settings.
         """
         video, settings = (yield from reading(source, limits)), self.settings
-        if len(video.frames) < self.kind.fewest:
-            raise frame_rules.too_few(video, self.kind.fewest)
-        chosen: Sequence[int] = range(len(video.frames))
-        if settings["do_sample_frames"]:
-            chosen = self.kind.sample(video, settings)
-            if len(chosen) < self.kind.fewest:
-                raise frame_rules.too_few(video, self.kind.fewest)
+        chosen = self._chosen(video)
         if self.kind.cut:
             images = yield from self._images(video, chosen, limits)
             made = self.kind.cut(images, settings)
         else:
-            frames = list[NDArray[np.float32]]()
-            for one in chosen:
-                image = yield from video.reaching(one)
-                if not frames:
-                    self._check_room(image, len(chosen), video.name, limits)
-                frames.append(self._numbers(image, len(chosen)))
-                yield
-            made = self.kind.arrange(np.stack(frames), settings)
+            made = yield from self._arranged(video, chosen, limits)
         return {**made, **self.kind.times(video, chosen, settings)}
+
+    def _arranged(self, video: Frames, chosen: Sequence[int], limits: ImageLimits) -> Steps[Arrays]:
+        """Return the arrays of sampled frames; patches of each temporal step as soon as its frames are decoded."""
+        is_cut = self.kind.arrange is _patches
+        deep = self.settings["temporal_patch_size"] if is_cut else len(chosen)
+        made: Arrays = {}
+        frames: NDArray[np.float32] = np.empty(0, np.float32)
+        for place, one in enumerate(chosen):
+            image = yield from video.reaching(one)
+            if not place:
+                self._check_room(image, len(chosen), video.name, limits)
+            values = self._numbers(image, len(chosen))
+            if place % deep == 0:
+                frames = np.empty((min(deep, len(chosen) - place), *values.shape), np.float32)
+            frames[place % deep] = values
+            if place % deep == len(frames) - 1:
+                part = self.kind.arrange(frames, self.settings)
+                made = _with_step(made, part, place // deep, -(-len(chosen) // deep))
+            yield
+        return made
+
+    def beginnings(self, video: Frames, limits: ImageLimits = LIMITS) -> tuple[int, Arrays, Arrays]:
+        """Return the number of temporal steps of a video, and arrays in the shapes of its first step and its first two.
+
+        Args:
+            video: Frames of the video, of which only the sizes count.
+            limits: Maximum sizes, see `processing`.
+
+        Raises:
+            MediaError: If its frames cannot be sampled by the checkpoint's settings, or have too many pixels.
+        """
+        count, deep = len(self._chosen(video)), self.settings.get("temporal_patch_size", 1)
+        image = video.frames[0]
+        if self.kind.cut:
+            one, two = (self.kind.cut([image] * steps * deep, self.settings) for steps in (1, 2))
+        else:
+            self._check_room(image, count, video.name, limits)
+            frame = self._numbers(image, count)
+            one, two = (
+                self.kind.arrange(np.stack([frame] * steps * deep), self.settings)
+                for steps in (1, 2)
+            )
+        return -(-count // deep), one, two
+
+    def _chosen(self, video: Frames) -> Sequence[int]:
+        """Return the indices of sampled frames."""
+        if len(video.frames) < self.kind.fewest:
+            raise frame_rules.too_few(video, self.kind.fewest)
+        if not self.settings["do_sample_frames"]:
+            return range(len(video.frames))
+        chosen = self.kind.sample(video, self.settings)
+        if len(chosen) < self.kind.fewest:
+            raise frame_rules.too_few(video, self.kind.fewest)
+        return chosen
 
     def _images(
         self, video: Frames, chosen: Sequence[int], limits: ImageLimits
@@ -385,13 +459,15 @@ class VideoProcessor:
         if self.kind.arrange in (_separate_frames, _together, _apart):
             image = crop_to_size(image, settings)
         values = image.transpose(2, 0, 1).astype(np.float32)
-        scale = settings["rescale_factor"] if settings["do_rescale"] else 1.0
+        scale, least = settings["rescale_factor"] if settings["do_rescale"] else 1.0, 0.0
+        if settings.get("offset") and settings["do_rescale"]:  # ViViT: from -1 to 1
+            least = -1.0
         if not settings["do_normalize"]:
-            return values * np.float32(scale)
+            return values * np.float32(scale) + np.float32(least)
         # In one step, as transformers does with tensors.
         mean, std = (
-            np.asarray(settings[name], np.float32).reshape(3, 1, 1) * np.float32(1 / scale)
-            for name in ("image_mean", "image_std")
+            np.asarray(numbers, np.float32).reshape(3, 1, 1) * np.float32(1 / scale)
+            for numbers in (np.subtract(settings["image_mean"], least), settings["image_std"])
         )
         normal: NDArray[np.float32] = (values - mean) / std
         return normal
@@ -437,9 +513,10 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
     ):
         if not (folder / file).is_file():
             continue
-        document = json.loads(read_text(folder / file))
-        if document := document.get(part) if part else document:
-            return document, folder / file
+        document = read_json(folder / file)
+        settings = document.get(part) if part else document
+        if settings:
+            return settings, folder / file
     return None
 
 

@@ -19,8 +19,10 @@ from qeff_zoo.media.images import (
     ImageLimits,
     ImageSource,
     Pixels,
+    blank,
     check_size,
     content_of,
+    decoded_bytes_of,
     open_image,
     read_image,
     reading_pixels,
@@ -106,8 +108,28 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     return Frames(frames, fps, name)
 
 
-def decoded_bytes_of(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> int:
-    """Return the memory of a video during its decoding; only headers are read.
+@dataclass(frozen=True, kw_only=True)
+class OpenedVideo:
+    """Video whose headers have been read.
+
+    Attributes:
+        shown: Frames without contents, for the computation of shapes.
+        nbytes: Memory of the video during its decoding.
+        is_timed: Whether the frame rate is known, or known to be absent; that of an animation is in its frames.
+    """
+
+    shown: Frames
+    nbytes: int
+    is_timed: bool
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all frames."""
+        return sum(one.shape[0] * one.shape[1] for one in self.shown.frames)
+
+
+def open_video(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> OpenedVideo:
+    """Read the headers of a video.
 
     Args:
         source: The bytes of a video, or a list of images.
@@ -118,11 +140,13 @@ def decoded_bytes_of(source: bytes | Sequence[ImageSource], limits: ImageLimits 
     """
     name = _title(source)
     image, frames = None, list[ImageSource]()
-    if isinstance(source, bytes) and demuxer_of(source):
+    if isinstance(source, bytes) and is_compressed(source):
         track = _track(content_of(source, name, limits), name, limits)
         pixels = track.size[0] * track.size[1]
         of_frames = min(track.count * pixels, limits.pixels)
-        return _BYTES_OF_REFERENCES * pixels + _BYTES_OF_PIXEL * of_frames
+        nbytes = _BYTES_OF_REFERENCES * pixels + _BYTES_OF_PIXEL * of_frames
+        shown = _blank_frames([track.size] * track.count, track.fps or None, name)
+        return OpenedVideo(shown=shown, nbytes=nbytes, is_timed=True)
     if isinstance(source, bytes):
         image = open_image(source, limits, expected=_EXPECTED)
     else:
@@ -130,11 +154,24 @@ def decoded_bytes_of(source: bytes | Sequence[ImageSource], limits: ImageLimits 
     count = _frame_count(image, name, limits) if image else len(frames)
     if count > limits.frames:
         raise MediaError(_too_many(name, count, limits))
+    files: list[ImageSource] = [source] if isinstance(source, bytes) else frames
     sizes = [image.size] * count if image else [size_of(one, limits) for one in frames]
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         raise too_large(name, count, limits)
-    return _BYTES_OF_PIXEL * pixels
+    nbytes = _BYTES_OF_PIXEL * pixels + max(map(decoded_bytes_of, files, sizes), default=0)
+    shown = _blank_frames(sizes, None, name)
+    return OpenedVideo(shown=shown, nbytes=nbytes, is_timed=image is None)
+
+
+def _blank_frames(sizes: Sequence[tuple[int, int]], fps: float | None, name: str) -> Frames:
+    shapes = {size: blank(size[1], size[0]) for size in sizes}
+    return Frames([shapes[size] for size in sizes], fps, name)
+
+
+def is_compressed(source: Video) -> bool:
+    """Return whether a video is a file of a video codec, and not of images."""
+    return isinstance(source, bytes) and bool(demuxer_of(source))
 
 
 def _title(source: Any) -> str:
@@ -167,7 +204,9 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
     """Return the natural sort key of a file name: 2.png before 10.png."""
-    return [(int(one), "") if one.isdigit() else (-1, one) for one in _DIGITS.split(path.name)]
+    return [
+        (int(one), "") if _DIGITS.fullmatch(one) else (-1, one) for one in _DIGITS.split(path.name)
+    ]
 
 
 def _track(data: bytes, name: str, limits: ImageLimits) -> VideoTrack:

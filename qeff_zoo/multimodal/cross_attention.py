@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
     from qeff_zoo.recipe_media import AudioEncoder
-    from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
+    from qeff_zoo.runtime.decoding.multimodal_spans import CrossAttentionImage as View
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class CrossAttentionImage(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import cross_attention_image_tracing
+        from qeff_zoo.multimodal.tracing import cross_attention_image_tracing
 
         return cross_attention_image_tracing.encoder_tracing(model, self)
 
@@ -44,7 +44,7 @@ class CrossAttentionImage(Images):
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import cross_attention_image_tracing
+        from qeff_zoo.multimodal.tracing import cross_attention_image_tracing
 
         return cross_attention_image_tracing.tracing(model, self, **variant)
 
@@ -52,7 +52,7 @@ class CrossAttentionImage(Images):
         """See `Images`: all tiles together, which attend to one another."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
+        from qeff_zoo.runtime.decoding.multimodal_spans import CrossAttentionImage as View
 
         kinds = {self.pixels: np.float32}
         inputs = {

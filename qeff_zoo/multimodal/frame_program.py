@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
 
 #: Number of frames in a random video for validation.
 _FRAMES = 2
@@ -23,7 +23,7 @@ class FrameProgram(Images):
 
     def trace_frame(self, model: Any) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         return vision_tracing.tracing(model, self, module=vision_tracing.Frame)
 
@@ -31,7 +31,7 @@ class FrameProgram(Images):
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES
+        from qeff_zoo.multimodal.encoding.vision_encoder import FRAMES
 
         return {FRAMES: pixels.reshape(1, -1, *pixels.shape[-3:])}
 
@@ -39,7 +39,7 @@ class FrameProgram(Images):
         """See `Images`. All videos have equal lengths: transformers would pad the shorter ones of a batch."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES
+        from qeff_zoo.multimodal.encoding.vision_encoder import FRAMES
 
         shape = vision.program.inputs[self.pixels].shape[1:]
         return {FRAMES: random.standard_normal((1, _FRAMES, *shape), np.float32)}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ImageColumn(PatchGrid):
 
     def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.vision_tracing import Column
+        from qeff_zoo.multimodal.tracing.vision_tracing import Column
 
         return Column(model, self, geometry.merge)
 

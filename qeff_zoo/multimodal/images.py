@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.recipe_media import ImageEncoder
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
     from qeff_zoo.recipe_media import AudioEncoder
-    from qeff_zoo.runtime.image_prompt_templates import Layout
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.caches.image_prompt_templates import Layout
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Images(ImageEncoder):
     @property
     def prompt_layout(self) -> "Layout":
         """See `ImageEncoder`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout()
 
@@ -51,7 +51,7 @@ class Images(ImageEncoder):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         return vision_tracing.tracing(model, self, side=side)
 
@@ -59,7 +59,7 @@ class Images(ImageEncoder):
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks.multimodal import language_tracing
+        from qeff_zoo.multimodal.tracing import language_tracing
 
         return language_tracing.tracing(model, images=self, audio=audio, **variant)
 
@@ -146,8 +146,8 @@ class Images(ImageEncoder):
         """See `ImageEncoder`."""
         import numpy as np
 
-        from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
-        from qeff_zoo.tasks.multimodal.video_steps import TIMES
+        from qeff_zoo.multimodal.encoding.video_steps import TIMES
+        from qeff_zoo.runtime.caches.image_prompt_templates import OF_VIDEO
 
         frames = pixels.reshape(-1, *pixels.shape[-3:])
         if not self.stamp:

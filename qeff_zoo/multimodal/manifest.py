@@ -57,9 +57,9 @@ def audio_of(entry: Mapping[str, Any]) -> AudioEncoder:
 
 def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -> _Encoder:
     name = entry.get(_FAMILY, "")
-    family = _class_of(name) if name in _names() else None
+    family = family_of(name) if name in family_names() else None
     if family is None or not issubclass(family, base):
-        known = ", ".join(one for one in _names() if issubclass(_class_of(one), base))
+        known = ", ".join(one for one in family_names() if issubclass(family_of(one), base))
         raise PackageError(
             f"The package's {modality} encoder is of family {name!r}; expected one of {known}. Build the package "
             "again, or run it with the qeff-zoo that built it."
@@ -85,15 +85,20 @@ def _name_of(family: type[Media]) -> str:
 
 
 @cache
-def _names() -> tuple[str, ...]:
+def family_names() -> tuple[str, ...]:
     """Return the family names that a manifest may contain: the modules of bases and of families."""
-    own = {"families", "manifest", "own_forms"}
     paths = [*multimodal.__path__, *families.__path__]
-    return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
+    modules = {one.name for one in pkgutil.iter_modules(paths) if not one.ispkg}
+    return tuple(sorted(modules - {"manifest", "own_forms"}))
 
 
 @cache
-def _class_of(name: str) -> type[Media]:
+def family_of(name: str) -> type[Media]:
+    """Return the class of a family.
+
+    Args:
+        name: One of `family_names`.
+    """
     bases = {one.name for one in pkgutil.iter_modules(multimodal.__path__)}
     folder = multimodal if name in bases else families
     module = importlib.import_module(f"{folder.__name__}.{name}")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class PatchGrid(Images):
 
     def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
+        from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry, merge_of
 
         merge = self.merge or merge_of({**config, **config["vision_config"]})
         return PatchGeometry.read(config, self, merge)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import patch_tracing
+        from qeff_zoo.multimodal.tracing import patch_tracing
 
         return patch_tracing.tracing(model, self)
 
@@ -66,7 +66,7 @@ class PatchGrid(Images):
             geometry: Geometry of patches.
             names: Names of the inputs.
         """
-        from qeff_zoo.tasks.multimodal.patch_tracing import Patches
+        from qeff_zoo.multimodal.tracing.patch_tracing import Patches
 
         return Patches(model, names[1:], geometry, self.merge)
 
@@ -74,8 +74,8 @@ class PatchGrid(Images):
         """See `Images`: all patches in one call."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import Encoded
-        from qeff_zoo.tasks.multimodal.vision_encoder import GRID, MERGE, check_merge
+        from qeff_zoo.multimodal.encoding.vision_encoder import GRID, MERGE, check_merge
+        from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         geometry = vision.geometry
         check_merge(prepared.get(MERGE), geometry)
@@ -115,7 +115,7 @@ class PatchGrid(Images):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import (
+        from qeff_zoo.multimodal.encoding.vision_encoder import (
             GRID,
             OMNI_SECONDS,
             STEP_SECONDS,
@@ -136,7 +136,7 @@ class PatchGrid(Images):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import GRID, MERGE
+        from qeff_zoo.multimodal.encoding.vision_encoder import GRID, MERGE
 
         height, width = (one * vision.geometry.merge for one in size)
         values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]

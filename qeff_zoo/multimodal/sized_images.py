@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class SizedImages(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         return vision_tracing.of_any_size(model, self, side)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)

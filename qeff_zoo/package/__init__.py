@@ -17,7 +17,7 @@ from typing import Any
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import settle, write_durably
-from qeff_zoo.errors import PackageError
+from qeff_zoo.errors import PackageError, ZooError
 from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
@@ -31,6 +31,7 @@ from qeff_zoo.package.manifest import (
     problems,
 )
 from qeff_zoo.package.programs import CompiledProgram, key_of
+from qeff_zoo.terminal.progress import out_of_memory
 from qeff_zoo.terminal.sanitize import shortened
 
 from . import files as package_files
@@ -43,8 +44,8 @@ class Package:
     """A complete package on disk.
 
     Args:
-        path: Its folder, absolute.
-        manifest: Its manifest, checked.
+        path: Absolute path of the folder.
+        manifest: Checked manifest.
     """
 
     path: Path
@@ -292,14 +293,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def refused_graph(runtime: str, path: Path, reason: str) -> PackageError:
+def refused_graph(runtime: str, path: Path, reason: str) -> ZooError:
     """Return the error for a graph that a runtime does not open: damage if it differs from its manifest.
+
+    A runtime reports a lack of memory by its message alone.
 
     Args:
         runtime: Name and version of the runtime.
         path: Path of the graph.
         reason: Message of the runtime.
     """
+    if short := out_of_memory(RuntimeError(reason), f"while {runtime} opens {str(path)!r}"):
+        return short
     what = f"{runtime} cannot open {str(path)!r}: {reason.rstrip('. ')}."
     if not (path.parent / MANIFEST_NAME).is_file():
         return PackageError(f"{what} Expected a graph as qeff-zoo writes it. Build it again.")

@@ -168,7 +168,7 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Name merged adapters as packages are compared by: the beginnings of their digests, and weights other than 1.
 
     Args:
-        sources: Sources of a spec; see `qeff_zoo.checkpoint.adapters.merging`.
+        sources: Sources of a spec; see `qeff_zoo.checkpoint.merging`.
     """
     return [
         digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources

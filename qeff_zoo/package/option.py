@@ -22,7 +22,7 @@ class Option:
 
     Args:
         name: Field of `Request`; the flag is `--` and this name, with `-` for `_`.
-        kind: Type of the value: str, int, bool, `JsonText`, or a tuple of any number of these: `tuple[int, ...]`.
+        kind: Type of the value: str, int, float, bool, `JsonText`, or a tuple of these: `tuple[int, ...]`.
         path: Path in the spec, `group.name`; None for an option that stands for others.
         help: Help text of the flag.
         of: Role or result kind of the tasks that use the option; None for every task.
@@ -48,8 +48,8 @@ class Option:
     fixed: bool = False
     allowed: tuple[Any, ...] = ()
     joint: str | None = None
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
     default: Any = None
     match: Match = "exact"
     distance: int = HARD

@@ -16,7 +16,7 @@ class CompiledProgram:
 
     Args:
         role: "decoder", "encoder", ….
-        path: In the package.
+        path: Path in the package.
         key: Names it by all that its compiler read, see `qeff_zoo.package.identity.program_key`.
         specializations: Named sizes that it was compiled for.
         inputs: Inputs of a call other than states: name, dtype and shape of each.
@@ -26,7 +26,7 @@ class CompiledProgram:
         flags: Given to its compiler.
         compiler: Name and version.
         vision_size: Rows of features that an image becomes which it reads itself; 0 where it reads none.
-        ways: How often each kind of operation was lowered in which way.
+        ways: Number of operations of each kind by the way in which they were lowered.
     """
 
     role: str

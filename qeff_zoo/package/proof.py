@@ -6,9 +6,19 @@ from typing import Any
 
 _ERROR = "max_relative_error"
 _LONGEST = 1000  # of a line of an index
-_UNITS = {"kl_divergence": "nats", "cosine_distance": "of cosine"}
-#: Mean cost from which on people are warned: nats, or cosine distance.
-_LARGE = {"kl_divergence": 0.1, "cosine_distance": 0.01}
+_UNITS = {
+    "kl_divergence": "nats",
+    "cosine_distance": "of cosine",
+    "relative_error": "standard deviations",
+    "absolute_error": "of a score",
+}
+#: Mean cost from which on people are warned: nats, cosine distance, or the largest difference of values.
+_LARGE = {
+    "kl_divergence": 0.1,
+    "cosine_distance": 0.01,
+    "relative_error": 1.0,
+    "absolute_error": 0.1,
+}
 
 
 def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -> list[str]:

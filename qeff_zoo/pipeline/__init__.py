@@ -13,7 +13,7 @@ from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sources import open_sources
 from qeff_zoo.export.program_plan import ProgramPlan
-from qeff_zoo.hub.trust_check import is_as_good_as_ours
+from qeff_zoo.hub.trust.usage import is_as_good_as_ours
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.assembly import Assembly, program_name
@@ -175,7 +175,9 @@ def _build(assembly: Assembly, level: str | None, *, validate: bool) -> Package:
     with assembly.store.stage("build") as assembly.folder:
         assembly.copy_companions()
         assembly.trace()
+        assembly.choose_formats()
         assembly.lower()
+        assembly.weigh()
         assembly.write_weights()
         if validate and not runs_here:
             assembly.predict(level)
@@ -256,7 +258,9 @@ def prepare(
     with new_folder(output) as assembly.folder:
         assembly.copy_companions()
         assembly.trace()
+        assembly.choose_formats()
         assembly.lower()
+        assembly.weigh()
         assembly.write_weights()
         if validate:
             assembly.predict(None)

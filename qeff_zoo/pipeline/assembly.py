@@ -12,29 +12,39 @@ from qeff_zoo import targets
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers.files import LISTED
+from qeff_zoo.contract import TEXT_GENERATION, find
 from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import companions
 from qeff_zoo.export.program_plan import ProgramPlan
-from qeff_zoo.graph.numerics import DeviceNumerics
+from qeff_zoo.graph.numerics import BLOCK_SIZES, DeviceNumerics, Format
 from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.pipeline import graphs, manifest_entries
 from qeff_zoo.pipeline.manifest_entries import LoweredProgram
+from qeff_zoo.pipeline.rounding import (
+    Evened,
+    even_out,
+    fitted,
+    measure,
+    vocabulary_formats,
+    with_formats,
+)
 from qeff_zoo.pipeline.unread_tensors import unmatched
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
-from qeff_zoo.targets.base import Target
-from qeff_zoo.tasks import TEXT_GENERATION, find
+from qeff_zoo.targets.base import OpenOptions, Target
 from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
 if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.expressions import TensorSource
     from qeff_zoo.runtime.program import Program
-    from qeff_zoo.validation.records import Record
+    from qeff_zoo.validation.judgement.records import Record
+    from qeff_zoo.weights.importance import Importance, Measured
 
 
 def program_name(plan: Plan, program: ProgramPlan) -> str:
@@ -55,6 +65,10 @@ class Assembly:
         graphs: Portable graph of each program.
         programs: Lowered programs.
         layout: Layout of the data file.
+        formats: Storage formats of matrices beside those of the plan, by their names.
+        measured: Importance of columns and costs of errors; None before they are measured.
+        importance: Importance of the columns of fitted slots.
+        evened: Smoothing of per-channel matrices; None before it is measured.
         written: Size and digest of the data file.
         record: Evidence that the package agrees with Hugging Face.
         manifest: Manifest, without `files`.
@@ -68,6 +82,10 @@ class Assembly:
     graphs: list[BoundGraph] = field(init=False)
     programs: list[LoweredProgram] = field(init=False)
     layout: FileLayout = field(init=False)
+    formats: dict[str, Format] = field(init=False, default_factory=dict)
+    measured: "Measured | None" = field(init=False, default=None)
+    importance: "Importance" = field(init=False, default_factory=dict)
+    evened: Evened | None = field(init=False, default=None)
     written: weights.Written = field(init=False)
     record: "Record | None" = field(init=False, default=None)
     manifest: dict[str, Any] = field(init=False)
@@ -124,17 +142,97 @@ class Assembly:
         names = frozenset.intersection(*(graph.left_out for graph in self.graphs))
         return unmatched(names, self.checkpoint.logical.keys() - names)
 
+    def choose_formats(self) -> None:
+        """Choose the formats of single matrices beside int4 or per-channel int8, and smooth the inputs of the latter.
+
+        Those are all matrices of a mixture, else those of the vocabulary, or whose inputs stay uneven.
+
+        Raises:
+            PlanError: No mixture has so many bits a weight.
+        """
+        from qeff_zoo.weights import mixture
+
+        quantization = self.plan.spec["quantization"]
+        bits, size = quantization.get("bits"), quantization.get("block_size")
+        programs = self.plan.programs
+        if any(one.weights.per_channel for one in programs):
+            self._even_out()
+            return
+        if bits is None:
+            self.formats = vocabulary_formats(programs, self.graphs)
+            return
+        with self.watch.stage("lower"):
+            lowered = [
+                self.target.lower(replace(graph, model=graph.model.clone()), program)
+                for program, graph in zip(programs, self.graphs, strict=True)
+            ]
+            drafts = [
+                mixture.Draft(
+                    graph=one.model.graph, slots=one.slots, matrices=one.numerics.matrices
+                )
+                for one in lowered
+            ]
+            named = programs[0].storage({})
+            matrices = mixture.matrices_of(
+                drafts,
+                {name: one for graph in self.graphs for name, one in graph.bindings.items()},
+                self.checkpoint.tensors,
+                lambda name: named.pattern_of(name) is not None,
+                [size] if size else BLOCK_SIZES,
+            )
+            matrices.require_within(bits)
+        self._measure(costs=True)
+        assert self.measured is not None
+        with self.watch.stage("formats", len(matrices.groups), "matrix") as advance:
+            self.formats = mixture.choose(matrices, bits, self.checkpoint, self.measured, advance)
+
+    def _even_out(self) -> None:
+        """Smooth the inputs of per-channel matrices, and choose blocks where they stay uneven."""
+        from qeff_zoo.runtime.text.tokenizer import Tokenizer
+
+        with self.watch.stage("smoothing"):
+            tokenizer = Tokenizer.find(self.folder)
+            self.evened = even_out(self.checkpoint, self.plan.programs, self.graphs, tokenizer)
+            self.formats = dict(self.evened.formats)
+            if self.evened.smoothing:
+                self.evened.smoothing.save(self.folder)
+
+    @property
+    def source(self) -> "TensorSource":
+        """Tensors that are written: those of the checkpoint, after smoothing."""
+        return self.evened.read(self.checkpoint) if self.evened else self.checkpoint
+
     def lower(self) -> None:
         """Lower each graph for the target, and lay out the data file."""
         from qeff_zoo.weights import placement
 
         with self.watch.stage("lower"):
+            programs = with_formats(self.plan.programs, self.formats)
             self.programs = [
                 LoweredProgram(plan=program, graph=graph, lowered=self.target.lower(graph, program))
-                for program, graph in zip(self.plan.programs, self.graphs, strict=True)
+                for program, graph in zip(programs, self.graphs, strict=True)
             ]
             slots = placement.together(program.lowered.slots for program in self.programs)
-            self.layout = plan_file(slots, self.checkpoint.tensors)
+            self.layout = plan_file(slots, self.source.tensors)
+
+    def weigh(self) -> None:
+        """Measure how much the columns of a decoder's matrices matter, if any is rounded by that, and keep it."""
+        from qeff_zoo.weights.importance import of_slots, save
+
+        names = fitted(self.layout)
+        if names and self.measured is None:
+            self._measure()
+        if names and self.measured and self.measured.importance:
+            self.importance, kept = of_slots(self.measured.importance, names)
+            save(kept, self.folder)
+
+    def _measure(self, *, costs: bool = False) -> None:
+        """Set `measured`; with `costs`, costs of errors too."""
+        from qeff_zoo.runtime.text.tokenizer import Tokenizer
+
+        with self.watch.stage("importance"):
+            tokenizer = Tokenizer.find(self.folder)
+            self.measured = measure(self.checkpoint, self.plan.recipe.task, tokenizer, costs=costs)
 
     def write_weights(self, of: str = "package") -> None:
         """Write the data file of all programs.
@@ -147,7 +245,7 @@ class Assembly:
         self.store.require_space(self.folder, self.layout.nbytes, f"the {of}'s weights")
         with self.watch.stage("weights", self.layout.nbytes) as advance:
             path = self.folder / WEIGHTS
-            self.written = weights.write(self.layout, self.checkpoint, path, advance)
+            self.written = weights.write(self.layout, self.source, path, advance, self.importance)
 
     def predict(self, level: str | None) -> None:
         """Compare the lowered programs with Hugging Face, in their device's numerics, and keep the evidence.
@@ -167,14 +265,16 @@ class Assembly:
         lowered = {program.plan.role: program.lowered for program in self.programs}
         numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
 
-        def opens(numerics: Mapping[str, DeviceNumerics], role: str, **options: Any) -> "Program":
+        def opens(
+            numerics: Mapping[str, DeviceNumerics], role: str, options: OpenOptions
+        ) -> "Program":
             return self.target.predict(
                 lowered[role],
                 self.layout,
                 self.folder,
                 package.program(role),
                 numerics=numerics[role],
-                **options,
+                options=options,
             )
 
         exact = {
@@ -289,7 +389,7 @@ class Assembly:
 
     def call_once(self, package: Package) -> None:
         """Check that a package without validation can be opened and called."""
-        from qeff_zoo.validation import package_runner
+        from qeff_zoo.validation.trial import package_runner
 
         package_runner.call_once(package)
 

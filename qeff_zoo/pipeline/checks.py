@@ -13,6 +13,7 @@ from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL
 from qeff_zoo.checkpoint.draft_heads.mtp import MTP
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sources import with_speculator
+from qeff_zoo.contract import find, for_task, tasks_of
 from qeff_zoo.errors import (
     AdapterError,
     CheckpointError,
@@ -24,7 +25,6 @@ from qeff_zoo.package.manifest import adapters_in, source_in
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import find, for_task, tasks_of
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 
@@ -120,7 +120,7 @@ def _check_package(
     package: Package, source: Checkpoint, watch: Stopwatch, *, record: bool
 ) -> Outcome:
     from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from qeff_zoo.validation.judgement import records
 
     with watch.timed("validate") as reporter:
         level = targets.find(package.target).level
@@ -233,7 +233,7 @@ def _with_adapters(
 def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build every tiny model for every task with random weights, in a store that goes away, and compare it."""
     from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from qeff_zoo.validation.judgement import records
 
     checks, reported, found = [], [], {}
     for task, tiny in product(tasks_of(recipe), recipe.tiny):
@@ -261,7 +261,7 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
 def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build the tiny models of a recipe's own task for a target, and compare them; a refusal is an outcome too."""
     from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from qeff_zoo.validation.judgement import records
 
     found: dict[str, records.OnTarget] = {}
     for tiny in recipe.tiny:
@@ -333,7 +333,7 @@ def tiny_package(
     images = Request(target=target, task=recipe.task, weights=weights, batch_size=3)
     built = pipeline.build(
         str(checkpoint),
-        {"decoder": decoder, "encoder": encoder, "vision": images}[find(recipe.task).role],
+        {"decoder": decoder, "encoder": encoder}.get(find(recipe.task).role, images),
         validate=False,
         store=store or Store(folder / "store"),
     )

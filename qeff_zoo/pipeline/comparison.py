@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import pipeline
+from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import graphs
 from qeff_zoo.pipeline.checks import source_of
 from qeff_zoo.plan.request import Request
-from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.sessions import open_session
+from qeff_zoo.runtime.decoding.decoder import Decoder
 from qeff_zoo.runtime.sizes import DecoderSizes
+from qeff_zoo.sessions import open_session
 from qeff_zoo.targets.ort.session import open_portable
-from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
-from qeff_zoo.validation.perplexity import Comparison, Scoring, score, score_reference
+from qeff_zoo.validation.perplexity import PerplexityComparison, Scoring, score, score_reference
 
 
 def compare(
@@ -28,7 +28,7 @@ def compare(
     adapters: Sequence[str] = (),
     graph: bool = False,
     reporter: Reporter | None = None,
-) -> Comparison:
+) -> PerplexityComparison:
     """Score a text with packages and with Hugging Face's model: the same windows, the same targets.
 
     Args:
@@ -79,4 +79,4 @@ def compare(
             opened: Any = open_session(package)
             scores[name] = score(scoring, opened.decoder, step)
             del opened  # its memory is free again before the next is opened
-    return Comparison(name=source.name, scoring=scoring, scores=scores)
+    return PerplexityComparison(name=source.name, scoring=scoring, scores=scores)

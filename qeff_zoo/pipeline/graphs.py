@@ -4,11 +4,9 @@
 A cached graph needs neither torch nor transformers: the checkpoint tensors of each initializer are stored beside it.
 """
 
-import gc
 import json
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,18 +16,21 @@ from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.draft_heads import PREFIX
 from qeff_zoo.checkpoint.expressions import sources_of, substitute
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.checkpoint.pipeline_files import only
 from qeff_zoo.checkpoint.sentence_transformers import modules
 from qeff_zoo.checkpoint.types import Expression
+from qeff_zoo.contract import for_task, part_of
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
 from qeff_zoo.plan.package_plan import Plan
+from qeff_zoo.recipe import Component
+from qeff_zoo.runtime.garbage import uncollected
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.bound_graph import BoundGraph
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.adapters.merging import Change
+    from qeff_zoo.checkpoint.merging import Change
     from qeff_zoo.weights import bindings
 
 GRAPH = "graph.onnx"
@@ -44,7 +45,7 @@ def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
     """
     if not checkpoint.merged:
         return {}
-    from qeff_zoo.checkpoint.adapters.merging import changes
+    from qeff_zoo.checkpoint.merging import changes
     from qeff_zoo.export import loader
 
     model = loader.build_meta(checkpoint.config, plan.programs[0].task)
@@ -97,7 +98,7 @@ def obtain(
     cached = folder is not None
     if folder is None:
         with store.stage("graph") as staged:
-            with _uncollected():
+            with uncollected():
                 _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
     kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
@@ -154,34 +155,32 @@ def trace(
 
     recipe = for_task(plan.recipe, program.task)
     role = program.role if plan.has_parts else None
-    model = exporter.export_graph(checkpoint.config, recipe, role, **program.variant)
+    config = _config_of(program, checkpoint)
+    model = exporter.export_graph(config, recipe, role, **program.variant)
     ir.save(model, folder / name)
     return model
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable the collection of garbage cycles, which takes a sixth of the time of imports and traces."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+def _config_of(program: ProgramPlan, checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Return the configuration of the model that a program computes: of a pipeline, that of its component alone."""
+    part = part_of(Component(role=program.role, task=program.task))
+    return only(checkpoint.config, part.component)
 
 
 def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:
     from qeff_zoo.export import loader
     from qeff_zoo.graph.external_data import is_placeholder
     from qeff_zoo.weights import bindings, kv_heads
+    from qeff_zoo.weights.pipeline_bindings import bind_components
 
-    config, heads = checkpoint.config, program.variant.get("kv_heads")
+    config, heads = _config_of(program, checkpoint), program.variant.get("kv_heads")
     untied = program.variant.get("untied", ())
     meta = loader.build_meta(config, program.task, untied)
     wide = heads and loader.build_meta(kv_heads.widened(config, heads), program.task)
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
+        if checkpoint.is_pipeline:
+            return bind_components(meta, checkpoint.logical, needed)
         linear = checkpoint.encoded.keys()
         with Translating(partial(_with_code, checkpoint)):
             bound = bindings.bind(
@@ -288,7 +287,7 @@ def _bound(
     expressions, own = kept["expressions"], dict[str, Expression]()
     values = dict(checkpoint.values)
     if changes:
-        from qeff_zoo.checkpoint.adapters.merging import values_of
+        from qeff_zoo.checkpoint.merging import values_of
 
         apart = {name: one for name, one in changes.items() if one.untied}
         shared = {name: one for name, one in changes.items() if not one.untied}

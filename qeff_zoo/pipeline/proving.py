@@ -14,10 +14,10 @@ from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.package import Package, proof, write_manifest
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
-from qeff_zoo.validation.freshness import DISAGREES, VERSIONS, versions_now
+from qeff_zoo.validation.judgement.freshness import DISAGREES, VERSIONS, versions_now
 
 if TYPE_CHECKING:
-    from qeff_zoo.validation.records import Record
+    from qeff_zoo.validation.judgement.records import Record
     from qeff_zoo.validation.reference.preloaded import Server
 
 
@@ -34,7 +34,7 @@ def prove(
 
     Args:
         package: Package of the store that this machine can run.
-        checkpoint: Its checkpoint.
+        checkpoint: Checkpoint of the package.
         store: Store of the package.
         threads: CPU threads; None for one per physical core.
         server: Server that forks the reference; None for a new Python.
@@ -88,7 +88,7 @@ def validate_again(
 
     Raises:
         PackageError: The package is damaged.
-        CheckpointError: Its checkpoint is missing.
+        CheckpointError: The checkpoint is missing.
     """
     record = _record(package, None, threads, server, reporter)
     outcome = {VERSIONS: versions_now(package), DISAGREES: "; ".join(record.failures)}

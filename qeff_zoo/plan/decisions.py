@@ -43,7 +43,7 @@ class Decisions:
         if option.allowed and not {*values} <= {*option.allowed}:
             expected = f"one of {', '.join(map(str, option.allowed))}"
             near = did_you_mean(str(value), map(str, option.allowed))
-        elif option.least is not None and value < option.least:
+        elif option.least is not None and not value >= option.least:
             expected = f"at least {option.least}"
         elif option.most is not None and value > option.most:
             expected = f"at most {option.most}"

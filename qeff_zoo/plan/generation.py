@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint import generation_settings as settings
 from qeff_zoo.checkpoint.generation_settings import GENERATION_CONFIG, GenerationSettings
 from qeff_zoo.checkpoint.opening import Checkpoint
@@ -15,7 +15,7 @@ from qeff_zoo.recipe import Recipe
 def check_generation(checkpoint: Checkpoint, recipe: Recipe) -> Decisions:
     """Refuse settings that transformers' `generate` refuses; the fact `generation` has those of the checkpoint."""
     decisions = Decisions()
-    if tasks.find(recipe.task).answers != "logits":
+    if not contract.find(recipe.task).generates:
         return decisions.provide(generation={})
     values, source = checkpoint.generation, settings.source_of(checkpoint.generation_file)
     vocab_size = checkpoint.text_config.get("vocab_size")
@@ -80,5 +80,5 @@ def _warnings(
                 "apply: requests are refused unless they ignore that file (--generation-config none). Without "
                 "--include-sampler they are applied."
             )
-    for text in tasks.find(recipe.task).generation_warnings(values, recipe):
+    for text in contract.find(recipe.task).generation_warnings(values, recipe):
         yield f"{checkpoint.name!r}: {text}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.package import identity
-from qeff_zoo.plan.spec import NO_WEIGHTS, TRACERS
+from qeff_zoo.plan.spec import NO_WEIGHTS, TRACERS, libraries_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 
@@ -87,7 +87,10 @@ class Plan:
         """
         parts = {
             **{name: self.spec[name] for name in ("arch", "recipe", "exporter")},
-            "toolchain": {name: self.spec["toolchain"][name] for name in TRACERS},
+            "toolchain": {
+                name: self.spec["toolchain"][name]
+                for name in (*TRACERS, *libraries_of(self.recipe))
+            },
             "variant": dict(program.variant),
             "task": program.task,
             **({"role": program.role} if self.has_parts else {}),

@@ -17,6 +17,8 @@ from qeff_zoo.checkpoint.sentence_transformers import steps
 from qeff_zoo.graph import numerics
 from qeff_zoo.package.option import HARDEST, SOFT, Option, option
 
+#: Bits a weight between which a mixture of int4 and int8 can be asked for; a model's own bounds are narrower.
+LEAST_BITS, MOST_BITS = 4.5, 8.5
 #: Poolings, of which several may be joined, and "none" for the states of tokens.
 POOLINGS = (*steps.POOLINGS, "none")
 
@@ -80,9 +82,16 @@ class Request(_TargetOptions):
     block_size: int | None = option(
         "quantization.block_size",
         f"group size of int8 and int4: {_either(numerics.BLOCK_SIZES)} columns (default: {numerics.BLOCK_SIZE}; "
-        "larger is faster, less exact)",
+        f"{numerics.INT4_BLOCK_SIZE} with int4; larger is faster, less exact)",
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
+    )
+    bits: float | None = option(
+        "quantization.bits",
+        "bits a weight, scales and zero points included, in place of --weights: each matrix becomes int4 or int8, in "
+        "the blocks that cost least",
+        least=LEAST_BITS,
+        most=MOST_BITS,
     )
     format: tuple[str, ...] | None = option(
         "quantization.format",

@@ -8,7 +8,7 @@ Input: a checkpoint's config and a request. Output: a frozen `Plan`, which `qeff
 
 from dataclasses import replace
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import PlanError
 from qeff_zoo.export.program_plan import READERS, ProgramPlan
@@ -35,7 +35,7 @@ from qeff_zoo.plan.task import (
     decide_task_options,
     recipe_of,
 )
-from qeff_zoo.plan.weights import changed_floats, decide_weights
+from qeff_zoo.plan.weights import decide_weights, float_warnings, rounding_warnings
 from qeff_zoo.weights.kv_heads import widened
 
 #: Initial facts of every plan.
@@ -83,9 +83,9 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
     target, options = facts["target"], facts["options"]
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     programs = _programs(checkpoint, decisions)
-    floats = changed_floats(checkpoint, request, target)
+    floats = float_warnings(checkpoint, request, target)
     chosen = {name: (decisions.value[name], by) for name, by in decisions.why.items()}
-    surprises = tasks.find(facts["recipe"].task).warnings(checkpoint, chosen)
+    surprises = contract.find(facts["recipe"].task).warnings(checkpoint, chosen)
     return Plan(
         recipe=facts["recipe"],
         programs=programs,
@@ -94,6 +94,7 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
         warnings=(
             *resolved.warnings,
+            *rounding_warnings(checkpoint, request),
             *floats,
             *surprises,
             *facts["left_out"],
@@ -125,7 +126,7 @@ def _programs(checkpoint: Checkpoint, decisions: Decisions) -> tuple[ProgramPlan
     for component in facts["components"]:
         if shape.decode_only and component.role in READERS:
             continue  # another package, for the same target, encodes images
-        part = tasks.part_of(component)
+        part = contract.part_of(component)
         variant = {
             **part.variant(checkpoint, recipe, shape, decisions.value),
             **facts["adapter_slots"],

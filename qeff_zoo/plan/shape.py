@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint.config import LEAST_POSITIONS, POSITIONS, positions_of
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
+from qeff_zoo.contract import compute_contexts
 from qeff_zoo.export import architectures
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.image_sizes import choose_image_sizes
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import PatchShape, Recipe, Shape
 from qeff_zoo.targets.base import Target
-from qeff_zoo.tasks import compute_contexts
 
 #: With rope_type dynamic: the reason why a context ends at the model's own positions.
 _BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
@@ -59,7 +59,7 @@ def decide_shape(
 
 def _fit(checkpoint: Checkpoint, request: Request, recipe: Recipe, decisions: Decisions) -> None:
     """Limit the sizes to the model's positions and to each other."""
-    roles = {tasks.part_of(component).role for component in tasks.components_of(recipe)}
+    roles = {contract.part_of(component).role for component in contract.components_of(recipe)}
     config = checkpoint.text_config
     positions = _positions(config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
@@ -69,7 +69,7 @@ def _fit(checkpoint: Checkpoint, request: Request, recipe: Recipe, decisions: De
             f"{checkpoint.name!r} has {least} positions; expected at least {LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
-    of_text = tasks.find(recipe.task).reads == "text" or recipe.image_prompt
+    of_text = contract.find(recipe.task).reads == "text" or recipe.image_prompt
     if "encoder" in roles and of_text:  # positions are of tokens
         _fit_lengths(positions, few, decisions)
     if "decoder" in roles:
@@ -96,14 +96,14 @@ def _check_sizes(decisions: Decisions, request: Request) -> None:
 
 
 def _fit_lengths(positions: int | None, few: str, decisions: Decisions) -> None:
-    """Refuse requested encoder lengths beyond the model's positions; drop those of a profile."""
+    """Refuse requested encoder lengths beyond the model's positions; shorten those of a profile to them."""
     lengths = decisions.value["seq_lens"]
     if positions is None or max(lengths, default=0) <= positions:
         return
     if decisions.by_user("seq_lens"):
         decisions.refuse(f"--seq-lens has {max(lengths)}, but {few}. Choose less.")
-    fitting = tuple(length for length in lengths if length <= positions) or (positions,)
-    decisions.set("seq_lens", fitting, f"derived: {positions} positions")
+    fitting = {min(length, positions) for length in lengths}
+    decisions.set("seq_lens", tuple(sorted(fitting)), f"derived: {positions} positions")
 
 
 def _fit_context(positions: int | None, few: str, decisions: Decisions) -> None:
@@ -181,7 +181,9 @@ def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
         if not decisions.value[name]:
             continue
         before = [
-            part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
+            part
+            for one in contract.components_of(recipe)
+            for part in contract.find(one.task).before
         ]
         if any(part.role not in ("vision", "tiles") for part in before) or (
             recipe.images and recipe.images.by_cross_attention

@@ -11,7 +11,7 @@ from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.recipe import Recipe
+from qeff_zoo.recipe import Pipeline, Recipe
 from qeff_zoo.targets.base import Resolved
 from qeff_zoo.versions import installed
 
@@ -61,16 +61,25 @@ def spec_of_build(
             **_group(decisions, "quantization"),
             # Revision of what becomes of 8-bit floats: they were dequantized before.
             **({"float8": 1} if facts["float8"] else {}),
+            # Revision of the rounding to int4: once to the nearest of steps over the range of a block.
+            **({"int4": 1} if any(map(_is_fitted, programs)) else {}),
         },
         "target": {"name": target.name, "revision": target.revision, **facts["options"]},
         "exporter": EXPORTER_REVISION,
-        "tokenizer": text.identity_of(checkpoint.companions),
+        "tokenizer": text.identity_of(checkpoint.tokenizer_files),
         "processor": processors.identity_of(checkpoint.companions),
         "toolchain": {
-            **{name: installed(name) or "absent" for name in TRACERS},
+            **{
+                name: installed(name) or "absent"
+                for name in (*TRACERS, *libraries_of(facts["recipe"]))
+            },
             **resolved.toolchain,
         },
     }
+
+
+def _is_fitted(program: ProgramPlan) -> bool:
+    return any(one.fitted for one in (program.weights, *dict(program.named).values()))
 
 
 def _group(decisions: Decisions, group: str) -> dict[str, Any]:
@@ -95,6 +104,11 @@ def _sources(checkpoint: "Checkpoint") -> dict[str, Any]:
     }
 
 
+def libraries_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the distributions beside transformers whose classes a recipe's models have."""
+    return ("diffusers",) if recipe.pipeline else ()
+
+
 def spec_of(recipe: Recipe) -> dict[str, Any]:
     """Return the fields of a recipe that determine graphs."""
     always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
@@ -110,4 +124,9 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
         **({"media": entry_of(recipe.media)} if recipe.media else {}),
         **({"audio": entry_of(recipe.audio)} if recipe.images and recipe.audio else {}),
+        **({"pipeline": _entry_of(recipe.pipeline)} if recipe.pipeline else {}),
     }
+
+
+def _entry_of(pipeline: Pipeline) -> dict[str, Any]:
+    return {"family": pipeline.family, "components": dict(pipeline.components)}

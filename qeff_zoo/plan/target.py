@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qeff_zoo import targets, tasks
+from qeff_zoo import contract, targets
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.image_sizes import read_in_any_size
@@ -83,8 +83,8 @@ def check_programs(
     roles = [component.role for component in components]
     if checkpoint.speculator and not fused_heads and checkpoint.speculator.role not in roles:
         decisions.refuse(
-            f"--draft-heads is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
-            f"{recipe.task}. Leave it out."
+            f"--draft-heads is for {contract.TEXT_GENERATION} and {contract.IMAGE_TEXT_TO_TEXT}, and the package is "
+            f"for {recipe.task}. Leave it out."
         )
     lacking = {*roles[1:]} - {*target.roles}
     if lacking:
@@ -102,7 +102,7 @@ def check_programs(
         decisions.refuse(
             f"A package for {recipe.task} reads images and audio in one prompt, which programs for --target "
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
-            f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
+            f"of each with --task {contract.IMAGE_TEXT_TO_TEXT} and --task {contract.AUDIO_TEXT_TO_TEXT}."
         )
     elif target.static_shapes and (read := read_in_any_size(recipe, roles)):
         decisions.refuse(
@@ -122,7 +122,7 @@ def check_applicable(
 ) -> Decisions:
     """Refuse options that no task uses, and tasks that the target does not support."""
     decisions = Decisions()
-    served = [tasks.find(component.task) for component in components]
+    served = [contract.find(component.task) for component in components]
     decisions.problems += [
         f"--target {target.name} runs nothing that reads {task.reads}s, as {task.name} does. Expected "
         f"{' or '.join(name for name in targets.NAMES if task.reads in targets.find(name).reads)}; choose that."

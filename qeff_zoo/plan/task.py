@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from qeff_zoo import registry, tasks
+from qeff_zoo import contract, registry
 from qeff_zoo.checkpoint import authors_forms, formats
 from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.config_faults import fault_of_labels
@@ -16,12 +16,12 @@ from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import (
 )
 from qeff_zoo.checkpoint.sentence_transformers.sparse_encoder import read_sparse_encoder
 from qeff_zoo.checkpoint.weight_files import undescribed
+from qeff_zoo.contract import selection
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Component, Recipe, Shape
 from qeff_zoo.targets.base import Target
-from qeff_zoo.tasks import selection
 
 
 def recipe_of(checkpoint: Checkpoint) -> Recipe:
@@ -35,9 +35,8 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
         f"The files of {checkpoint.name!r} are for its authors' own code. Expected those of transformers' form. Build "
         f"{other!r}, which has the same weights."
     )
-    if other and (
-        checkpoint.model_id or checkpoint.needs_remote_code
-    ):  # a folder may have its files
+    # A folder of that name may have files of transformers' form.
+    if other and (checkpoint.model_id or checkpoint.needs_remote_code):
         raise UnsupportedModelError(instead)
     try:
         return registry.recipe_for(checkpoint.config)
@@ -69,32 +68,34 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
     if unknown := selection.unknown_class(checkpoint.name, recipe, classes, chosen.task):
         code = " It needs Python code of its own (`auto_map` in config.json), which is never run."
         decisions.refuse(unknown + code * checkpoint.needs_remote_code)
-    if encoder and encoder.modules and not (request.task or tasks.scores_texts(chosen.task)):
+    if encoder and encoder.modules and not (request.task or contract.scores_texts(chosen.task)):
         raise UnsupportedModelError(
             f"{checkpoint.name!r} is a CrossEncoder of sentence-transformers with {' and '.join(encoder.modules)}, "
             f"whose scores {chosen.task!r} ({chosen.by}) does not compute. Expected a classifier, or LogitScore on a "
-            f"causal model; choose {' or '.join(tasks.served_by(recipe))} with --task for another output."
+            f"causal model; choose {' or '.join(contract.served_by(recipe))} with --task for another output."
         )
     decisions.set("task", chosen.task, chosen.by)
     decisions.problems += chosen.problems
-    decisions.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    if tasks.names_labels(chosen.task) and (fault := fault_of_labels(checkpoint.config)):
+    decisions.problems += contract.find(chosen.task).problems(checkpoint, recipe, request)
+    if contract.names_labels(chosen.task) and (fault := fault_of_labels(checkpoint.config)):
         decisions.refuse(f"{checkpoint.name!r}: {fault}")
     left_out = [
         f"{checkpoint.name!r} has architecture {one!r}; {chosen.task!r} (--task) leaves out its head."
         for one in selection.headless(recipe, classes, chosen.task)
         if request.task
     ]
-    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task), left_out=tuple(left_out))
+    return decisions.provide(
+        recipe=contract.for_task(recipe, chosen.task), left_out=tuple(left_out)
+    )
 
 
 def _marked(checkpoint: Checkpoint, encoder: CrossEncoder | None) -> str | None:
     """Return the task that modules of sentence-transformers are for, beyond those of a model's class."""
     if encoder is not None and encoder.ranks_by_tokens:
-        return tasks.TEXT_RANKING
+        return contract.TEXT_RANKING
     if encoder is not None and encoder.ranks_by_modules:
-        return tasks.ENCODER_RANKING
-    return tasks.SPARSE_EMBEDDING if read_sparse_encoder(checkpoint.companions) else None
+        return contract.ENCODER_RANKING
+    return contract.SPARSE_EMBEDDING if read_sparse_encoder(checkpoint.companions) else None
 
 
 def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:
@@ -102,12 +103,12 @@ def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) ->
 
     The fact `fused_heads` describes such heads; None if they have their own program, or there are no draft heads.
     """
-    roles = tasks.wanted_beside(recipe, checkpoint, target.roles)
+    roles = contract.wanted_beside(recipe, checkpoint, target.roles)
     draft, fused = checkpoint.speculator, None
     if HEADS in roles and draft and HEADS in target.fused_roles and draft.at_once:
         fused = dict(draft.settings)
     separate = [role for role in roles if not (fused and role == HEADS)]
-    components = tasks.components_of(recipe, *separate)
+    components = contract.components_of(recipe, *separate)
     return Decisions().provide(components=components, fused_heads=fused)
 
 
@@ -129,7 +130,7 @@ def decide_task_options(
 ) -> Decisions:
     """Decide the options of the graph beyond its sizes: requested values, else those of the checkpoint."""
     decisions = Decisions()
-    for task in (tasks.find(component.task) for component in components):
+    for task in (contract.find(component.task) for component in components):
         defaults = task.defaults(checkpoint)
         for name, option in OPTIONS.items():
             requested = getattr(request, name)

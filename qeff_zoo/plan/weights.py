@@ -3,10 +3,13 @@
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.graph.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
+from qeff_zoo.graph.numerics import MIXED, STORED, WEIGHTS, format_of
 from qeff_zoo.plan.decisions import Decisions
-from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.targets.base import Target
+
+#: Bits of a stored value, with scales, up to which its error is like that of int4, and from which it is negligible.
+_FEW, _ALMOST_EXACT = 5.0, 7.5
 
 
 def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> Decisions:
@@ -16,14 +19,14 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
     The fact `float8` is whether 8-bit floats of the checkpoint stay.
     """
     decisions = Decisions()
-    quantized = bool(checkpoint.quantization) and STORED in target.weights
-    quantized = quantized and not (
-        target.keeps_float8 and formats.is_float8(checkpoint.quantization)
-    )
+    keeps = target.keeps_float8 and formats.is_float8(checkpoint.quantization)
+    stores = bool(checkpoint.quantization) and STORED in target.weights and not keeps
+    mixed = request.bits is not None and _choose_bits(target, request, decisions)
     decisions.first(
         "weights",
         (request.weights, "user"),
-        (STORED if quantized else None, "checkpoint"),
+        (MIXED[0] if mixed else None, "user"),
+        (STORED if stores else None, "checkpoint"),
         (target.weights[0], "default"),
     )
     if request.weights == STORED and not checkpoint.quantization:
@@ -41,12 +44,11 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
     if not known:
         return decisions.provide(weights=weights, formats={})
     chosen = [weights, *named.values()]
-    block_size = BLOCK_SIZE
-    if any(format_of(name).block for name in chosen):
-        decisions.first(
-            "block_size", (request.block_size, "user"), (OPTIONS["block_size"].default, "default")
-        )
-        if decisions.check("block_size"):
+    block_size = None
+    if sizes := [format_of(name).block for name in chosen if format_of(name).block]:
+        if not mixed or request.block_size is not None:  # else each matrix has blocks of its own
+            decisions.first("block_size", (request.block_size, "user"), (min(sizes), "default"))
+        if "block_size" in decisions.value and decisions.check("block_size"):
             block_size = decisions.value["block_size"]
     elif request.block_size is not None:
         decisions.refuse(
@@ -59,6 +61,24 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
         "named": tuple((pattern, format_of(name, block_size)) for pattern, name in named.items()),
     }
     return decisions.provide(weights=weights, formats=formats_of_programs)
+
+
+def _choose_bits(target: Target, request: Request, decisions: Decisions) -> bool:
+    """Choose the bits a weight of a mixture of formats; return whether the target has these."""
+    decisions.set("bits", request.bits, "user")
+    decisions.check("bits")
+    lacking = [name for name in MIXED if name not in target.weights]
+    if lacking:
+        decisions.refuse(
+            f"--bits is {request.bits}, a mixture of {' and '.join(MIXED)}, but target {target.name!r} takes "
+            f"{', '.join(target.weights)}. Leave it out, or choose another target."
+        )
+    elif request.weights not in (None, MIXED[0]):
+        decisions.refuse(
+            f"--bits is {request.bits}, a mixture of {' and '.join(MIXED)}, and --weights is {request.weights!r}. "
+            "Leave one of them out."
+        )
+    return not lacking
 
 
 def _choose_formats(target: Target, request: Request, decisions: Decisions) -> dict[str, str]:
@@ -80,10 +100,30 @@ def _choose_formats(target: Target, request: Request, decisions: Decisions) -> d
     return named
 
 
-def changed_floats(checkpoint: Checkpoint, request: Request, target: Target) -> tuple[str, ...]:
-    """Warn that FP8 or FP4 weights are requantized or dequantized by default; empty for other checkpoints."""
+def rounding_warnings(checkpoint: Checkpoint, request: Request) -> tuple[str, ...]:
+    """Return a warning if weights of few bits are rounded again, to int4; empty for others.
+
+    The error of 8 bits is small beside that of int4.
+    """
+    if (request.weights != "int4" and request.bits is None) or not checkpoint.quantization:
+        return ()
+    flag = "--weights int4" if request.bits is None else "--bits"
+    bits = checkpoint.stored_bits
+    if bits is not None and bits >= _ALMOST_EXACT:
+        return ()
+    again = f"{checkpoint.name!r} has rounded its weights already ({checkpoint.method}), and {flag} rounds them again"
+    if bits is not None and bits > _FEW:
+        return (f"{again}, by more than its {bits:.1f} bits do. --weights {STORED} keeps them.",)
+    return (
+        f"{again}: both errors add up. Use --weights {STORED}, which keeps them as they are, or the checkpoint that "
+        "was rounded.",
+    )
+
+
+def float_warnings(checkpoint: Checkpoint, request: Request, target: Target) -> tuple[str, ...]:
+    """Return a warning if FP8 or FP4 weights are requantized or dequantized by default; empty for other checkpoints."""
     floats = formats.floats_of(checkpoint.quantization)
-    if floats is None or request.weights not in (None, STORED):
+    if floats is None or request.weights not in (None, STORED) or request.bits is not None:
         return ()
     text = f"{checkpoint.name!r} stores matrices in {floats.value}"
     if "int8" in target.weights:

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qeff_zoo.validation.parity import Array, cosine_distances, divergences, relative_errors
+from qeff_zoo.contract.comparison import Comparison
+from qeff_zoo.validation.judgement.parity import (
+    Array,
+    cosine_distances,
+    divergences,
+    relative_errors,
+)
 
 #: Of the mean divergence in nats, and of the share of answers with the same most likely token: what is good, and what
 #: is poor. Between them a model is to be looked at.
@@ -15,16 +21,16 @@ POOR_KL, POOR_TOP1 = 0.1, 0.80
 #: The same of the mean cosine distance of embeddings.
 GOOD_COSINE, POOR_COSINE = 1e-3, 1e-2
 
-#: In words, for the printed answer.
-THRESHOLDS = {
-    "logits": (
-        f"good: mean KL <= {GOOD_KL} nats and top-1 >= {GOOD_TOP1:.0%}; poor: mean KL > {POOR_KL} or top-1 < "
-        f"{POOR_TOP1:.0%}; else fair. Perplexity decides nothing: worse numerics may lower it."
-    ),
-    "embeddings": (
-        f"good: mean cosine distance <= {GOOD_COSINE}; poor: > {POOR_COSINE}; else fair."
-    ),
-}
+_OF_LOGITS = (
+    f"good: mean KL <= {GOOD_KL} nats and top-1 >= {GOOD_TOP1:.0%}; poor: mean KL > {POOR_KL} or top-1 < "
+    f"{POOR_TOP1:.0%}; else fair. Perplexity decides nothing: worse numerics may lower it."
+)
+_OF_VECTORS = f"good: mean cosine distance <= {GOOD_COSINE}; poor: > {POOR_COSINE}; else fair."
+
+
+def thresholds(comparison: Comparison) -> str:
+    """Return the thresholds of the verdicts in words, for the printed result."""
+    return _OF_LOGITS if comparison.compares_top1 else _OF_VECTORS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +38,8 @@ class Figures:
     """What one numerics does to a model's answers, against those of Hugging Face in float32.
 
     Args:
-        numerics: Its name.
-        answers: How many were compared.
+        numerics: Name of the numerics.
+        answers: Number of compared results.
         mean_distance: Mean Kullback-Leibler divergence of logits, in nats; cosine distance of embeddings.
         max_distance: The largest.
         max_relative_error: Largest difference of a logit, in standard deviations of its answer's logits.
@@ -53,7 +59,7 @@ class Figures:
 
     @property
     def verdict(self) -> str:
-        """good, fair or poor: see `THRESHOLDS`."""
+        """good, fair or poor: see `thresholds`."""
         if self.top1 is None:
             good, poor = self.mean_distance <= GOOD_COSINE, self.mean_distance > POOR_COSINE
         else:

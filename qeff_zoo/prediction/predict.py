@@ -26,7 +26,7 @@ class Prediction:
         task: Hub pipeline tag.
         tokens: Number of tokens.
         keep: Patterns of weights that stayed in float32.
-        rows: By numerics.
+        rows: Rows by numerics.
         spared: Result of the search for layers to spare; None without one.
     """
 

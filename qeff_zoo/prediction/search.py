@@ -25,7 +25,7 @@ class Search:
 
     Args:
         name: Name of the checkpoint, for people.
-        costs: By pattern, the mean distance from float32 with these weights alone in mxfp6; the largest first.
+        costs: Mean distance from float32 by pattern, with these weights alone in mxfp6; the largest first.
         keep: Patterns of weights to spare beyond those that were, for `--keep-precision`.
         figures: Figures with these layers spared, and the device's numerics elsewhere.
         without: Figures before that.

@@ -17,15 +17,17 @@ import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo import targets
+from qeff_zoo.checkpoint.expressions import TensorSource
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.contract import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import companions
 from qeff_zoo.graph import external_data
-from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.numerics import DeviceNumerics, Format, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
-from qeff_zoo.pipeline import graphs
+from qeff_zoo.pipeline import graphs, rounding
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
@@ -35,13 +37,13 @@ from qeff_zoo.store import Store
 from qeff_zoo.targets.emulation import device
 from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
 from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.validation.perplexity import Scoring
 from qeff_zoo.validation.reference.answers import Reference
-from qeff_zoo.validation.sample_texts import draw
+from qeff_zoo.validation.trial.sample_texts import draw
 from qeff_zoo.weights import placement, writing
 from qeff_zoo.weights.bound_graph import BoundGraph
+from qeff_zoo.weights.importance import Importance, of_slots
 from qeff_zoo.weights.layout import plan_file
 
 from . import positions
@@ -189,15 +191,28 @@ class Subject:
     def in_integers(self, weights: str, store: Store, step: Callable[[int], None]) -> Figures:
         """Compare the graph as target `ort` runs it with weights in integers."""
         target, graph = targets.find("ort"), self._graph(store)
-        program = replace(self._program, weights=format_of(weights), stored=False)
+        rounded = replace(self._program, weights=format_of(weights), stored=False)
+        formats: Mapping[str, Format] = rounding.vocabulary_formats([rounded], [graph])
+        source: TensorSource = self.checkpoint
+        if rounded.weights.per_channel:
+            tokenizer = companions.tokenizer_of(self.checkpoint)
+            evened = rounding.even_out(self.checkpoint, [rounded], [graph], tokenizer)
+            formats, source = evened.formats, evened.read(self.checkpoint)
+        (program,) = rounding.with_formats([rounded], formats)
         lowered = target.lower(graph, program)
-        layout = plan_file(lowered.slots, self.checkpoint.tensors)
+        layout = plan_file(lowered.slots, source.tensors)
         folder = self._folder / weights
         folder.mkdir()
-        writing.write(layout, self.checkpoint, folder / external_data.WEIGHTS)
+        importance: Importance = {}
+        if names := rounding.fitted(layout):
+            tokenizer = companions.tokenizer_of(self.checkpoint)
+            measured = rounding.measure(self.checkpoint, program.task, tokenizer)
+            importance, _ = of_slots(measured.importance, names)
+        weights_file = folder / external_data.WEIGHTS
+        writing.write(layout, source, weights_file, importance=importance)
         path = target.compile(lowered, layout, folder, "graph", program)
         figures = self._figures(weights, path, step, prepack=True)
-        (folder / external_data.WEIGHTS).unlink()
+        weights_file.unlink()
         return figures
 
     def _graph(self, store: Store) -> BoundGraph:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qeff_zoo.qefficient.loading import QEFFCommonLoader
     from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
     from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
+    from qeff_zoo.qefficient.text_to_image import QEffFluxPipeline
     from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "QEFFCommonLoader",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
+    "QEffFluxPipeline",
     "cloud_ai_100_exec_kv",
     "compile",
     "export",
@@ -53,6 +55,7 @@ _MODULES = {
     "loading": ("QEFFCommonLoader",),
     "lora": ("QEffAutoLoraModelForCausalLM", "QEffAutoPeftModelForCausalLM"),
     "speech": ("QEFFAutoModelForSpeechSeq2Seq",),
+    "text_to_image": ("QEffFluxPipeline",),
     "vision": ("QEFFAutoModelForImageTextToText",),
 }
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+from qeff_zoo.checkpoint.config import HEADS, kv_heads_of, size_of
 from qeff_zoo.errors import PlanError
 
 #: Option of each letter of a mode, in QEfficient's order of letters.
@@ -80,11 +81,11 @@ def _fitting(
     cut: Mapping[str, str], text_config: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, int]:
     """Return the fewest blocks whose queries, keys, values and scores fit into a core's memory."""
-    heads = int(text_config.get("num_attention_heads") or text_config.get("n_head") or 1)
+    heads = size_of(text_config, HEADS) or 1
     width = int(text_config.get("hidden_size") or text_config.get("n_embd") or heads)
     head_dim = int(text_config.get("head_dim") or width // heads)
     devices, cores = int(sizes["num_devices"] or 1), int(sizes["num_cores"] or 1)
-    shared = heads // int(text_config.get("num_key_value_heads") or heads)
+    shared = heads // (kv_heads_of(text_config) or heads)
     sizes_of_blocks = (
         size
         for size in range(devices, heads + 1)

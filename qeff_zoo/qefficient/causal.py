@@ -11,6 +11,7 @@ from typing import Any
 import qeff_zoo
 from qeff_zoo.checkpoint.draft_heads import open_speculator
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.contract import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.configs import ModelView
@@ -20,7 +21,6 @@ from qeff_zoo.qefficient.recording import records_calls
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.qefficient.specializations import SpecializedDecoder
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
 from . import blocking, kv_heads, translation
 

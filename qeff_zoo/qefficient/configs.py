@@ -33,6 +33,8 @@ _DEPTHS = frozenset(
         *("encoder_layers", "decoder_layers", "num_decoder_layers", _SHARING),
     }
 )
+#: Table by number of a label, not of a layer.
+_LABELS = "id2label"
 #: Fields without effect on a package; names with a leading underscore are transformers' own notes.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -161,7 +163,7 @@ def require_unchanged(function: str, checkpoint: Checkpoint, config: Any) -> Non
     Args:
         function: Name of the called function.
         checkpoint: Opened checkpoint of the model.
-        config: Its configuration, as the user has it.
+        config: Configuration, as the user has it.
 
     Raises:
         PlanError: The configuration was changed; `num_key_value_heads` has an option of its own.
@@ -287,7 +289,8 @@ def _with(written: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 def _drop_layers(part: dict[str, Any], layers: int) -> None:
     """Drop the entries of further layers from tables by number of a layer."""
     for name, value in part.items():
-        if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
+        numbered = isinstance(value, dict) and value and all(str(key).isdecimal() for key in value)
+        if numbered and name != _LABELS:
             part[name] = {key: one for key, one in value.items() if int(key) < layers}
 
 
@@ -297,7 +300,7 @@ def _follows(name: str, old: Any, new: Any) -> bool:
     if isinstance(old, list) and isinstance(new, list):
         return all(isinstance(one, int) for one in old) and {*new} <= {*old}  # numbers of layers
     if new is None:
-        return field.isdigit()
+        return field.isdecimal()
     return not isinstance(old, list | dict) and field not in _DEPTHS
 
 

@@ -96,12 +96,11 @@ _CUSTOM_OPS = (
     "Nothing replaces it: transformers' own code is traced, and a target lowers its ops. `qeff-zoo new MODEL` drafts a "
     "recipe for a model that has none; see CONTRIBUTING.md."
 )
-_DIFFUSERS = "Diffusion models are not supported. Keep QEfficient for them."
+_DIFFUSERS = "Of diffusion models there is `QEffFluxPipeline`; videos are not supported. Keep QEfficient for them."
 #: What to use in place of a module or a name, by its path or the longest beginning of it.
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "": "See docs/from-qefficient.md for what there is.",
-        "QEffFluxPipeline": _DIFFUSERS,
         "QEffWanImageToVideoPipeline": _DIFFUSERS,
         "QEffWanPipeline": _DIFFUSERS,
         "base": _CUSTOM_OPS,

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
+from qeff_zoo.contract import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.request import POOLINGS
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
 from qeff_zoo.qefficient.recording import records_calls
-from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 from . import translation
 

@@ -47,7 +47,7 @@ class CloudAI100ExecInfo:
         batch_size: Prompts that the package answers at a time.
         generated_texts: One per prompt.
         generated_ids: Tokens of each.
-        perf_metrics: How fast it went.
+        perf_metrics: Measured speed.
     """
 
     batch_size: int
@@ -130,7 +130,7 @@ def _streamed(
     """Yield text and tokens of each answer, which a streamer gets, too: of a single prompt while it grows."""
     import numpy as np
 
-    from qeff_zoo.runtime.answers import Delta, Request
+    from qeff_zoo.runtime.engine.answers import Delta, Request
 
     requests = [
         one if isinstance(one, Request) else session.request(one, **choices) for one in prompts

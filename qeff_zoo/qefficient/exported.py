@@ -87,9 +87,9 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
     """Note what a graph is of.
 
     Args:
-        graph: Its file.
+        graph: File of the graph.
         key: Key of its plan.
-        source: Its checkpoint.
+        source: Checkpoint of the graph.
         task: Hub pipeline tag.
         continuous: Whether it is one of continuous batching.
     """
@@ -125,7 +125,7 @@ def find(folder: Path) -> Note | None:
     """Return what is noted in a folder; None where nothing is, or the graph is another than the one that was exported.
 
     Args:
-        folder: By `QEFFAutoModelForCausalLM.export`.
+        folder: Folder from `QEFFAutoModelForCausalLM.export`.
     """
     try:
         with open_regular(folder / NOTE) as file:

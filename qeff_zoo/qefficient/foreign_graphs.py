@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph that QEfficient exported -> the folder of its QPC, by the card's compiler alone.
 
-In: the path of the graph and QEfficient's arguments. Out: `qpcs`, which QEfficient's runtime takes; or, without an SDK,
-the folder with the script that makes it.
+In: the path of the graph and QEfficient's arguments. Out: `qpcs`, which QEfficient's runtime opens; or, without an SDK,
+a folder with the script that compiles it.
 """
 
 import warnings
@@ -25,19 +25,20 @@ _SIZES = ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size", _DRAFTE
 def compile_exported(
     graph: Path, folder: Path, target: str | None, given: Mapping[str, Any]
 ) -> str:
-    """Compile a graph of QEfficient's as it is.
+    """Compile a graph of QEfficient's, unchanged.
 
     Args:
-        graph: Its file, with its weights beside it.
-        folder: In which the QPC is put, as `qpcs`.
+        graph: Path of the ONNX file, with its weights beside it.
+        folder: Parent folder of `qpcs`.
         target: Requested target.
         given: Arguments of `compile`, by QEfficient's names.
 
     Returns:
-        Folder of the QPC; `folder` where there is no SDK.
+        Folder of the QPC; `folder` without an SDK.
 
     Raises:
-        ZooError: A choice means nothing for a graph that is there, or the compiler refuses it.
+        PlanError: An option does not apply to an exported graph, or its value is invalid.
+        CompileError: The compiler refuses the graph.
     """
     from qeff_zoo.plan.target import options_of
     from qeff_zoo.targets.qaic import conflicts

@@ -8,6 +8,7 @@ from typing import Any
 
 from qeff_zoo import pipeline
 from qeff_zoo.api import find_package, load
+from qeff_zoo.contract import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 from qeff_zoo.errors import CompileError, GenerationError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
@@ -16,7 +17,6 @@ from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, on_device
 from qeff_zoo.qefficient.foreign_graphs import compile_exported
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
 from . import exported, translation
 
@@ -82,7 +82,7 @@ def compile(
     """Build a package of an exported graph's model; of a graph that QEfficient exported, a QPC for its runtime.
 
     Args:
-        onnx_path: By `export`, of this machine, with its checkpoint where it was; or by QEfficient's.
+        onnx_path: Path from `export`, of this machine, with its checkpoint where it was; or by QEfficient's.
         qpc_path: Folder in which the package or the QPC is put, as `qpcs`.
         num_cores: Number of cores of each card.
         device_group: Cards that the model is sliced over.

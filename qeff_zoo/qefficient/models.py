@@ -13,6 +13,7 @@ from weakref import finalize
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.contract import tasks_of
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.package import Package
@@ -23,13 +24,12 @@ from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.store.adoption import package_of
-from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.progress_bars import reporter
 
 from . import configs, exported, modules, sdks, translation
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.sessions import Opening
+    from qeff_zoo.sessions.opening import Opening
 
 _M = TypeVar("_M", bound="Model")
 _OURS = "qeff_zoo.qefficient."
@@ -106,10 +106,10 @@ class Model:
         """Refuse QEfficient's change of a PyTorch module, which does not exist here.
 
         Args:
-            **given: Its arguments.
+            **given: Arguments.
 
         Raises:
-            PlanError: In any case.
+            PlanError: Always.
         """
         raise PlanError(
             [
@@ -311,7 +311,7 @@ class Model:
             generate: A function that generates with the session of `_opened`.
             role: Role of the program, if there are several.
         """
-        from qeff_zoo.runtime.sessions import open_session
+        from qeff_zoo.sessions import open_session
         from qeff_zoo.targets.qaic import bundles, features
 
         package = package_of(self._prepared) if self._prepared else self.package
@@ -324,7 +324,7 @@ class Model:
         recorders = {one.role: bundles.Recorder(one) for one in package.programs}
         before = self.package, self._prepared, self._session
         self._session = open_session(
-            package, opening=lambda name, **_: features.adapted(recorders[name])
+            package, opening=lambda name, _: features.adapted(recorders[name])
         )
         self.package, self._prepared = package, None
         try:
@@ -354,14 +354,14 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = self._load_package(self.package)
-            from qeff_zoo.runtime.text_generation import TextGenerationSession
+            from qeff_zoo.runtime.engine.text_generation import TextGenerationSession
 
             if isinstance(self._session, TextGenerationSession):
                 self._session.ignore_generation_config()  # as QEfficient, which decodes greedily
         return self._session
 
     def _load_package(self, package: Package) -> Any:
-        from qeff_zoo.runtime.sessions import open_session
+        from qeff_zoo.sessions import open_session
 
         return open_session(package, opening=self._opening) if self._opening else load(package)
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qeff_zoo.checkpoint.files import read_json
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.opening import Checkpoint
 
 #: End of the names of parts of a configuration.

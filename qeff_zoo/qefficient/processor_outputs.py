@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a Hugging Face tokenizer or processor -> token ids of each prompt, and its images."""
+"""Outputs of Hugging Face's tokenizers and processors, as token ids and images of each prompt."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError
 
 if TYPE_CHECKING:
+    from qeff_zoo.multimodal.encoding.prepared import Prepared
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
-    from qeff_zoo.tasks.multimodal.session import Prepared
 
 _PIXELS, _PIXEL_MASK = "pixel_values", "pixel_attention_mask"
-#: Arrays with a row for each image, whose products are its numbers of patches: behind one another in the first axis of
-#: the pixels, or in the last one.
-_GRIDS, _LINES = "image_grid_", "target_sizes"
+#: Arrays with the grid of patches of each image. The patches of all images are concatenated along the first axis of the
+#: pixels (prefix of several names), or along the last axis.
+_GRIDS, _GRIDS_OF_LAST_AXIS = "image_grid_", "target_sizes"
 #: Number of tiles of each image that lie in an array of their own.
 _COUNTS = "num_local_patches"
 _RATIOS = "aspect_ratio_ids"
@@ -26,18 +26,15 @@ _UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
 
 
 def to_numpy(array: Any) -> "Array":
-    """Return an array of torch or numpy, or a list, as numpy's array; numpy has no bfloat16.
+    """Return an array of torch or numpy, or a list, as numpy's array.
 
     Raises:
         GenerationError: If rows of a list differ in length.
     """
-    import numpy as np
+    from qeff_zoo.runtime import program
 
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
     try:
-        return np.asarray(array)
+        return program.to_numpy(array)
     except ValueError as error:
         raise GenerationError(
             f"The inputs have an array whose rows differ in length: {error}. Expected rows of one length. Call the "
@@ -63,17 +60,13 @@ def rows_of(inputs: Mapping[str, Any], name: str = "input_ids") -> list[list[int
             "it on the text."
         )
     ids = _batched(inputs["input_ids"])
-    mask, values = (
-        ids
-        if one == "input_ids"
-        else _batched(inputs[one])
-        if inputs.get(one) is not None
-        else None
-        for one in ("attention_mask", name)
-    )
-    mask = [np.ones_like(row) for row in ids] if mask is None else mask
-    values = [np.zeros_like(row) for row in ids] if values is None else values
-    return [row[kept.astype(bool)].tolist() for row, kept in zip(values, mask, strict=True)]
+
+    def rows(name: str, fill: "Callable[[Array], Array]") -> "list[Array]":
+        given = inputs.get(name)
+        return [fill(row) for row in ids] if given is None else _batched(given)
+
+    mask, values = rows("attention_mask", np.ones_like), rows(name, np.zeros_like)
+    return [row[is_token.astype(bool)].tolist() for row, is_token in zip(values, mask, strict=True)]
 
 
 def _batched(values: Any) -> "list[Array]":
@@ -103,7 +96,10 @@ def prompts_of(
     arrays = {name: to_numpy(one) for name, one in inputs.items() if one is not None}
     images = iter(images_of(arrays, session.media.pixels, session.media.arrays))
     for tokens in rows:
-        left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
+        left, shown = (
+            sum(one in session.media_tokens.placeholders for one in tokens),
+            list["Prepared"](),
+        )
         while left > 0 and (image := next(images, None)) is not None:
             shown.append(image)
             left -= session.reader.look(image).rows
@@ -146,9 +142,9 @@ def images_of(
         return [*_of_crops(arrays)]
     if _COUNTS in arrays:
         return [*_with_tiles(arrays, more)]
-    if _LINES in arrays:
-        ends = arrays[_LINES].prod(axis=1).cumsum() * pixels.shape[2]
-        return _parts(arrays, _LINES, np.split(pixels, ends[:-1], axis=-1))
+    if _GRIDS_OF_LAST_AXIS in arrays:
+        ends = arrays[_GRIDS_OF_LAST_AXIS].prod(axis=1).cumsum() * pixels.shape[2]
+        return _parts(arrays, _GRIDS_OF_LAST_AXIS, np.split(pixels, ends[:-1], axis=-1))
     if grids := next((name for name in arrays if name.startswith(_GRIDS)), None):
         return _parts(arrays, grids, np.split(pixels, arrays[grids].prod(axis=1).cumsum()[:-1]))
     if pixels.ndim == 2:  # patches of one image

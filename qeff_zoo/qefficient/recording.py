@@ -10,6 +10,7 @@ from qeff_zoo import targets
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.exported import place
 from qeff_zoo.runtime.program import Array, Observed, Program
+from qeff_zoo.targets.base import OpenOptions
 
 _G = TypeVar("_G", bound=Callable[..., Any])
 #: Parent folder of the files.
@@ -28,14 +29,14 @@ class Recording:
         self._package, self._folder = package, folder
         self._shapes: dict[str, list[object]] = {}
 
-    def open(self, role: str, **choices: Any) -> Program:
+    def open(self, role: str, options: OpenOptions) -> Program:
         """Open a program whose calls are recorded.
 
         Args:
             role: Role of the program.
-            **choices: Options of `Target.open`.
+            options: Options of the program.
         """
-        program = targets.find(self._package.target).open(self._package, role, **choices)
+        program = targets.find(self._package.target).open(self._package, role, options)
         return cast("Program", Observed(program, partial(self._observe, role)))
 
     def _observe(

@@ -34,7 +34,7 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
             (1 if not given), `top_ks`, `top_ps`, `min_ps`; `random_numbers`, (prompts, any), which choose the
             seed: the same numbers give the same answer; and `token_bitmasks`, (prompts, vocabulary), the tokens that
             an answer may have.
-        prompts: How many there are.
+        prompts: Number of prompts.
         most_top_k: `max_top_k_ids`: at most that many tokens are drawn from.
 
     Raises:

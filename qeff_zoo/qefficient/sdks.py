@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import targets
+from qeff_zoo.disk.yaml_files import read_yaml
 from qeff_zoo.errors import CompileError, PlanError, ZooError
 from qeff_zoo.package.manifest import parse
 from qeff_zoo.package.option import JsonText
@@ -40,12 +41,10 @@ def operators_of(file: str) -> tuple[str, ...] | None:
     Returns:
         Value of `node_precision_info`; None without nodes in float32.
     """
-    import yaml
-
     try:
-        found = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        found = read_yaml(Path(file))
         names = [str(name) for name in found.get("FP32NodeInstanceNames") or ()]
-    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise PlanError(
             [
                 f"Cannot read node_precision_info {file!r}: {error}. Expected QEfficient's YAML file with "

@@ -4,10 +4,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from qeff_zoo.contract import TEXT_GENERATION, find
 from qeff_zoo.errors import PlanError
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.recipe import Shape
-from qeff_zoo.tasks import TEXT_GENERATION, find
 
 
 def _specialization(
@@ -103,7 +103,7 @@ class SpecializedDecoder(Model):
             retain_full_kv: Whether sliding windows keep all states.
 
         Raises:
-            PlanError: In any case.
+            PlanError: Always.
         """
         raise PlanError(
             [

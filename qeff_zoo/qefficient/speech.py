@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qeff_zoo.contract import SPEECH_SEQ2SEQ
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics, printer
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.processor_outputs import to_numpy
 from qeff_zoo.qefficient.recording import records_calls
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 from . import translation
 
@@ -122,7 +122,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                 print its text.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
-            choices: A `qeff_zoo.runtime.TranscriptionOptions`: language, task, times and more.
+            choices: A `TranscriptionOptions` of `qeff_zoo.sessions`: language, task, times and more.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
         Raises:
@@ -130,7 +130,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         """
         import numpy as np
 
-        from qeff_zoo.runtime import TranscriptionOptions
+        from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
 
         translation.refuse("generate", others, translation.GENERATING)
         session = self._opened(device_ids, runtime_ai100)

@@ -205,7 +205,7 @@ def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
     """Refuse what is not a choice of a function, all of it at once.
 
     Args:
-        function: Its name.
+        function: Name.
         given: Arguments that it does not have itself.
         table: Table of QEfficient's arguments.
 
@@ -281,7 +281,7 @@ def translate(
     """Read the arguments of `compile`.
 
     Args:
-        given: By QEfficient's names, or ours; None and False are not chosen.
+        given: Arguments by QEfficient's names, or ours; None and False are not chosen.
         taken: Names of what `compile` reads by itself, for who misspells one.
         defaults: Default values of arguments, which give way to the value of another name.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import targets
+from qeff_zoo.contract import IMAGE_TEXT_EMBEDDING, IMAGE_TEXT_TO_TEXT
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.task import recipe_of
@@ -16,7 +17,6 @@ from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.models import outside
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.qefficient.recording import records_calls
-from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING, IMAGE_TEXT_TO_TEXT
 
 from . import image_sizes, processor_outputs, translation
 
@@ -175,7 +175,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             generation_len: Tokens for each at most; None for as many as the context holds.
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: transformers' processor of the checkpoint; used if the package cannot process `images` itself.
-            prompts: In place of `inputs`: users' messages, to which the chat template is applied.
+            prompts: Messages in place of `inputs`: users' messages, to which the chat template is applied.
             images: One image for each of `prompts`: a path, a URL, bytes, a Pillow image or an array; one prompt needs
                 no list.
             image_height: Height in pixels to which each of `images` is resized before the processor; None for none.

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from qeff_zoo.export.column_scales import divide, is_same
+from qeff_zoo.export.linears import Group, linear_of, weights_of
 from qeff_zoo.quantizer.grids import Scheme
-from qeff_zoo.quantizer.inputs import Group, linear_of, set_weights, weights_of
 from qeff_zoo.quantizer.rounding import damped, error_of, nearest
 
 _POWERS = tuple(step / 10 for step in range(1, 10))
 _ROWS = 512  # of a group that scales are searched with
-_TOLERANCE = 1e-5  # of a layer's answer, relative to its largest value
 _LEAST_GAIN = 0.01
 
 
@@ -28,7 +28,7 @@ class Folded:
 
     Args:
         name: Name of the norm, or of the linear layer, within the layer.
-        values: Its parameters, by name, as they are now.
+        values: Current parameters by name.
     """
 
     name: str
@@ -52,7 +52,7 @@ def fold(
         group: All of it will be rounded.
         earlier: Linear layers called before, which will be rounded after this.
         hessian: Second moments of the group's input.
-        scheme: How it will be stored.
+        scheme: Storage scheme of the matrix.
         stored: Returns the type that a norm's weight, or a linear layer's bias, is stored in; None where it cannot be.
         head_dim: Head size, for keys and values that several heads share.
         run: Runs the layer on one text.
@@ -67,16 +67,16 @@ def fold(
             continue
         # Any scales show whether the source is one; so the search, which takes longer, comes after.
         trial = torch.exp2(torch.arange(_length(source)) % 3 - 1.0)
-        undo, _ = _apply(layer, group, source, offset, spread, trial, dtype)
-        same = _is_same(before, run())
+        undo, _ = divide(layer, group, source, offset, spread, trial, dtype)
+        same = is_same(before, run())
         undo()
         if not same:
             continue
         scales = _search(weights, hessian, spread, scheme)
         if scales is None:
             return None
-        undo, values = _apply(layer, group, source, offset, spread, scales, dtype)
-        if not _is_same(before, run()):
+        undo, values = divide(layer, group, source, offset, spread, scales, dtype)
+        if not is_same(before, run()):
             undo()
             return None
         return Folded(name, values)
@@ -128,44 +128,3 @@ def _search(weights: Tensor, hessian: Tensor, spread: Tensor, scheme: Scheme) ->
         tried.append((error(scales), power, scales))
     least, _, best = min(tried, key=lambda one: one[:2])
     return best if least < (1 - _LEAST_GAIN) * plain else None
-
-
-def _apply(
-    layer: nn.Module,
-    group: Group,
-    source: nn.Module,
-    offset: float,
-    spread: Tensor,
-    scales: Tensor,
-    dtype: torch.dtype,
-) -> tuple[Callable[[], None], dict[str, Tensor]]:
-    """Divide a source by scales and multiply what reads it; returns what undoes that, and the source's parameters."""
-    weight, bias = source.weight, getattr(source, "bias", None)
-    assert isinstance(weight, Tensor)
-    was = weights_of(layer, group.linears)
-    values: dict[str, Tensor] = {}
-    if bias is not None and dtype != torch.float32:
-        scales = torch.exp2(scales.log2().round())  # which divides a bias of 16 bits exactly
-    if weight.ndim == 1:
-        divided = ((weight + offset) / scales - offset).to(dtype).float()
-        usable = (divided + offset).abs() > 1e-6 * (weight + offset).abs().max()
-        values["weight"] = torch.where(usable, divided, weight)
-        scales = torch.where(usable, (weight + offset) / (divided + offset), torch.ones(()))
-    else:  # rounded later, from float32
-        values["weight"] = weight / scales[:, None]
-    if bias is not None:
-        values["bias"] = (bias / scales).to(dtype).float()
-    old = {name: source._parameters[name] for name in values}
-
-    def undo() -> None:
-        source._parameters.update(old)
-        set_weights(layer, was)
-
-    for name, value in values.items():
-        source._parameters[name] = nn.Parameter(value, requires_grad=False)
-    set_weights(layer, {name: one * scales[spread] for name, one in was.items()})
-    return undo, values
-
-
-def _is_same(before: Tensor, after: Tensor) -> bool:
-    return float((before - after).abs().max()) <= _TOLERANCE * float(before.abs().max())

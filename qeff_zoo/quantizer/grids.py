@@ -43,7 +43,7 @@ class Rounded:
     """A matrix of integers.
 
     Args:
-        scheme: How it is stored.
+        scheme: Storage scheme of the matrix.
         integers: (rows, columns) float32, whole numbers.
         scales: (rows, columns / group) float32, exact in the type that they are stored in.
         zeros: (rows, columns / group) float32, whole numbers.
@@ -98,7 +98,7 @@ def find_grids(
     Args:
         weights: (rows, columns) float32.
         importance: (columns,) of each column's error.
-        scheme: How it is stored; its group divides the columns.
+        scheme: Storage scheme of the matrix; the group size divides the columns.
         dtype: Stored type of scales.
 
     Returns:

@@ -8,9 +8,10 @@ from functools import partial
 
 from torch import Tensor
 
+from qeff_zoo.export.linears import linear_of, set_weights, stages_of, weights_of
 from qeff_zoo.quantizer.budget import Unit, cheapest, choose, squared_errors
 from qeff_zoo.quantizer.grids import Scheme
-from qeff_zoo.quantizer.inputs import linear_of, moments, set_weights, stages_of, weights_of
+from qeff_zoo.quantizer.inputs import moments
 from qeff_zoo.quantizer.subject import Subject
 
 
@@ -35,7 +36,7 @@ class Measured:
 
     Args:
         subject: Subject of the measurement.
-        expected: Its answers to the measured texts.
+        expected: Logits of the original model for the measured texts.
         schemes: Scheme of each module, in the order of the model.
         head_moments: Second moments of what the output matrix is given, where the embedding is tied to it.
     """

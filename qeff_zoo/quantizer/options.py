@@ -24,7 +24,7 @@ class Matrix:
         zero_points: Whether each group has one.
         error: Squared difference of its outputs on the texts, relative to their square.
         nearest_error: Error with rounding to the nearest.
-        expert: Its number, where that is one tensor with others.
+        expert: Number of the expert in a tensor of several; None otherwise.
         is_reached: Whether any token of the texts came to it; rounded to the nearest otherwise.
     """
 
@@ -43,7 +43,7 @@ class Quantized:
     """A quantized checkpoint.
 
     Args:
-        path: Its folder.
+        path: Folder of the checkpoint.
         bits_per_weight: Mean bits of all matrices, with scales and float matrices.
         distance: Distance of its answers from the float model's on the first texts: see
             `qeff_zoo.quantizer.budget.distance`.

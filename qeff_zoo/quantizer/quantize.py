@@ -10,11 +10,11 @@ import torch
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.sentence_transformers.modules import weight_files as module_files
 from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.export.streaming import Streamed
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan.request import Request
 from qeff_zoo.quantizer.measuring import Measured
 from qeff_zoo.quantizer.options import BITS, GROUPS, METHODS, Quantized, QuantizeOptions
-from qeff_zoo.quantizer.streaming import Streamed
 from qeff_zoo.quantizer.subject import Subject
 from qeff_zoo.quantizer.work import Work
 from qeff_zoo.store import Store

@@ -23,7 +23,7 @@ def error_of(weights: Tensor, values: Tensor, hessian: Tensor) -> float:
 
     Args:
         weights: (rows, columns) float32.
-        values: In place of them.
+        values: Values in place of them.
         hessian: (columns, columns).
     """
     difference = weights - values
@@ -36,7 +36,7 @@ def nearest(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dt
     Args:
         weights: (rows, columns) float32.
         importance: (columns,) of each column's error.
-        scheme: How it is to be stored.
+        scheme: Storage scheme of the matrix.
         dtype: Stored type of scales.
     """
     scales, zeros = find_grids(weights, importance, scheme, dtype)
@@ -50,7 +50,7 @@ def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -
     Args:
         weights: (rows, columns) float32.
         hessian: (columns, columns).
-        scheme: How it is to be stored.
+        scheme: Storage scheme of the matrix.
         dtype: Stored type of scales.
     """
     hessian = damped(hessian)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from qeff_zoo.checkpoint.floats import FLOATS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.export.streaming import Streamed
+from qeff_zoo.export.unstacking import Place
 from qeff_zoo.quantizer.budget import cheapest, distance
 from qeff_zoo.quantizer.grids import Scheme
 from qeff_zoo.quantizer.options import MEASURED, QuantizeOptions
-from qeff_zoo.quantizer.streaming import Streamed
-from qeff_zoo.quantizer.unstacking import Place
 from qeff_zoo.quantizer.writing import scale_dtype, torch_dtype
 
 from . import texts
@@ -27,7 +27,7 @@ class Subject:
 
     Args:
         checkpoint: Float checkpoint.
-        streamed: Its model.
+        streamed: Model with streamed layers.
         read: The texts.
         options: Options.
     """

@@ -14,7 +14,7 @@ from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.export import companions
-from qeff_zoo.validation.sample_texts import draw
+from qeff_zoo.validation.trial.sample_texts import draw
 
 _LENGTH = 512  # tokens of a text at most
 _OURS = (256, 256, 256, 256)  # tokens of the texts that are taken where none was given

@@ -6,7 +6,6 @@ A group is rounded for the inputs that the layers before it, rounded, now give i
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.checkpoint.floats import FLOATS
-from qeff_zoo.quantizer.inputs import (
+from qeff_zoo.export.linears import (
     Stage,
-    inputs_of,
     linear_of,
-    moments,
+    recorded_inputs,
     set_weights,
     stages_of,
     weights_of,
 )
+from qeff_zoo.quantizer.inputs import moments
 from qeff_zoo.quantizer.measuring import Measured
 from qeff_zoo.quantizer.options import FOLDING, NEAREST, VERSION, Matrix, Quantized
 from qeff_zoo.quantizer.rounding import compensating, error_of, gptq, nearest
@@ -138,10 +137,10 @@ class Work:
 
         Args:
             layer: Loaded.
-            prefix: Its name.
+            prefix: Name of the layer.
             stage: The groups.
             run: Runs it on the states of a text.
-            rounded: Its weights and the states of each text as they are now; the weights are changed.
+            rounded: Current weights and states of each text; the weights are changed.
             plain: Original weights.
         """
         now, was = rounded[0], plain[0]
@@ -152,8 +151,7 @@ class Work:
         chosen = [names for names in chosen if names]
         sizes = [was[names[0]].shape[1] for names in chosen]
         hessians, crossed = ([torch.zeros(size, size) for size in sizes] for _ in range(2))
-        with ExitStack() as stack:
-            inputs = [stack.enter_context(inputs_of(linear_of(layer, n[0]))) for n in chosen]
+        with recorded_inputs(layer, [names[0] for names in chosen]) as inputs:
             for text in range(len(rounded[1])):
                 recorded: list[list[Tensor]] = []
                 for weights, states in (rounded,) if stage.routed else (rounded, plain):
@@ -161,12 +159,12 @@ class Work:
                     run(text, states[text])
                     recorded.append(
                         [
-                            torch.cat([one[:0], *of])
-                            for one, of in zip(hessians, inputs, strict=True)
+                            torch.cat([one[:0], *calls])
+                            for one, calls in zip(hessians, inputs.values(), strict=True)
                         ]
                     )
-                    for of in inputs:
-                        of.clear()
+                    for calls in inputs.values():
+                        calls.clear()
                 for number, found in enumerate(recorded[0]):
                     hessians[number].addmm_(found.T, found)
                     # Tokens that a router sends elsewhere once it is given other states are not compared.

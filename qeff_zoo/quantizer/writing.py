@@ -19,8 +19,8 @@ import torch
 
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
 from qeff_zoo.checkpoint.types import Array
+from qeff_zoo.export.unstacking import Place
 from qeff_zoo.quantizer.grids import Rounded, Scheme
-from qeff_zoo.quantizer.unstacking import Place
 from qeff_zoo.weights.quantization import pack
 
 _SHARD = 5 << 30  # bytes
@@ -63,7 +63,7 @@ def planned_matrix(place: Place, info: TensorInfo, scheme: Scheme) -> dict[str, 
     Args:
         place: Place of the matrix.
         info: Description of the checkpoint's tensor.
-        scheme: How it will be stored.
+        scheme: Storage scheme of the matrix.
     """
     path, lead = place.path, () if place.expert is None else (place.experts,)
     words, groups = -(-place.rows * scheme.bits // 32), place.columns // scheme.group
@@ -187,7 +187,7 @@ def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> di
     """Return `quantization_config` of a checkpoint.
 
     Args:
-        schemes: By name of the module.
+        schemes: Schemes by name of the module.
         ignored: Modules that could be quantized and are not.
     """
     groups: dict[str, Any] = {}

@@ -22,8 +22,9 @@ def softmax(logits: Array) -> Array:
 
 
 def sigmoid(logits: Array) -> Array:
-    """Return an independent probability for each logit."""
-    probabilities: Array = (1 + np.tanh(logits / 2)) / 2  # without overflow
+    """Return an independent probability for each logit, exact near 0 as well."""
+    with np.errstate(over="ignore"):  # of logits whose probability is 0
+        probabilities: Array = 1 / (1 + np.exp(-logits))
     return probabilities
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of states, and the available memory: a cache that is too large is rejected before the process is killed."""
 
+import ctypes
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ from qeff_zoo.terminal.printing import human_size
 MEMORY_ENV = "QEFF_ZOO_MEMORY"
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
+#: Options of glibc's `mallopt`: maximum number of arenas (each thread has its own), size from which on an allocation is
+#: returned to the system once it is freed, and free bytes at the end of an arena from which on they are returned.
+ARENA_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD = -8, -3, -1
 
 
 def available_memory() -> int | None:
@@ -52,6 +56,18 @@ def _reclaimable() -> int:
     lines = (_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
     counted = dict(line.split() for line in lines)
     return int(counted.get("inactive_file", 0)) + int(counted.get("active_file", 0))
+
+
+def set_malloc(options: Mapping[int, int]) -> None:
+    """Set options of glibc's allocator, if this is the C library of the process.
+
+    Args:
+        options: Values by option.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        library = ctypes.CDLL(None)
+        for option in options.items():
+            library.mallopt(*option)
 
 
 def new_states(

@@ -189,3 +189,11 @@ def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs
 def _some(names: Mapping[str, Tensor] | Set[str]) -> str:
     shown = sorted(names)[:4]
     return ", ".join(map(repr, shown)) + (", …" if len(names) > len(shown) else "")
+
+
+def to_numpy(array: Any) -> Array:
+    """Return an array of torch or numpy, or a list, as numpy's array; numpy has no bfloat16."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
+    return np.asarray(array)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that works on inputs of clients, within limits of CPU time and memory; see `qeff_zoo.serving.workers`.
+"""A process that works on inputs of clients, within limits of time and memory; see `qeff_zoo.serving.queues.workers`.
 
     python -m qeff_zoo.runtime.worker NBYTES
 

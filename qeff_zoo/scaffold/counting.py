@@ -48,8 +48,9 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
         The transforms to declare, and notes on what cannot be declared.
     """
     from qeff_zoo.export import loader
+    from qeff_zoo.export.transforms.modules import language_model
 
-    models = [loader.build_meta(config, task) for config in configs]
+    models = [language_model(loader.build_meta(config, task)) for config in configs]
     notes: list[str] = []
     found: list[Counted] = []
     norms = _norms(models[0])
@@ -139,7 +140,8 @@ def _declare(
     numbers = [sum(map(counts, model.modules())) for model in models]
     if not any(numbers):
         return []
-    points = tuple((model.config, number) for model, number in zip(models, numbers, strict=True))
+    texts = [model.config.get_text_config() for model in models]
+    points = tuple((config, number) for config, number in zip(texts, numbers, strict=True))
     if name == "experts" and all(sparse_layers(config) == number for config, number in points):
         return [Counted(name=name, source="experts()", points=points)]
     expression = _fit(points)

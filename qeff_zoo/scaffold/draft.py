@@ -9,25 +9,27 @@ are, whether norm weights have an offset, and that the tiny configuration runs. 
 import difflib
 import importlib.util
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from qeff_zoo import registry
-from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.json_files import read_json
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.contract import find
 from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, IMAGE_SHAPES, Recipe
 from qeff_zoo.scaffold.counting import Counted
 from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 from qeff_zoo.scaffold.subject import Subject, examine, family_of, parents_of
-from qeff_zoo.tasks import find
+from qeff_zoo.scaffold.tracing import FAILURES, execute
+from qeff_zoo.unsupported import kinds
 
-from . import counting
+from . import composed, counting
 
 MAX_LINES = 40
 _SHAPES = {
@@ -37,11 +39,6 @@ _SHAPES = {
 }
 # From awkward to plain, until the model runs.
 _PLAINER = ((), ("head_dim",), ("num_key_value_heads",), ("head_dim", "num_key_value_heads"))
-# What foreign modelling code may raise on a configuration that it does not take.
-_FAILURES: tuple[type[Exception], ...] = (
-    *(ZooError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
-    *(RuntimeError, TypeError, ValueError),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,52 +78,75 @@ def propose(model: str) -> Proposal:
         model: Hub id, folder or config.json; only the configuration is read.
 
     Raises:
-        UnsupportedModelError: transformers has no such text model, or it is not a single text model.
+        UnsupportedModelError: transformers has no such model, or no task of qeff-zoo computes it.
         ZooError: There is a recipe already, or the configuration cannot be read.
 
     Example:
         >>> proposal = propose("allenai/OLMo-2-0425-1B")  # doctest: +SKIP
         >>> write(proposal, Path("recipes"))  # doctest: +SKIP
     """
-    config = open_checkpoint(model, need_weights=False).config
+    return next(proposals(model))
+
+
+def proposals(model: str) -> Iterator[Proposal]:
+    """Yield drafts of a recipe, each with another family of encoders; see `propose`.
+
+    Args:
+        model: Hub id, folder or config.json.
+    """
+    checkpoint = open_checkpoint(model, need_weights=False)
+    config = checkpoint.config
     name = registry.file_name(str(config["model_type"]))
     if name in registry.list_model_types():
         raise ZooError(
             f"There is a recipe for model_type {config['model_type']!r} already; expected a model without one. "
             f"Run `qeff-zoo show {name}` to see it, and extend it where it falls short."
         )
-    if reason := registry.reason_of(str(config["model_type"])):
-        raise UnsupportedModelError(
-            f"No recipe of model_type {config['model_type']!r} can be drafted. {reason} Expected a model that a task "
-            "of qeff-zoo computes. If the reason no longer holds, remove its line from qeff_zoo/unsupported.json."
-        )
     with _quiet():
-        subject = examine(config)
-        draft = _draft(subject)
-        text = _text(draft)
-    lines = text.count("\n")
-    if lines > MAX_LINES:
-        draft.notes.append(
-            f"The draft has {lines} lines, {MAX_LINES} are expected. Shorten its tiny configuration."
-        )
-    draft.notes.append(
-        f"Complete what says 'Complete this', then run `qeff-zoo validate {name} --record`."
-    )
+        reason = registry.reason_of(str(config["model_type"]))
+        subject = None if reason and reason not in kinds() else examine(config)
+        if subject is None or (reason and not subject.is_composed):
+            raise UnsupportedModelError(
+                f"No recipe of model_type {config['model_type']!r} can be drafted. {reason} Expected a model that a "
+                "task of qeff-zoo computes. If the reason no longer holds, remove its line from "
+                "qeff_zoo/unsupported.json."
+            )
+        if subject.is_composed:
+            for one in composed.drafts(subject, _settings(checkpoint)):
+                yield _proposal(subject, one.relative, one.text, one.notes)
+        else:
+            draft = _draft(subject)
+            yield _proposal(subject, draft.nearest, _text(draft), draft.notes)
+
+
+def _proposal(
+    subject: Subject, nearest: Recipe | None, text: str, notes: Sequence[str]
+) -> Proposal:
+    name, lines = registry.file_name(subject.model_type), text.count("\n")
+    long = f"The draft has {lines} lines, {MAX_LINES} are expected. Shorten its tiny configuration."
+    last = f"Complete what says 'Complete this', then run `qeff-zoo validate {name} --record`."
     return Proposal(
         model_type=subject.model_type,
-        relative=draft.nearest.model_type if draft.nearest else None,
+        relative=nearest.model_type if nearest else None,
         text=text,
         file_name=f"{name}.py",
-        notes=tuple(draft.notes),
+        notes=(*notes, *([long] if lines > MAX_LINES else []), last),
     )
+
+
+def _settings(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """Return the content of a checkpoint's preprocessor_config.json; empty without the file."""
+    file = checkpoint.companions.get("preprocessor_config.json")
+    found: Mapping[str, Any] = read_json(file) if file else {}
+    return found
 
 
 def write(proposal: Proposal, folder: Path) -> Path:
     """Write a drafted recipe; never over another file.
 
     Args:
-        proposal: From `propose`.
-        folder: Made if it is not there.
+        proposal: Proposal from `propose`.
+        folder: Folder of the recipe, created if it is absent.
 
     Returns:
         The path of the file.
@@ -154,7 +174,7 @@ def _draft(subject: Subject) -> _Draft:
         try:
             drafts.append(_draft_with(subject, plain))
             _try(drafts[-1])
-        except _FAILURES as error:
+        except FAILURES as error:
             problems.append(f"{type(error).__name__}: {error}".splitlines()[0].rstrip("."))
             continue
         if plain:
@@ -216,12 +236,9 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
-    from qeff_zoo.tasks.text_generation import decoder_tracing
+    from qeff_zoo.export.tracing import decoder_tracing
 
-    module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
-    module.__package__ = "qeff_zoo.recipes"
-    exec(compile(_text(draft), module.__name__, "exec"), vars(module))
-    recipe: Recipe = module.RECIPE
+    recipe = execute(_text(draft), draft.subject.model_type)
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
     task = find(recipe.task)

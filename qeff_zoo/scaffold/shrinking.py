@@ -19,7 +19,7 @@ DEPTHS = (
     "moe_layer_start_index",
 )
 # transformers' name of a size (or an alias) -> the tiny size.
-_SIZES: Mapping[str, float] = {
+SIZES: Mapping[str, float] = {
     "vocab_size": 257,
     "hidden_size": 64,
     "word_embed_proj_dim": 64,
@@ -56,6 +56,8 @@ PERIODS = (
 )
 _LAYERS = 4
 _GROUPED_EXPERTS = 6  # in two groups
+_EPSILONS, _EPSILON = ("_eps", "_epsilon"), 1e-2
+_SCALES, _SCALE = ("_multiplier", "_scaling", "_scaling_factor", "logit_scale"), 1.5
 _DERIVED_FROM_LATENT = ("head_dim", "qk_head_dim")  # latent attention computes them
 _NOT_PARSED = {"auto_map", "quantization_config"}
 _UNUSED_ENDINGS = ("_token_id", "_token_index", "dropout", "_pdrop", "layerdrop", "_prob", "_coef")
@@ -111,7 +113,7 @@ def shrink(
 
     Args:
         config: Raw config.json of a real model.
-        times: How many times as many layers as needed.
+        times: Factor of the number of layers.
         plain: Fields among "num_key_value_heads" and "head_dim" that must be as in plain multi-head attention.
 
     Returns:
@@ -125,7 +127,12 @@ def shrink(
     canonical = {own: name for name, own in parsed.attribute_map.items()}
     names = {key: canonical.get(key, key) for key in full}
     tiny = {key: value for key, value in full.items() if _is_set(key, value, known)}
-    tiny |= {key: _scale(key, value) for key, value in tiny.items() if isinstance(value, float)}
+    floats = {key: value for key, value in full.items() if isinstance(value, float)}
+    tiny |= {
+        key: awkward(key, value)
+        for key, value in floats.items()
+        if key in tiny or (key in known and awkward(key, value) != value)
+    }
     sizes = {
         key: _size(name, full, plain) for key, name in names.items() if _has_size(name, full[key])
     }
@@ -137,7 +144,7 @@ def shrink(
     if full.get("rope_parameters"):
         pairs = (tiny.get("head_dim") or 64 // 4) // 2
         tiny["rope_parameters"] = _shrink_rope(full["rope_parameters"], pairs)
-    ranks: Mapping[Any, int] = {name: rank for rank, name in enumerate(_SIZES)}
+    ranks: Mapping[Any, int] = {name: rank for rank, name in enumerate(SIZES)}
     order = sorted(tiny, key=lambda key: ranks.get(names.get(key, key), len(ranks)))
     ordered = {key: tiny[key] for key in order}
     return _minimal(config["model_type"], ordered, {*sizes, "rope_parameters"})
@@ -148,7 +155,7 @@ def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]
 
     Args:
         config: Raw config.json of the real model.
-        tiny: From `shrink`.
+        tiny: Configuration from `shrink`.
     """
     parsed = parse(config)
     full, cut = parsed.to_dict(), _cut_lists(parsed.to_dict(), parsed, 1)[0]
@@ -163,16 +170,24 @@ def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _is_set(key: str, value: Any, fields: set[str]) -> bool:
-    """Whether a field can distinguish checkpoints beyond their size."""
-    unused = (
+def is_unused(key: str) -> bool:
+    """Whether a field has no effect on the computation, or is no property of an architecture.
+
+    Args:
+        key: Name of the field.
+    """
+    return (
         key in _UNUSED
         or key.endswith(_UNUSED_ENDINGS)
         or any(part in key for part in _UNUSED_PARTS)
     )
+
+
+def _is_set(key: str, value: Any, fields: set[str]) -> bool:
+    """Whether a field can distinguish checkpoints beyond their size."""
     return (
         key in fields
-        and not unused
+        and not is_unused(key)
         and value == value
         and value not in (float("inf"), -float("inf"))
     )
@@ -180,7 +195,7 @@ def _is_set(key: str, value: Any, fields: set[str]) -> bool:
 
 def _has_size(name: str, value: Any) -> bool:
     return (
-        name in _SIZES
+        name in SIZES
         and isinstance(value, int | float)
         and not isinstance(value, bool)
         and value > 0
@@ -193,25 +208,30 @@ def _size(name: str, full: Mapping[str, Any], plain: Collection[str]) -> float:
     if name in ("num_key_value_heads", "num_kv_heads") and (
         latent or "num_key_value_heads" in plain
     ):
-        return _SIZES["num_attention_heads"]
+        return SIZES["num_attention_heads"]
     if name == "head_dim" and "head_dim" in plain:
-        return _SIZES["hidden_size"] // _SIZES["num_attention_heads"]
-    if (
-        _SIZES[name] == _SIZES["num_experts"]
-        and "experts" in name
-        and (full.get("n_group") or 1) > 1
-    ):
+        return SIZES["hidden_size"] // SIZES["num_attention_heads"]
+    if SIZES[name] == SIZES["num_experts"] and "experts" in name and (full.get("n_group") or 1) > 1:
         return _GROUPED_EXPERTS
     if name in ("num_experts_per_tok", "moe_topk"):
-        return min(_SIZES[name], int(full.get(name, 2)))
-    return _SIZES[name]
+        return min(SIZES[name], int(full.get(name, 2)))
+    return SIZES[name]
 
 
-def _scale(key: str, value: float) -> float:
-    """Keep a scaling, but let a soft-cap or an attention scale bite at tiny sizes."""
+def awkward(key: str, value: float) -> float:
+    """Return a value that shows in the result of a tiny model if a graph drops it.
+
+    Args:
+        key: Name of the field.
+        value: Published value: a scaling of 1 becomes another, as do the epsilon of a norm and a soft-cap.
+    """
+    if key.endswith(_EPSILONS):
+        return _EPSILON
     if "softcap" in key or "soft_cap" in key:
         return 2.0 if "attn" in key else 5.0
-    return 0.2 if key == "attention_multiplier" and value != 1 else value
+    if key == "attention_multiplier":
+        return 0.2
+    return _SCALE if value == 1 and key.endswith(_SCALES) else value
 
 
 def _cut_lists(full: Mapping[str, Any], parsed: Any, times: int) -> tuple[dict[str, Any], int]:
@@ -267,7 +287,7 @@ def _minimal(model_type: str, tiny: dict[str, Any], kept: Iterable[str]) -> dict
         return parse({"model_type": model_type, **config}).to_dict()
 
     whole = meaning(tiny)
-    if (whole.get("pad_token_id") or 0) >= _SIZES["vocab_size"]:
+    if (whole.get("pad_token_id") or 0) >= SIZES["vocab_size"]:
         tiny["pad_token_id"] = 0
         whole = meaning(tiny)
     for key in [key for key in tiny if key not in set(kept)]:

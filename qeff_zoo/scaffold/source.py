@@ -27,7 +27,7 @@ class Call:
 
     Args:
         name: Name of the callee.
-        arguments: By keyword; those whose keyword is empty are positional.
+        arguments: Arguments by keyword; those whose keyword is empty are positional.
     """
 
     name: str

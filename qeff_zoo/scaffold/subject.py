@@ -3,15 +3,32 @@
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo import registry
+from qeff_zoo.checkpoint.config import parsed_model_config
+from qeff_zoo.contract import (
+    AUDIO_TEXT_TO_TEXT,
+    FEATURE_EXTRACTION,
+    IMAGE_TEXT_TO_TEXT,
+    IMAGE_TO_TEXT,
+    SPEECH_RECOGNITION,
+    SPEECH_SEQ2SEQ,
+    TEXT2TEXT,
+    TEXT_GENERATION,
+    find,
+)
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.scaffold.shrinking import parse
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION, find
+
+#: Tasks of models with an encoder of images or audio, or with one beside a decoder of text.
+COMPOSED = (
+    *(IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT, AUDIO_TEXT_TO_TEXT, SPEECH_RECOGNITION, SPEECH_SEQ2SEQ),
+    TEXT2TEXT,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +37,25 @@ class Subject:
 
     Args:
         config: Raw config.json of a real model.
-        task: Hub pipeline tag.
+        tasks: Hub pipeline tags of the tasks that may compute it; one for a text model.
         architectures: Class names that the recipe covers.
         family: Folder below `transformers.models`.
     """
 
     config: Mapping[str, Any]
-    task: str
+    tasks: tuple[str, ...]
     architectures: tuple[str, ...]
     family: str
+
+    @property
+    def task(self) -> str:
+        """First task."""
+        return self.tasks[0]
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether it has an encoder of images or audio, or one beside its decoder."""
+        return self.task not in (TEXT_GENERATION, FEATURE_EXTRACTION)
 
     @property
     def model_type(self) -> str:
@@ -43,7 +70,7 @@ def examine(config: Mapping[str, Any]) -> Subject:
         config: Raw config.json.
 
     Raises:
-        UnsupportedModelError: transformers does not have or accept it, or it is not a single text model.
+        UnsupportedModelError: transformers does not have or accept it, or no task of qeff-zoo computes it.
     """
     from transformers import CONFIG_MAPPING, __version__
     from transformers.models.auto import modeling_auto as auto
@@ -62,20 +89,46 @@ def examine(config: Mapping[str, Any]) -> Subject:
             f"transformers {__version__} does not accept this config of model_type {model_type!r}: {error}. "
             f"Expected the config.json of a published checkpoint. Correct it."
         ) from error
-    if not _is_text(parsed):
-        raise UnsupportedModelError(
-            f"model_type {model_type!r} has several parts or no text; expected a single text model. Give the config of "
-            f"its text model alone (`text_config`), or write recipes/{registry.file_name(model_type)}.py by hand."
-        )
     named = tuple(config.get("architectures") or ())
+    if composed := _composed_tasks(parsed, named):
+        return Subject(
+            config=config,
+            tasks=composed,
+            architectures=named or (_class_of(parsed, composed[0]),),
+            family=family_of(model_type),
+        )
+    if not _is_text(parsed):
+        reason = registry.reason_of(model_type)
+        raise UnsupportedModelError(
+            f"model_type {model_type!r} has several parts or no text, and no automatic class of a task that qeff-zoo "
+            f"computes; expected one.{' ' * bool(reason)}{reason} Write recipes/{registry.file_name(model_type)}.py by "
+            "hand."
+        )
     named_causal = tuple(name for name in named if name.endswith(find(TEXT_GENERATION).suffixes))
     if model_type in causal and (named_causal or model_type not in masked):
         task, architectures = TEXT_GENERATION, named_causal or (causal[model_type],)
     else:
         task, architectures = FEATURE_EXTRACTION, named or (auto.MODEL_MAPPING_NAMES[model_type],)
     return Subject(
-        config=config, task=task, architectures=architectures, family=family_of(model_type)
+        config=config, tasks=(task,), architectures=architectures, family=family_of(model_type)
     )
+
+
+def _composed_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks whose automatic classes create a composed model; none for a text model."""
+    known = parsed_model_config(parsed)
+    found = tuple(name for name in COMPOSED if _class_of(known, name))
+    labels_text = named and not any(_class_of(known, name) in named for name in found)
+    return () if _is_text(parsed) and labels_text else found
+
+
+def _class_of(parsed: Any, task: str) -> str:
+    """Return the name of the class that computes a task for a config; empty if there is none."""
+    import transformers
+
+    mappings = (getattr(transformers, name)._model_mapping for name in find(task).auto_classes)
+    found = (one[type(parsed)] for one in mappings if type(parsed) in one)
+    return next((kind.__name__ for kind in found), "")
 
 
 def _is_text(parsed: Any) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe's file is tried: its tiny models become packages and are compared with unpatched Hugging Face.
 
-That is `qeff-zoo validate` in a process of its own, where the file is found before every other recipe of its name.
+That is `qeff-zoo validate` in a process of its own, where the file precedes every other recipe of its name.
 """
 
 import os

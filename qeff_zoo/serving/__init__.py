@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Server of packages over OpenAI's, Anthropic's and ollama's APIs, with a page for people (extra `serve`)."""
 
-from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.server import (
+from qeff_zoo.serving.server.app import create_app
+from qeff_zoo.serving.server.options import ServerOptions
+from qeff_zoo.serving.server.process import (
     bind,
     bind_unix,
     check_package,

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from qeff_zoo import targets
+from qeff_zoo.contract import NAMES, Task, example, find, for_task
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.package.option import Option
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.site.content import Variant
-from qeff_zoo.tasks import NAMES, Task, example, find, for_task
 
 #: Options that set the context of a package: of decoders, then of encoders.
 _CONTEXTS = ("ctx_len", "seq_lens")

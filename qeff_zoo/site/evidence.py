@@ -16,7 +16,12 @@ from qeff_zoo.plan.spec import EXPORTER_REVISION, SPEC_VERSION
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.site import words
 from qeff_zoo.site.content import LEVELS, Check, Comparison, Speed, number
-from qeff_zoo.validation.known_models import made_of, recipe_digest, target_evidence, tiny_evidence
+from qeff_zoo.validation.judgement.known_models import (
+    made_of,
+    recipe_digest,
+    target_evidence,
+    tiny_evidence,
+)
 
 _TINY_LEVEL = "tiny"
 _SENTENCE = 1000  # characters

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo import registry, targets
+from qeff_zoo.contract import tasks_of
 from qeff_zoo.errors import PackageError, RemoteError
 from qeff_zoo.hub.entries import Entry, Notice
 from qeff_zoo.hub.index_tree import Leaf
@@ -39,9 +40,8 @@ from qeff_zoo.site.content import (
     number,
 )
 from qeff_zoo.site.reports import Failure, read_report
-from qeff_zoo.tasks import tasks_of
 from qeff_zoo.terminal.printing import human_size
-from qeff_zoo.validation.known_models import FOLDER, list_models
+from qeff_zoo.validation.judgement.known_models import FOLDER, list_models
 
 _CONNECTIONS = 8
 #: Notices that advise against a package.

@@ -8,9 +8,9 @@ locks: each process works in a folder of its own, and finishing is one rename.
     graphs/<key>/           traced graphs               failed/    evidence of failed validations
     used/                   when each was last used     digests/   of checkpoint files
     sources/                where local checkpoints lie
-    companions/             small files of packages, configurations made of GGUF files, and cut checkpoints
+    companions/             small files of packages, configurations of GGUF files, and cut checkpoints
     partials/               unfinished downloads
-    remotes/                what remotes said last
+    remotes/                last known indexes of remotes
     outcomes/               last outcome of the builds and validations of each key
 """
 
@@ -57,7 +57,7 @@ class Store:
     """Packages, graphs and digests below one folder, shared by any number of processes.
 
     Args:
-        root: The folder; made when first written to. None for `default_root()`.
+        root: Folder of the store, created by the first write. None for `default_root()`.
 
     Example:
         >>> store = Store()
@@ -74,7 +74,7 @@ class Store:
         """Find a complete package, and note that it was used.
 
         Args:
-            build_key: From the plan.
+            build_key: Build key of the plan.
 
         Returns:
             The package, or None if there is none or only a damaged one.
@@ -129,8 +129,8 @@ class Store:
         by one that was built here also any that was not. Its files become read-only.
 
         Args:
-            folder: From `stage`, completed by `write_manifest`.
-            build_key: From the plan.
+            folder: Folder from `stage`, completed by `write_manifest`.
+            build_key: Build key of the plan.
             origin: Origin of the package.
             adopt: False to replace in any case what the store has, which may be damaged unseen.
 
@@ -165,8 +165,8 @@ class Store:
         """Keep a staged folder as evidence of a failure; `lookup` never returns it.
 
         Args:
-            folder: From `stage`, in any state.
-            build_key: From the plan; evidence of an earlier failure of this key is replaced.
+            folder: Folder from `stage`, in any state.
+            build_key: Build key of the plan; evidence of an earlier failure of this key is replaced.
 
         Returns:
             Where the evidence is, until `gc`.
@@ -194,7 +194,7 @@ class Store:
         """Make a staged folder the store's graph of its key; another's intact one is adopted.
 
         Args:
-            folder: From `stage`.
+            folder: Folder from `stage`.
             key: See `graph`.
 
         Raises:
@@ -225,7 +225,7 @@ class Store:
         """Make a staged folder the store's companions of its key; another's is adopted.
 
         Args:
-            folder: From `stage`.
+            folder: Folder from `stage`.
             key: See `companions`.
 
         Raises:
@@ -290,7 +290,7 @@ class Store:
         """Return the last outcome of the builds and validations of a key; empty without one."""
         try:
             found = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -319,8 +319,7 @@ class Store:
     def program(self, key: str) -> tuple[Package, CompiledProgram] | None:
         """Find a compiled program of a package that was built here, and note that the package was used.
 
-        A package that was pulled only says what its program was compiled from, and one of changed sources may have
-        been lowered otherwise.
+        A pulled package only claims the source of its program, and changed sources may have been lowered otherwise.
 
         Args:
             key: See `qeff_zoo.package.identity.program_key`.
@@ -353,7 +352,7 @@ class Store:
 
         Args:
             path: Destination of the bytes; need not exist yet.
-            size: How many bytes.
+            size: Number of bytes.
             what: Description for the message: "the package".
 
         Raises:
@@ -396,7 +395,7 @@ class Store:
         Args:
             older_than: Also remove packages and graphs that were unused for that long.
             keep: Keys to leave in any case.
-            dry_run: Only say what would be removed.
+            dry_run: Whether to list the packages without removing them.
 
         Returns:
             What was removed.
@@ -414,8 +413,8 @@ class Store:
         """Remove packages; none, if a live process uses one of them.
 
         Args:
-            packages: From `entries`.
-            dry_run: Only say how much would be freed.
+            packages: Entries from `entries`.
+            dry_run: Whether to compute the size without freeing it.
 
         Returns:
             The bytes that it frees: a file that other packages share stays.
@@ -434,13 +433,17 @@ class Store:
         return size
 
     def _discard(self, entries: Iterable[Entry]) -> None:
+        refusals = list[StoreError]()
         for entry in entries:
             try:
                 housekeeping.discard_entry(self._layout, entry)
                 if os.path.lexists(entry.path):  # what is removed at leisure meets no error
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             except OSError as error:
-                raise refused("remove", entry.path, error) from error
+                refusals.append(refused("remove", entry.path, error))
+                refusals[-1].__cause__ = error
+        if refusals:  # of those of another user, say
+            raise refusals[0]
 
     def verify(self, progress: Progress | None = None) -> dict[str, list[str]]:
         """Read every byte of every package and graph.

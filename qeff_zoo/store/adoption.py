@@ -39,9 +39,9 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
 
     Args:
         folder: Prepared, with every file as it was.
-        compiled: The folder that the script made.
+        compiled: Output folder of the script.
         store: Destination store.
-        unchecked: Also take a program that does not say what it was compiled from.
+        unchecked: Whether to accept a program without a record of its source.
 
     Raises:
         PackageError: The folder or the program is damaged, or the program was compiled from something else.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the user's: a package copied out of the store, or something else that appears whole or not at all.
+"""Copies in folders of the user: a package of the store, or other content that appears complete or not at all.
 
-In: a destination. Out: what was asked for, there; what the user has there already is never replaced.
+In: a destination. Out: the requested content there; existing files of the user are never replaced.
 """
 
 import os

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qeff_zoo.disk.digests import Progress, sha256_file
-from qeff_zoo.disk.processes import used_paths
+from qeff_zoo.disk.processes import is_held, used_paths
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import abandoned, discard, remove, retire, staging_folders, write_durably
 from qeff_zoo.errors import PackageError
@@ -36,10 +36,10 @@ class Entry:
     Args:
         kind: "package", "graph", "companions" (small files), "staging", "partial" (a download)
             or "failed".
-        key: Its folder's or file's name.
-        path: Its folder, or of a download its file.
+        key: Name of the folder or file.
+        path: Folder of the package, or file of a download.
         size: Bytes of all files in it.
-        used: When it was last looked up or made, in seconds since 1970.
+        used: Time of the last use or of its creation, in seconds since 1970.
         state: "complete", "damaged", "live", "abandoned" or "failed".
     """
 
@@ -165,8 +165,10 @@ def unneeded(layout: Layout, max_idle: float | None, keep: Collection[str]) -> l
 
 
 def in_use(layout: Layout) -> set[Path]:
-    """List the files and folders of a store that live processes have mapped or open."""
+    """List the files and folders of a store that live processes have mapped or open, and packages in use."""
     busy = {Path(path) for path in used_paths(layout.root)}
+    packages = layout.packages.resolve()
+    busy |= {path for path in _children(packages) if is_held(path / MANIFEST_NAME)}
     busy.update(*[path.parents for path in busy])
     return busy
 
@@ -301,7 +303,7 @@ def graph_problems(folder: Path, progress: Progress | None = None) -> list[str]:
             if (folder / name).stat().st_size != size
             or sha256_file(folder / name, progress) != digest
         ]
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         return [f"graph {folder.name!r} cannot be read: {error}"]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose packages the store has: those that were built here, and where the others were pulled from.
+"""Origins of the packages of the store: built here, or pulled from a remote.
 
-In: the folder of a package. Out: what a note in it says, which got its name together with the package; None where it
-says nothing, as of a package that was put there by hand. Unknown origins are not trusted.
+In: the folder of a package. Out: the content of its origin note, which was renamed into place together with the
+package; None without a note, as of a package that was copied there by hand. Unknown origins are not trusted.
 """
 
 import json
@@ -52,9 +52,9 @@ def read_origin(package: Path) -> Provenance | None:
     """Read the note in a package's folder; an absent or damaged note counts as none.
 
     Args:
-        package: Its folder in the store; a note in any other folder proves nothing.
+        package: Folder of the package in the store; a note in any other folder proves nothing.
     """
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, RecursionError):
         note = json.loads(read_regular(package / _NOTE))
         if note == _NOTE_OF_OURS:
             return BUILT_HERE
@@ -68,7 +68,7 @@ def origin_problem(package: Path) -> str:
     """Return what is wrong with the note in a package's folder; empty for a readable note, or none.
 
     Args:
-        package: Its folder in the store.
+        package: Folder of the package in the store.
     """
     if read_origin(package) or not os.path.lexists(package / _NOTE):
         return ""

@@ -43,6 +43,10 @@ class Partials:
         while (lock := _acquire(path)) is None:
             pause(_LOOK_AGAIN_SECONDS)
         try:
+            if path.exists() and not os.access(
+                path, os.W_OK
+            ):  # of another user, who does not write
+                path.unlink()
             yield path
         finally:
             if not path.exists():
@@ -92,7 +96,10 @@ def _lock_of(path: Path) -> Path:
 def _acquire(path: Path) -> int | None:
     """Lock a download until the descriptor is closed; None if another has it."""
     name = _lock_of(path)
-    lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # of another user
+        lock = os.open(name, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The process that held it before may have removed it, and a third have made another of that name.

@@ -88,6 +88,28 @@ class Finding:
     advice: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions:
+    """Options of a program that is opened.
+
+    Args:
+        threads: CPU threads per operator; None for one per physical core.
+        routing: Whether calls also return the choices of routers and indexers: outputs named `topk.0`, `max.0`, …, in
+            the order of their computation. A target without support omits them.
+        smoke_test: Whether one call is to show that the program can run: its results may be meaningless.
+        unrounded: Whether products do not round activations, for an exact comparison; for targets that support it.
+    """
+
+    threads: int | None = None
+    routing: bool = False
+    smoke_test: bool = False
+    unrounded: bool = False
+
+
+#: The default options.
+USUAL_OPENING = OpenOptions()
+
+
 @dataclass(frozen=True)
 class Target(ABC):
     """A compiler, and the device that runs its programs. Importing a target imports nothing heavy.
@@ -100,7 +122,7 @@ class Target(ABC):
         keeps_float8: Whether `STORED` also keeps 8-bit floats, but not by default: not every compiler accepts them.
         level: Validation level of a package with real weights that agrees with Hugging Face.
         needs_weights: Whether a compiled program reads the data file at run time; otherwise the package omits it.
-        reads: Modalities of packages for the target, of those of `qeff_zoo.tasks.Task.reads`.
+        reads: Modalities of packages for the target, of those of `qeff_zoo.contract.Task.reads`.
         roles: Roles of the programs that a package may have beside the main one.
         fused_roles: Roles that its main programs compute themselves, for which other targets have a program.
         static_shapes: Whether its programs take only the sizes of their compilation, also for images.
@@ -108,8 +130,8 @@ class Target(ABC):
         runs_on_cards: Whether its programs run on Cloud AI cards.
         compiles_offline: Whether its compiler may run on another machine; then it has `commands`, `prepare`,
             `runs_here` and `predict`.
-        unrounded: Row of `qeff_zoo.validation.parity.TOLERANCES` for programs whose activations are not rounded;
-            empty if it has no `open_unrounded`.
+        unrounded: Row of `qeff_zoo.validation.judgement.parity.TOLERANCES` for programs whose activations are not
+            rounded; empty if it has no `open_unrounded`.
         ways: Possible implementations of a part of a graph: a code for programs, the end of a sentence for people.
         options: Dataclasses whose fields are its build options; see `qeff_zoo.package.option`.
     """
@@ -194,43 +216,18 @@ class Target(ABC):
 
     @abstractmethod
     def open(
-        self,
-        package: "Package",
-        role: str,
-        *,
-        threads: int | None = None,
-        routing: bool = False,
-        smoke_test: bool = False,
+        self, package: "Package", role: str, options: OpenOptions = USUAL_OPENING
     ) -> "Program":
         """Open a program at run time.
 
         Args:
             package: A package for this target.
             role: Role of the program.
-            threads: CPU threads per operator; None for one per physical core.
-            routing: Whether calls also return the choices of routers and indexers: outputs named `topk.0`, `max.0`, …,
-                in the order of their computation. A target without support omits them.
-            smoke_test: Whether one call is to show that the program can run: its results may be meaningless.
+            options: Options of the program.
 
         Raises:
             GenerationError: The program cannot be opened, or its KV cache does not fit into memory.
         """
-
-    def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
-    ) -> "Program":
-        """Open a program of the same weights whose products do not round activations, for an exact comparison.
-
-        Args:
-            package: A package for this target.
-            role: Role of the program.
-            threads: CPU threads per operator, see `open`.
-            routing: Whether to return choices, see `open`.
-
-        Raises:
-            GenerationError: The KV cache does not fit into memory.
-        """
-        raise NotImplementedError(f"{self.name} rounds what it cannot leave out.")
 
     def write_sidecars(self, folder: Path, manifest: Mapping[str, Any]) -> None:  # noqa: B027 -- most write none
         """Write files by which other software opens a package.
@@ -312,8 +309,7 @@ class Target(ABC):
         program: "CompiledProgram",
         *,
         numerics: DeviceNumerics,
-        threads: int | None = None,
-        routing: bool = False,
+        options: OpenOptions = USUAL_OPENING,
     ) -> "Program":
         """Open a lowered graph in its device's numerics, to run it on this machine's CPU.
 
@@ -323,8 +319,7 @@ class Target(ABC):
             folder: Folder with the data file; no other file remains there.
             program: Program of the future manifest.
             numerics: Numerics of the device.
-            threads: CPU threads per operator, see `open`.
-            routing: Whether to return choices, see `open`.
+            options: Options of the program, see `open`.
 
         Raises:
             GenerationError: The KV cache does not fit into memory.

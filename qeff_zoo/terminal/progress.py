@@ -22,6 +22,7 @@ _SHORT = re.compile(
     r"|not enough memory|out of memory|failed to map segment",
     re.IGNORECASE,
 )
+_NO_THREAD = "can't start new thread"  # of Python
 _REQUESTED = re.compile(
     r"(?:allocate|size:?|of size) (?P<size>[0-9][0-9.]*)(?: (?P<unit>[KMGT]?i?B|bytes))?",
     re.IGNORECASE,
@@ -106,6 +107,11 @@ def out_of_memory(error: BaseException, where: str) -> OutOfMemoryError | None:
         error: Error of Python, the system or a library.
         where: Current work: "in the stage 'weights'".
     """
+    if str(error) == _NO_THREAD:
+        return OutOfMemoryError(
+            f"Cannot start a thread {where}: memory or processes have run out. Expected both to be free for this "
+            "process. Free them, or raise its limits (ulimit -v, ulimit -u, those of its container)."
+        )
     is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if isinstance(error, ZooError) or not (is_short or _SHORT.search(str(error))):
         return None

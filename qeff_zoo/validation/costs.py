@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.tasks import AnswerKind
-from qeff_zoo.validation.cases import ENOUGH
-from qeff_zoo.validation.package_runner import Trial
-from qeff_zoo.validation.parity import Array, Check, Judge, cosine_distances, divergences, shortened
+from qeff_zoo.contract.comparison import LOGITS, Comparison, Distance
+from qeff_zoo.validation.judgement.parity import Array, Check, Judge, shortened
 from qeff_zoo.validation.reference.answers import Answers
+from qeff_zoo.validation.trial.cases import ENOUGH
+from qeff_zoo.validation.trial.package_runner import Trial
 
 #: Times that a package's rounding may cost what its simulation does, at a typical position: of 4,000 right samples of
 #: `ENOUGH` positions none had more than 1.82 times.
 TIMES = 2.0
 _DIGITS = 4  # of a cost, which no sample says to more
 _ANY = -1  # run of the package: of no run of it
-_FREE = {"kl_divergence": 1e-5, "cosine_distance": 1e-6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +30,19 @@ class Cost:
     """Cost of a rounding, by position.
 
     Args:
-        metric: "kl_divergence" in nats, or "cosine_distance".
+        distance: Distance of a position; divergences are in nats.
         values: By position.
         losses: Loss of the next token at the same positions in nats, exact and rounded; None if unknown.
     """
 
-    metric: str
+    distance: Distance
     values: Array
     losses: tuple[Array, Array] | None = None
 
     @classmethod
-    def between(cls, expected: Array, got: Array, kind: AnswerKind) -> "Cost":
+    def between(cls, expected: Array, got: Array, comparison: Comparison) -> "Cost":
         """Return the cost of rounded answers (positions, values)."""
-        if kind == "embeddings":
-            return cls(metric="cosine_distance", values=cosine_distances(expected, got))
-        return cls(metric="kl_divergence", values=divergences(expected, got))
+        return cls(distance=comparison.cost, values=comparison.cost.between()(expected, got))
 
     @property
     def mean(self) -> float:
@@ -54,14 +51,14 @@ class Cost:
 
     def times(self, other: "Cost") -> float:
         """Return how many times another cost of the same positions this is: the geometric mean."""
-        free = _FREE[self.metric]
+        free = self.distance.negligible
         ratios = np.log(self.values + free) - np.log(other.values + free)
         return float(np.exp(ratios.mean()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON: the mean, its standard error, and what it does to perplexity."""
         entry = {
-            "metric": self.metric,
+            "metric": self.distance.metric,
             "mean": shortened(self.mean, _DIGITS),
             "error": shortened(_error(self.values), _DIGITS),
             "positions": len(self.values),
@@ -110,7 +107,7 @@ class Costs:
 
 
 def measure(
-    trial: Trial, shipped: Trial | None, reference: Answers, judged: str, kind: AnswerKind
+    trial: Trial, shipped: Trial | None, reference: Answers, judged: str, comparison: Comparison
 ) -> Costs:
     """Measure what a package's roundings cost.
 
@@ -119,12 +116,12 @@ def measure(
         shipped: Trial of the package as shipped, perhaps of some stages; None if it rounds no activations.
         reference: Its answers to both.
         judged: The variant that has the package's weights.
-        kind: Kind of answers.
+        comparison: Comparison of the task's answers.
     """
     weights = None
     if judged != "reference":
         weights = of_losses(reference.arrays, judged) or Cost.between(
-            reference.all("reference"), reference.all(judged), kind
+            reference.all("reference"), reference.all(judged), comparison
         )
     if shipped is None:
         return Costs(weights=weights)
@@ -137,9 +134,9 @@ def measure(
     expected = reference.at(judged, keys)
     return Costs(
         weights=weights,
-        activations=Cost.between(expected, got, kind),
-        expected=Cost.between(expected, reference.at("simulated", keys), kind),
-        swapped=Cost.between(expected, reference.at("swapped", keys), kind),
+        activations=Cost.between(expected, got, comparison),
+        expected=Cost.between(expected, reference.at("simulated", keys), comparison),
+        swapped=Cost.between(expected, reference.at("swapped", keys), comparison),
         positions=len(set(keys)),
         judged=not reference.about["choices"]["made"],
     )
@@ -166,7 +163,7 @@ def of_losses(arrays: Mapping[str, Array], variant: str) -> Cost | None:
     if f"divergence.{variant}" not in arrays:
         return None
     return Cost(
-        metric="kl_divergence",
+        distance=LOGITS.cost,
         values=arrays[f"divergence.{variant}"],
         losses=(arrays["loss.reference"], arrays[f"loss.{variant}"]),
     )

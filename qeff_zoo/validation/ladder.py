@@ -4,7 +4,7 @@
 In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in two steps:
 
 - The package computes the model. Its programs, without the rounding of activations where they round (the same weights
-  and kernels, see `Target.open_unrounded`), agree with Hugging Face's model of the same weights to the noise of
+  and kernels, see `OpenOptions.unrounded`), agree with Hugging Face's model of the same weights to the noise of
   float32, in every stage.
 - The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
 
@@ -16,7 +16,6 @@ which the checks must notice.
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,17 +26,25 @@ from qeff_zoo import targets
 from qeff_zoo.checkpoint import processors
 from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.contract import find
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
-from qeff_zoo.runtime.sessions import Opening
-from qeff_zoo.runtime.tokenizer import sharing_tokenizers
-from qeff_zoo.tasks import find
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.text.tokenizer import sharing_tokenizers
+from qeff_zoo.sessions.opening import Opening
+from qeff_zoo.targets.base import OpenOptions
 from qeff_zoo.terminal.progress import Reporter, Silent
-from qeff_zoo.validation.cases import short_stages
+from qeff_zoo.validation.content import (
+    audio_arrays,
+    image_arrays,
+    sentences,
+    settings,
+    stored_weights,
+    text,
+)
 from qeff_zoo.validation.costs import as_shipped, measure
-from qeff_zoo.validation.package_runner import Key, Trial, try_package
-from qeff_zoo.validation.parity import (
+from qeff_zoo.validation.judgement.parity import (
     TOLERANCES,
     Array,
     Canary,
@@ -47,12 +54,12 @@ from qeff_zoo.validation.parity import (
     measure_floor,
     relative_errors,
 )
-from qeff_zoo.validation.phases import Phases, Progress
-from qeff_zoo.validation.records import Record
+from qeff_zoo.validation.judgement.records import Record
 from qeff_zoo.validation.reference.answers import Answers, Reference
 from qeff_zoo.validation.reference.preloaded import Server
-
-from . import audio_arrays, image_arrays, sentences, settings, stored_weights, text
+from qeff_zoo.validation.trial.cases import short_stages
+from qeff_zoo.validation.trial.package_runner import Key, Trial, try_package
+from qeff_zoo.validation.trial.phases import Phases, Progress
 
 __all__ = ["Record", "validate"]
 
@@ -94,25 +101,23 @@ def validate(
     """
     exact = exact or unrounded(package)
     phases = Phases(reporter or Silent(), 3 if exact else 2)
-    with Reference(threads, server=server) as process:  # it starts while the package runs
+    # The reference starts while the package runs.
+    with sharing_tokenizers(), Reference(threads, server=server) as process:
         shipped = None
-        with sharing_tokenizers():
-            with phases.next("package") as step:
-                trial = try_package(package, threads, step, exact or opening, continues=not exact)
-            if exact:
-                # A device is compared in every stage, in its own numerics.
-                short = None if opening else short_stages(trial.keys, trial.positions)
-                with phases.next("package, rounded") as step:
-                    shipped = try_package(package, threads, step, opening, short)
+        with phases.next("package") as step:
+            trial = try_package(package, threads, step, exact or opening, continues=not exact)
+        if exact:
+            # A device is compared in every stage, in its own numerics.
+            short = None if opening else short_stages(trial.keys, trial.positions)
+            with phases.next("package, rounded") as step:
+                shipped = try_package(package, threads, step, opening, short, routing=False)
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
         with phases.next("reference") as step:
             reference = run_reference(
                 process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
             )
-    record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
-    source = (
-        checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
-    )
+        record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
+    source = checkpoint if isinstance(checkpoint, Path) else checkpoint.config_file.parent
     return replace(record, reported={**record.reported, **_arrays(package.path, source)})
 
 
@@ -140,7 +145,11 @@ def unrounded(package: Package) -> Opening | None:
     if not rounding_of(package).int8_activations:
         return None
     assert target.unrounded, f"{target.name} rounds what it cannot leave out."
-    return partial(target.open_unrounded, package)
+
+    def opens(role: str, options: OpenOptions) -> Program:
+        return target.open(package, role, replace(options, unrounded=True))
+
+    return opens
 
 
 def run_reference(
@@ -204,7 +213,7 @@ def judge(
     twin = device if shipped else None
     judges = _judges(package, reference, rounding, level, device=device, twin=twin)
     right, rounded = _judged(rounding, twin), None if device else shipped
-    costs = measure(trial, rounded, reference, right, find(package.task).answers)
+    costs = measure(trial, rounded, reference, right, find(package.task).comparison)
     return Record(
         level=level,
         checks=[
@@ -287,6 +296,7 @@ def _request(
         "positions": trial.positions,
         "types": trial.types,
         "prompts": trial.prompts,
+        "attended": trial.attended,
         "sources": trial.sources,
         "texts": trial.texts,
         "media": [len(found) for found in trial.media],
@@ -404,7 +414,7 @@ def _judges(
         judges[variant] = Judge(
             level=level,
             tolerance=TOLERANCES[row],
-            floor=measure_floor(pairs, find(package.task).answers),
+            floor=measure_floor(pairs, find(package.task).comparison),
             against={
                 "reference": reference.about["class"],
                 "revision": source_in(package.manifest).get("revision"),
@@ -414,7 +424,7 @@ def _judges(
                 **({"modules": modules} if modules else {}),
                 **({"settings": chosen} if chosen else {}),
             },
-            kind=find(package.task).answers,
+            comparison=find(package.task).comparison,
         )
     return judges
 

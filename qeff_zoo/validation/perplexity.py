@@ -23,15 +23,16 @@ from tabulate import tabulate
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.decoding.call_inputs import Piece
+from qeff_zoo.runtime.decoding.decoder import Decoder
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.tasks import TEXT_GENERATION
-from qeff_zoo.validation.phases import Progress
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.validation.reference.answers import Reference
+from qeff_zoo.validation.trial.phases import Progress
 
 _REFERENCE = "qeff_zoo.validation.reference.perplexity"
 
@@ -108,7 +109,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PerplexityComparison:
     """How well models predict one text.
 
     Args:

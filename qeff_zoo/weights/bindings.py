@@ -95,7 +95,7 @@ def bind(
     problems += problems_of(expressions, places, tensors)
     shapes = {name: places[name] for name in expressions if name in wanted}
     if problems:
-        raise CheckpointError(_report(problems, tensors))
+        raise CheckpointError(report(problems, tensors))
     return Binding({name: expressions[name] for name in shapes}, shapes, unused, doubled, ignored)
 
 
@@ -105,7 +105,7 @@ def problems_of(
     """List the bindings that do not fit a checkpoint, one sentence each.
 
     Args:
-        expressions: By state_dict name.
+        expressions: Expressions by state_dict name.
         shapes: Required shapes.
         tensors: The checkpoint's.
     """
@@ -259,7 +259,13 @@ def _tie(
     return doubled
 
 
-def _report(problems: list[str], tensors: Tensors) -> str:
+def report(problems: list[str], tensors: Tensors) -> str:
+    """Return the message of a checkpoint whose tensors do not fit its model.
+
+    Args:
+        problems: Problems, one sentence each.
+        tensors: The checkpoint's.
+    """
     shown = problems[:_SHOWN]
     if len(problems) > _SHOWN:
         shown.append(f"And {len(problems) - _SHOWN} more.")

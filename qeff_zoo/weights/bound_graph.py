@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.checkpoint.types import Expression
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encoded
+    from qeff_zoo.checkpoint.encoded import Encoded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from qeff_zoo.checkpoint import expressions
+from qeff_zoo.checkpoint.encoded import Encoded, Integers, Part
 from qeff_zoo.checkpoint.expressions import TensorSource, sources_of
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers, Part
 from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.graph.numerics import Format
 from qeff_zoo.weights.quantization import Stored, block_count, pack, per_channel

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import HEADS, kv_heads_of, size_of
 from qeff_zoo.checkpoint.expressions import concat, cut
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import Recipe
@@ -41,7 +42,7 @@ def problems(name: str, config: Mapping[str, Any], recipe: Recipe, heads: int) -
 
     Args:
         name: Name of the checkpoint.
-        config: Its config.json.
+        config: Raw config.json.
         recipe: Recipe of its `model_type`.
         heads: Requested number of heads.
     """
@@ -51,8 +52,8 @@ def problems(name: str, config: Mapping[str, Any], recipe: Recipe, heads: int) -
     elif not fitting:
         yield (
             f"--kv-heads is {heads}, but {name!r} has no key/value head that several queries share and that could be "
-            f"repeated for them: in config.json `{KV_HEADS}` is {config.get(KV_HEADS)} and `{_HEADS}` is "
-            f"{config.get(_HEADS)}. Leave it out."
+            f"repeated for them: by config.json it has {kv_heads_of(config)} for {size_of(config, HEADS)} heads. "
+            "Leave it out."
         )
     elif heads not in fitting:
         yield (

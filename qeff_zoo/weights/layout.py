@@ -39,8 +39,8 @@ class Slot:
     Args:
         name: Name in the file; integers and 8-bit floats also have `<name>.scales`, and as their format has it
             `<name>.zero_points`, `<name>.offsets` and `<name>.order`.
-        expression: Its value, over checkpoint tensors.
-        format: How it is stored.
+        expression: Value, over checkpoint tensors.
+        format: Storage format.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
         kept: Whether the checkpoint stores these integers, or 8-bit floats, so that they are only packed anew.
     """
@@ -74,7 +74,7 @@ class FileLayout:
     """Where everything will lie in the file.
 
     Args:
-        slots: By name.
+        slots: Slots by name.
         entries: Every tensor of the file in the order of its bytes, `__pad.N` fillers too.
         header: The first bytes of the file, all that come before the first tensor.
         nbytes: Length of the file.
@@ -126,6 +126,11 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
         header,
         len(header) + position,
     )
+
+
+def nbytes_of(slot: Slot, tensors: Tensors) -> int:
+    """Count the bytes of a slot: values or integers, and what belongs to them."""
+    return sum(size.nbytes for _, size in _sizes(slot, tensors))
 
 
 def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:

@@ -36,11 +36,11 @@ class Matrix:
 
     Args:
         name: Name of its weight, with the number of the matrix or of its first row if that has several.
-        expression: Its value.
+        expression: Value of the matrix.
         rows: Outputs.
         columns: Inputs.
         input_major: Whether the weight holds it as (columns, rows).
-        format: How it is to be stored.
+        format: Storage format.
         kept: Whether the checkpoint stores it so.
     """
 

@@ -20,7 +20,7 @@ class Moved:
 
     Args:
         name: Name of the weight and, after colons, of each move: `model.layers.3.mlp.up_proj.weight:transposed`.
-        expression: Its value.
+        expression: Value of the tensor.
         shape: Lengths of its axes.
     """
 

@@ -152,7 +152,7 @@ def replace(
 
     Args:
         lowering: Lowering of the graph.
-        rules: By domain and operator: the nodes in its place, the last of which makes what it made; None to leave it.
+        rules: Rules by domain and operator. Each returns the new nodes, the last with the result; None for no change.
     """
     for node in list(lowering.graph):
         rule = rules.get((node.domain, node.op_type))

@@ -18,7 +18,7 @@ class Stack:
     Args:
         source: The weight: (matrices, rows, columns), or the matrices one below the other, (matrices * rows, columns).
         first: Number of the first in `source`.
-        count: How many there are.
+        count: Number of tensors.
         rows: Rows of a multiplied matrix: outputs.
         columns: Likewise, inputs.
         transposed: `source` has the columns of a matrix as its rows.

@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING
 
-from qeff_zoo.checkpoint.expressions import is_computed, shape_of, sources_of
+from qeff_zoo.checkpoint.expressions import Shapes, is_computed, shape_of, sources_of
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encoded, Floats, Integers
+    from qeff_zoo.checkpoint.encoded import Encoded, Floats, Integers
 
 _BITS, _BLOCKS = (2, 4, 8), (256, 128, 64, 32, 16)
 #: What follows the name of a module in that of its matrix.
@@ -30,11 +30,14 @@ class Storage:
         encoded: Matrices that the checkpoint stores in fewer bits and that stay so; empty if they are rounded as all
             others.
         named: Patterns of names (`*` and `?` as in file names), and what those become that fit; the first counts.
+        chosen: Formats of matrices that the checkpoint has in floats, by their names, if they are not `floats`; one of
+            several in a weight has that of its weight.
     """
 
     floats: Format
     encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
     named: tuple[tuple[str, Format], ...] = ()
+    chosen: Mapping[str, Format] = field(default_factory=dict)
 
     @property
     def has_integers(self) -> bool:
@@ -68,14 +71,15 @@ class Storage:
         sources = sources_of(value)
         found = [self.encoded[name] for name in sources if name in self.encoded]
         if not found:
-            return self.floats, False
+            whole = name.rpartition(".")[0]
+            return self.chosen.get(name) or self.chosen.get(whole, self.floats), False
         integers = [one.integers for one in found if one.integers]
         if not integers:
             return NEAREST, False
         together = (
             len(integers) == len(sources)
             and not is_computed(value)
-            and _moves_rows(value, self.encoded)
+            and moves_rows(value, self.encoded)
         )
         if self.floats.per_channel:  # as all is that is encoded
             return self.floats, together
@@ -92,7 +96,7 @@ class Storage:
         """
         found = [self.encoded[one].floats for one in sources_of(value) if one in self.encoded]
         whole = len(found) == len(sources_of(value)) and not is_computed(value)
-        if not whole or self.pattern_of(name) is not None or not _moves_rows(value, self.encoded):
+        if not whole or self.pattern_of(name) is not None or not moves_rows(value, self.encoded):
             return None
         columns = shape_of(value, self.encoded)[-1]
         formats = {None if one is None else _float8(one, columns) for one in found}
@@ -129,21 +133,26 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
         )
 
 
-def _moves_rows(e: Expression, tensors: "Mapping[str, Encoded]") -> bool:
-    """Whether an expression leaves every row of its matrices whole."""
+def moves_rows(e: Expression, tensors: Shapes) -> bool:
+    """Whether an expression leaves every row of its matrices whole.
+
+    Args:
+        e: Expression of matrices.
+        tensors: Shapes of the checkpoint's tensors.
+    """
     if isinstance(e, str):
         return True
     rank = len(shape_of(e, tensors))
     match e:
         case ["concat" | "stack", dim, *parts]:
-            return dim < rank - 1 and all(_moves_rows(part, tensors) for part in parts)
+            return dim < rank - 1 and all(moves_rows(part, tensors) for part in parts)
         case ["index", _, inner]:
-            return rank > 0 and _moves_rows(inner, tensors)
+            return rank > 0 and moves_rows(inner, tensors)
         case ["slice", dim, _, _, inner]:
-            return dim < rank - 1 and _moves_rows(inner, tensors)
+            return dim < rank - 1 and moves_rows(inner, tensors)
         case ["transpose", _, dim1, inner]:
-            return dim1 < rank - 1 and _moves_rows(inner, tensors)
+            return dim1 < rank - 1 and moves_rows(inner, tensors)
         case ["reshape", shape, inner]:
             same = shape[-1:] == list(shape_of(inner, tensors)[-1:])
-            return same and _moves_rows(inner, tensors)
+            return same and moves_rows(inner, tensors)
     raise ValueError(f"No operation {e[0]!r}.")

@@ -7,18 +7,20 @@
     written = write(layout, checkpoint, Path("weights.safetensors"))
 """
 
+import errno
 import hashlib
 import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
+from types import MappingProxyType
 
 import numpy as np
 
@@ -78,6 +80,7 @@ def write(
     source: TensorSource,
     path: Path,
     progress: Callable[[int], None] | None = None,
+    importance: Mapping[str, Array] = MappingProxyType({}),
 ) -> Written:
     """Write the file and flush it to the disk.
 
@@ -86,6 +89,7 @@ def write(
         source: The checkpoint.
         path: The new file; removed again when anything fails.
         progress: Called with the number of bytes that were added, from this thread.
+        importance: Weight of the squared error of each column by slot: (K) of a matrix, (experts, K) of a stack.
 
     Raises:
         CheckpointError: A value to be quantized is infinite or not a number.
@@ -95,13 +99,13 @@ def write(
     try:
         with path.open("x+b", buffering=0) as file:
             _reserve(file.fileno(), layout.nbytes)
-            filling = _Filling(layout, source, file.fileno())
+            filling = _Filling(layout, source, file.fileno(), importance)
             filling.run(progress or (lambda added: None))
             os.fsync(file.fileno())
     except BaseException as error:
         if not isinstance(error, FileExistsError):
             path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise StoreError(
                 f"Cannot write {str(path)!r} of {layout.nbytes:,} bytes: {error.strerror}. "
                 "Expected a new file with room for all of it. "
@@ -137,8 +141,14 @@ def _read_float32(source: TensorSource, name: str, start: int | None, stop: int 
 class _Filling:
     """Workers convert pieces and write them in place, the caller's thread digests them in order."""
 
-    def __init__(self, layout: FileLayout, source: TensorSource, descriptor: int) -> None:
-        self.layout = layout
+    def __init__(
+        self,
+        layout: FileLayout,
+        source: TensorSource,
+        descriptor: int,
+        importance: Mapping[str, Array],
+    ) -> None:
+        self.layout, self.importance = layout, importance
         self.source = source
         self.descriptor = descriptor
         self.digest = hashlib.sha256()
@@ -193,7 +203,8 @@ class _Filling:
                 raw = rows(part, tensor.read, self.source.tensors, start, stop)
                 if buffer.size < raw.size:
                     buffer = np.empty(raw.size, np.float32)
-                stored = store(raw, tensor.dtype, slot.format, slot.add, buffer)
+                weights = self._importance_of(slot, raw.shape, first)
+                stored = store(raw, tensor.dtype, slot.format, slot.add, buffer, weights)
         except ValueError as error:
             raise CheckpointError(
                 f"Cannot store {slot.name!r} in {slot.format.bits} bits: {error} "
@@ -209,6 +220,15 @@ class _Filling:
             order = _bytes(kept.order(slot.expression, self.source))
             self._place(f"{slot.name}.order", order, 0, tensor.elements)
         return _Filled(data, buffer)
+
+    def _importance_of(self, slot: Slot, shape: Sequence[int], first: int) -> Array | None:
+        """Return the importance of a piece: of a stack, that of its experts, or of the expert whose rows it has."""
+        found = self.importance.get(slot.name)
+        if found is None or found.ndim == 1:
+            return found
+        _, rows, columns = shape_of(slot.expression, self.source.tensors)
+        expert = first // (rows * columns)
+        return found[expert : expert + (shape[0] if len(shape) == 3 else 1)]
 
     def _place(self, name: str, data: memoryview, first: int, elements: int) -> None:
         # Where elements share bytes a piece is whole rows: its share of elements is that of bytes.

@@ -6,52 +6,21 @@ from pathlib import Path
 
 from documentation.tables import table
 from qeff_zoo import unsupported
+from qeff_zoo.contract import FEATURE_EXTRACTION, NAMES, TEXT_GENERATION, find, served_by, tasks_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.registry import list_recipes
-from qeff_zoo.tasks import served_by, tasks_of
-from qeff_zoo.validation.known_models import speculation, verdict
+from qeff_zoo.validation.judgement.known_models import speculation, verdict
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: Task -> what its models do, and the guide of them.
-TASKS = {
-    "text-generation": ("generate text", "generation.md"),
-    "image-text-to-text": ("answer about images and videos", "vision-language.md"),
-    "audio-text-to-text": ("answer about audio", "audio.md"),
-    "any-to-any": ("answer about images and audio in one prompt", "vision-language.md"),
-    "text2text-generation": ("translate and summarize", "text2text.md"),
-    "image-to-text": ("caption images and recognize text", "image-to-text.md"),
-    "speech-seq2seq": ("transcribe speech token by token", "speech.md"),
-    "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
-    "audio-classification": ("classify recordings", "speech.md"),
-    "feature-extraction": ("embed texts", "embeddings.md"),
-    "sparse-embedding": ("embed texts sparsely", "embeddings.md"),
-    "image-text-embedding": ("embed texts and images", "embeddings.md"),
-    "text-classification": ("classify texts and text pairs", "embeddings.md"),
-    "text-ranking": ("rank texts by a language model", "embeddings.md"),
-    "encoder-ranking": ("rank texts by an encoder and modules", "embeddings.md"),
-    "token-classification": ("classify tokens", "embeddings.md"),
-    "image-feature-extraction": ("embed images", "images.md"),
-    "image-classification": ("classify images", "images.md"),
-    "zero-shot-image-classification": ("match images with labels", "images.md"),
-}
-#: Task -> the list of qeff_zoo/unsupported.json, and the class of transformers that maps these types.
-UNSUPPORTED = {
-    "text-generation": ("model_types", "AutoModelForCausalLM"),
-    "feature-extraction": ("encoders", "AutoModel"),
-    "image-text-to-text": ("images", "AutoModelForImageTextToText"),
-    "text2text-generation": ("text2text", "AutoModelForSeq2SeqLM"),
-    "speech-seq2seq": ("speech", "AutoModelForSpeechSeq2Seq"),
-    "automatic-speech-recognition": ("ctc", "AutoModelForCTC"),
-    "text-classification": ("classifiers", "AutoModelForSequenceClassification"),
-    "audio-text-to-text": ("audio", "AutoModelForMultimodalLM"),
-}
+#: Class of transformers that maps every architecture; other automatic classes map those with a head.
+_EVERY = "AutoModel"
 _MARK = "<!-- written by scripts/update_readme -->\n"
 
 
 def pages() -> dict[Path, str]:
     """Return the text of every page about models, by its path."""
     recipes = list_recipes()
-    made = {DOCS / "models" / f"{task}.md": page(task, recipes) for task in TASKS}
+    made = {DOCS / "models" / f"{task}.md": page(task, recipes) for task in NAMES}
     return made | {DOCS / "models.md": index(recipes)}
 
 
@@ -80,23 +49,26 @@ def _others() -> dict[str, list[str]]:
 
 
 def counts(recipes: list[Recipe], docs: str) -> str:
-    """Return the table of tasks: models, number of recipes, and guide.
+    """Return the table of tasks, two in a row: models, number of recipes, and guide.
 
     Args:
         recipes: All recipes.
         docs: Path from the page of the table to docs/, with a slash at its end.
     """
-    rows = []
-    for task, (does, guide) in TASKS.items():
-        number = sum(task in served_by(recipe) for recipe in recipes)
-        link = f"[{number}]({docs}models/{task}.md)"
-        rows.append([f"`{task}`", f"[{does}]({docs}{guide})", link])
-    return table(["task", "models that", "architectures"], rows)
+    cells = []
+    for task in map(find, NAMES):
+        number = sum(task.name in served_by(recipe) for recipe in recipes)
+        link = f"[{number}]({docs}models/{task.name}.md)"
+        cells.append([f"`{task.name}`", f"[{task.does}]({docs}{task.guide})", link])
+    cells += [[""] * 3] * (len(cells) % 2)
+    half = len(cells) // 2
+    rows = [left + right for left, right in zip(cells[:half], cells[half:], strict=True)]
+    return table(["task", "models that", "architectures"] * 2, rows)
 
 
 def page(task: str, recipes: list[Recipe]) -> str:
     """Return the page of a task."""
-    does, guide = TASKS[task]
+    does, guide = find(task).does, find(task).guide
     own = [recipe for recipe in recipes if recipe.task == task]
     also = [
         recipe.model_type for recipe in recipes if recipe.task != task and task in served_by(recipe)
@@ -110,12 +82,11 @@ def page(task: str, recipes: list[Recipe]) -> str:
             "## Supported by recipes of other tasks",
             f"With `--task {task}`, unless the checkpoint selects it: {names}.",
         ]
-    if task in UNSUPPORTED:
-        kind, mapping = UNSUPPORTED[task]
-        rows = [
-            [f"`{name}`", why]
-            for name, why in reasons({r.model_type: r.task for r in recipes}, kind)
-        ]
+    if task in unsupported.tasks():
+        covered = {recipe.model_type: recipe.task for recipe in recipes}
+        rows = [[f"`{name}`", why] for name, why in reasons(covered, task)]
+        classes = find(task).auto_classes
+        mapping = _EVERY if _EVERY in classes else classes[0]
         if rows:
             parts += [
                 "## Unsupported",
@@ -160,22 +131,22 @@ def _recipes(recipes: list[Recipe]) -> str:
     return table(headers, rows)
 
 
-def reasons(covered: dict[str, str], kind: str) -> Iterator[tuple[str, str]]:
+def reasons(covered: dict[str, str], task: str) -> Iterator[tuple[str, str]]:
     """Yield each type of a list in qeff_zoo/unsupported.json and the reason why it has no recipe.
 
     Args:
         covered: `model_type` of each recipe -> its task.
-        kind: Key of the list.
+        task: Task of the list.
     """
     data = unsupported.reasons()
-    for name, why in data[kind].items():
+    for name, why in data[task].items():
         text = why["reason"] if "reason" in why else data["kinds"][why["kind"]]
-        if kind in ("model_types", "encoders") and name in covered:
-            task = covered[name]
+        if task in (TEXT_GENERATION, FEATURE_EXTRACTION) and name in covered:
+            other = covered[name]
             text += (
                 " It has a recipe for that task."
-                if task == "feature-extraction"
-                else f" It has a recipe for {task}."
+                if other == FEATURE_EXTRACTION
+                else f" It has a recipe for {other}."
             )
         if f"{name}_text" in covered:
             text += f" Its text model alone has a recipe: `{name}_text`."

@@ -12,8 +12,8 @@ from documentation.tables import table
 from qeff_zoo import cli
 from qeff_zoo.errors import ZooError
 from qeff_zoo.runtime import Stats
-from qeff_zoo.runtime.chat_output.formats import CALL_FORMATS, REASONING_FORMATS
-from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.runtime.text.chat_output.formats import CALL_FORMATS, REASONING_FORMATS
+from qeff_zoo.serving.monitoring.metrics import Metrics
 
 SCHEMA = Path(__file__).parents[2] / "qeff_zoo" / "package" / "package.schema.json"
 
@@ -93,12 +93,48 @@ def chat_formats() -> str:
 def metrics() -> str:
     """Return the table of a server's metrics, from an idle server."""
     zeros: dict[str, Any] = dict.fromkeys([field.name for field in dataclasses.fields(Stats)], 0)
-    idle = Stats(**{**zeros, "finished": {}})
+    idle = Stats(**{**zeros, "finished": {}, "drafts": {}, "steps": {}})
     rows = [
         [f"`{one.name}{'_total' * (one.type == 'counter')}`", one.type, one.documentation]
         for one in Metrics(lambda: idle).collect()
     ]
     return table(["metric", "type", "content"], rows)
+
+
+#: Metrics of vLLM 0.33.0 that a server lacks, by reason.
+_MISSING_METRICS = {
+    "KV cache in blocks": (
+        *("cache_config_info", "kv_block_lifetime_seconds", "kv_block_idle_before_evict_seconds"),
+        "kv_block_reuse_gap_seconds",
+    ),
+    "KV cache on other machines": (
+        *("external_prefix_cache_queries_total", "external_prefix_cache_hits_total"),
+        *("prompt_tokens_by_source_total", "prompt_tokens_cached_by_source_total"),
+        "num_requests_kv_fetch_by_stage",
+    ),
+    "diffusion models": (
+        *("diffusion_num_canvas_positions_total", "diffusion_num_committed_tokens_total"),
+        "diffusion_num_denoising_steps_total",
+    ),
+    "states of its engine": (
+        *("corrupted_requests_total", "watermark_requests_total", "admission_rejections_total"),
+        "lora_requests_info",
+    ),
+    "sleep mode, weights that change, and work of a GPU": (
+        *("sleep_mode_operation_duration_seconds", "rl_weight_update_operation_duration_seconds"),
+        *("estimated_flops_per_gpu_total", "estimated_read_bytes_per_gpu_total"),
+        "estimated_write_bytes_per_gpu_total",
+    ),
+}
+
+
+def missing_metrics() -> str:
+    """Return the table of vLLM's metrics that a server lacks."""
+    rows = [
+        [reason, ", ".join(f"`{name}`" for name in names)]
+        for reason, names in _MISSING_METRICS.items()
+    ]
+    return table(["about", "missing metrics of vLLM 0.33.0, `vllm:…`"], rows)
 
 
 def manifest() -> str:

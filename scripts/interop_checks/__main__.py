@@ -7,16 +7,17 @@ import os
 import sys
 from pathlib import Path
 
-from interop_checks import clients, evaluation, templates
+from interop_checks import clients, evaluation, forms, templates
 from interop_checks.reasons import FAILS
 from interop_checks.suites import SUITES
-from interop_checks.table import RECORD, shown, summary
+from interop_checks.table import RECORD, merged, shown, summary
 
 CHECKS = {
     "clients": clients.run,
     **{name: suite.run for name, suite in SUITES.items()},
     "templates": templates.run,
     "lm-eval": evaluation.run,
+    "forms": forms.run,
 }
 
 
@@ -29,7 +30,7 @@ def main() -> int:
         nargs="+",
         default=[],
         metavar="TEXT",
-        help="names of flows with one of these texts, or files of tests",
+        help="names of flows with one of these texts, which replace their rows in the record, or files of tests",
     )
     parser.add_argument("--cache", type=Path, default=Path(sys.prefix) / "interop", metavar="DIR")
     asked = parser.parse_args()
@@ -42,11 +43,13 @@ def main() -> int:
         rows = CHECKS[name](cache, asked.only)
         print(shown(name, rows))
         failed |= any(row["result"] == FAILS for row in rows)
-        if not asked.only or (name in SUITES and SUITES[name].whole(cache).exists()):
-            known = json.loads(RECORD.read_bytes()) if RECORD.exists() else {}
-            RECORD.write_text(
-                json.dumps({**known, name: summary(name, rows)}, indent=1) + "\n", encoding="utf-8"
-            )
+        known = json.loads(RECORD.read_bytes()) if RECORD.exists() else {}
+        found = summary(name, rows)
+        if asked.only and name == "clients":
+            found = merged(known.get(name, []), found)
+        is_whole = not asked.only or (name in SUITES and SUITES[name].whole(cache).exists())
+        if is_whole or name == "clients":
+            RECORD.write_text(json.dumps({**known, name: found}, indent=1) + "\n", encoding="utf-8")
     return int(failed)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interop_checks.agents import AGENTS, MODEL, seated, tool_call
 from interop_checks.clients import programs, serving
+from interop_checks.coding_agents import AGENTS, MODEL, seated, tool_call
 from interop_checks.packages import package
 
 REQUESTS = Path(__file__).parents[2] / "tests" / "agent_requests.json"

@@ -8,10 +8,11 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from interop_checks import agents
+from interop_checks import coding_agents
 from interop_checks.packages import package
 from interop_checks.reasons import FAILS, PASS
 
@@ -30,7 +31,8 @@ ENVIRONMENTS = {
     ),
     "python-more": (
         *("cohere", "huggingface_hub", "numpy", "pydantic-ai-slim[openai]"),
-        *("langchain-anthropic", "langchain-ollama"),
+        *("langchain-anthropic", "langchain-ollama", "langchain-openai", "langgraph"),
+        "smolagents[openai]",
     ),
     "python-litellm": ("litellm",),
 }
@@ -41,6 +43,9 @@ NODE = (
     "ollama-ai-provider-v2",
     "openai",
     "zod",
+    "@langchain/core",
+    "@langchain/langgraph",
+    "@langchain/openai",
 )
 _SERVED = ("reranker", "speech", "vision")
 
@@ -71,9 +76,10 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
             rows += _rows([*command, json.dumps([row["client"] for row in rows]), *only])
         modules = _node_modules(cache / "node", NODE)
         rows += _rows(["node", str(FOLDER / "flows.mjs"), str(modules), urls, *only])
-        if not only or any(agents.is_wanted(one) for one in only):
-            rows += agents.run(programs(cache), cache / "seats", scripted, only)
-    return [{"result": PASS if row.pop("passed") else FAILS, **row} for row in rows]
+        if not only or any(coding_agents.is_wanted(one) for one in only):
+            rows += coding_agents.run(programs(cache), cache / "seats", scripted, only)
+    date = datetime.now(UTC).date().isoformat()
+    return [{"result": PASS if row.pop("passed") else FAILS, **row, "date": date} for row in rows]
 
 
 @contextmanager
@@ -118,8 +124,8 @@ def programs(cache: Path) -> dict[str, tuple[Path, str]]:
     Args:
         cache: Folder of environments and packages.
     """
-    modules = _node_modules(cache / "agents", agents.PACKAGES) / "node_modules"
-    python = environment(cache / "aider", agents.AIDER)
+    modules = _node_modules(cache / "agents", coding_agents.PACKAGES) / "node_modules"
+    python = environment(cache / "aider", coding_agents.AIDER)
     shown = subprocess.run(
         [str(python), "-c", "from importlib.metadata import version; print(version('aider-chat'))"],
         check=True,
@@ -127,20 +133,22 @@ def programs(cache: Path) -> dict[str, tuple[Path, str]]:
         text=True,
     )
     found = {"aider": (python.with_name("aider"), shown.stdout.strip())}
-    for name, package_name in zip(agents.AGENTS, agents.PACKAGES, strict=False):
+    for name, package_name in zip(coding_agents.AGENTS, coding_agents.PACKAGES, strict=False):
         version = json.loads((modules / package_name / "package.json").read_bytes())["version"]
-        found[name] = (modules / ".bin" / agents.AGENTS[name].program, version)
+        found[name] = (modules / ".bin" / coding_agents.AGENTS[name].program, version)
     return found
 
 
 def _node_modules(folder: Path, packages: Sequence[str]) -> Path:
     """Return a folder with npm packages, made once."""
-    if not (folder / "node_modules").exists():
+    done = folder / "clients.json"
+    if not done.exists() or json.loads(done.read_bytes()) != [*packages]:
         print(f"Installing {', '.join(packages)}", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text("{}")
         command = ["npm", "install", "--no-fund", "--no-audit", *packages]
         subprocess.run(command, cwd=folder, check=True)
+        done.write_text(json.dumps(packages))
     return folder
 
 

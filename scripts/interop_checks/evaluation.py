@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fixtures_serving import EXAMPLE
+from checkout import TINY_LLAMA
 
 from interop_checks.clients import KEY, environment, serving
 from interop_checks.packages import package
@@ -51,7 +51,7 @@ def write_task(folder: Path, count: int) -> None:
         count: Number of questions.
     """
     draw = random.Random(1)
-    text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    text = (TINY_LLAMA / "README.md").read_text(encoding="utf-8")
     words = sorted(set(re.findall(r"[A-Za-z]{3,}", text)))
     questions = [
         {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flows of genuine JavaScript clients: `node flows.mjs MODULES URLS [TEXT …]`, as in flows.py. MODULES is the folder of node_modules.
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 import assert from "node:assert/strict";
@@ -7,6 +8,8 @@ import assert from "node:assert/strict";
 const [modules, urlsText, ...texts] = process.argv.slice(2);
 const urls = JSON.parse(urlsText);
 const require = createRequire(`${modules}/package.json`);
+const versionOf = (client) =>
+  JSON.parse(readFileSync(`${modules}/node_modules/${client.replace(" (node)", "")}/package.json`)).version;
 const load = (name) => import(pathToFileURL(require.resolve(name)));
 const ai = await load("ai");
 const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
@@ -14,6 +17,9 @@ const { createOpenAI } = await load("@ai-sdk/openai");
 const { createOllama } = await load("ollama-ai-provider-v2");
 const { default: OpenAI } = await load("openai");
 const { z } = await load("zod");
+const { createReactAgent } = await load("@langchain/langgraph/prebuilt");
+const { ChatOpenAI } = await load("@langchain/openai");
+const { tool } = await load("@langchain/core/tools");
 
 const apiKey = "sesame";
 const question = "What is collections.OrderedDict?";
@@ -40,6 +46,12 @@ const tools = {
 };
 const schema = z.object({ name: z.string().max(12), isCapital: z.boolean() });
 const limits = { maxOutputTokens: 60, temperature: 0, maxRetries: 0 };
+
+const graph = (name, options) =>
+  createReactAgent({
+    llm: new ChatOpenAI({ model: name, apiKey, maxRetries: 0, configuration: { baseURL: urls[name] }, ...options }),
+    tools: [tool(({ city }) => weather(city), { name: "get_weather", description: "Temperature of a city.", schema: z.object({ city: z.string() }) })],
+  });
 
 async function withTools(model) {
   const result = await ai.generateText({ model, prompt: plan, tools, stopWhen: ai.stepCountIs(3), maxRetries: 0 });
@@ -130,6 +142,25 @@ const flows = {
       assert.equal(embeddings[0].length, 384);
     },
   },
+  "@langchain/langgraph": {
+    async agent_with_tools() {
+      const { messages } = await graph("scripted", {}).invoke({ messages: [{ role: "user", content: plan }] });
+      assert.deepEqual(messages.map((one) => one.getType()), ["human", "ai", "tool", "ai"]);
+      assert.equal(messages.at(-1).content, answer);
+    },
+    async agent_over_responses() {
+      const { messages } = await graph("scripted", { useResponsesApi: true }).invoke({ messages: [{ role: "user", content: plan }] });
+      assert.equal(messages.at(-1).text, answer);
+    },
+    async agent_in_a_stream() {
+      let text = "";
+      const options = { streamMode: "messages" };
+      for await (const [message] of await graph("scripted", {}).stream({ messages: [{ role: "user", content: plan }] }, options)) {
+        if (message.getType() === "ai") text += message.content;
+      }
+      assert.equal(text, answer);
+    },
+  },
   "openai (node)": {
     async chat_and_stream() {
       const body = { model: "trained", messages: [{ role: "user", content: question }], max_tokens: 12, temperature: 0 };
@@ -173,7 +204,8 @@ for (const [client, named] of Object.entries(flows)) {
       const line = /flows\.mjs:(\d+)/.exec(error.stack ?? "")?.[1] ?? "?";
       reason = `${error.name} at flows.mjs:${line}: ${String(error.message).replace(/\s+/g, " ").slice(0, 300)}`;
     }
-    console.log(JSON.stringify({ client, flow: name, passed: !reason, reason, seconds: (Date.now() - begun) / 1000 }));
+    const row = { client: `${client} ${versionOf(client)}`, flow: name, passed: !reason, reason };
+    console.log(JSON.stringify({ ...row, seconds: (Date.now() - begun) / 1000 }));
   }
 }
 process.exit(0);

@@ -2,9 +2,9 @@
 """Flows of genuine Python clients, run by the interpreter of their environment: `python flows.py URLS KNOWN [TEXT …]`.
 
 URLS is a JSON object of base URLs. `trained` has a small trained model, `scripted` a model that follows the plan in the
-user's message (`tests/scripted_program.py`), and the others have the models of their names. A line of JSON comes out
-for each flow. A flow whose client is not installed here is left out: another environment has it. KNOWN is a JSON list
-of the clients, with their versions, whose flows ran in another environment.
+user's message (`tests/helpers/scripted_program.py`), and the others have the models of their names. A line of JSON
+comes out for each flow. A flow whose client is not installed here is left out: another environment has it. KNOWN is a
+JSON list of the clients, with their versions, whose flows ran in another environment.
 """
 
 import asyncio
@@ -100,7 +100,8 @@ def main() -> None:
             "passed": not reason,
             "reason": reason,
         }
-        print(json.dumps({**row, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
+        row["seconds"] = round(time.monotonic() - begun, 1)
+        print(f"\n{json.dumps(row)}", flush=True)  # a client may have left a line open
 
 
 if __name__ == "__main__":

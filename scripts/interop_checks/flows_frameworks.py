@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of frameworks: LiteLLM, OpenAI's agents, Instructor, LlamaIndex and Pydantic AI."""
+"""Flows of frameworks: LiteLLM, OpenAI's agents, Instructor, LlamaIndex, Pydantic AI and smolagents."""
 
 from typing import Any, Literal
 
@@ -33,11 +33,6 @@ def litellm_stream(urls: Any) -> None:
     chunks = _litellm(urls.trained, "openai/trained", stream=True)
     text = "".join(one.choices[0].delta.content or "" for one in chunks)
     assert text == _litellm(urls.trained, "openai/trained").choices[0].message.content
-
-
-@flow("litellm")
-def litellm_hosted_vllm(urls: Any) -> None:
-    assert _litellm(urls.trained, "hosted_vllm/trained").choices[0].message.content
 
 
 @flow("litellm")
@@ -88,16 +83,6 @@ async def litellm_router_in_a_stream(urls: Any) -> None:
 
 
 @flow("litellm")
-def litellm_other_apis(urls: Any) -> None:
-    usual = _litellm(urls.trained, "openai/trained").choices[0].message.content
-    base = urls.trained.removesuffix("/v1")
-    for model in ("ollama_chat/trained", "anthropic/trained"):
-        assert _litellm(base, model).choices[0].message.content == usual, model
-        chunks = _litellm(base, model, stream=True)
-        assert "".join(one.choices[0].delta.content or "" for one in chunks) == usual, model
-
-
-@flow("litellm")
 def litellm_tools_of_ollama(urls: Any) -> None:
     import litellm
 
@@ -110,6 +95,98 @@ def litellm_tools_of_ollama(urls: Any) -> None:
     answer = _litellm(base, "ollama_chat/scripted", **options)
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "get_weather"
+
+
+def _litellm_chats(provider: str, path: str) -> None:
+    """Register a flow of a provider: a chat, and the same in a stream.
+
+    Args:
+        provider: Prefix of its models.
+        path: Path of its URL on a server.
+    """
+
+    def chats(urls: Any) -> None:
+        usual = _litellm(urls.trained, "openai/trained").choices[0].message.content
+        base, model = urls.trained.removesuffix("/v1") + path, f"{provider}/trained"
+        assert _litellm(base, model).choices[0].message.content == usual
+        chunks = _litellm(base, model, stream=True)
+        assert "".join(one.choices[0].delta.content or "" for one in chunks) == usual
+
+    chats.__name__ = f"litellm_{provider}"
+    flow("litellm")(chats)
+
+
+for _provider in (
+    *("hosted_vllm", "custom_openai", "lm_studio", "llamafile", "litellm_proxy"),
+    *("docker_model_runner", "xinference", "deepseek", "mistral", "together_ai", "openrouter"),
+):
+    _litellm_chats(_provider, "/v1")
+for _provider in ("ollama_chat", "anthropic"):
+    _litellm_chats(_provider, "")
+
+
+@flow("litellm")
+def litellm_text_completions(urls: Any) -> None:
+    import litellm
+
+    for model in ("text-completion-openai/trained", "hosted_vllm/trained"):
+        answer = litellm.text_completion(
+            "class ", model, api_base=urls.trained, api_key=KEY, max_tokens=8, temperature=0
+        )
+        assert answer.choices[0].text, model
+
+
+@flow("litellm")
+def litellm_generate_of_ollama(urls: Any) -> None:
+    base = urls.trained.removesuffix("/v1")
+    whole = _litellm(base, "ollama/trained").choices[0].message.content
+    chunks = _litellm(base, "ollama/trained", stream=True)
+    assert "".join(one.choices[0].delta.content or "" for one in chunks) == whole != ""
+
+
+def _litellm_embeddings(provider: str, path: str) -> None:
+    def embeddings(urls: Any) -> None:
+        import litellm
+
+        base = urls.embeddings.removesuffix("/v1")
+        texts = ["a cat", "a kitten"]
+        options = {"api_base": base + path, "api_key": KEY}
+        answer = litellm.embedding(f"{provider}/embeddings", texts, **options)
+        assert [len(one["embedding"]) for one in answer.data] == [384, 384]
+
+    embeddings.__name__ = f"litellm_embeddings_of_{provider}"
+    flow("litellm")(embeddings)
+
+
+for _provider, _path in (
+    *((one, "/v1") for one in ("openai", "lm_studio", "xinference", "infinity", "jina_ai")),
+    *(("ollama", ""), ("cohere", "/v2/embed")),
+):
+    _litellm_embeddings(_provider, _path)
+
+
+def _litellm_rerank(provider: str, path: str, **options: Any) -> None:
+    def rerank(urls: Any) -> None:
+        import litellm
+
+        answer = litellm.rerank(
+            f"{provider}/reranker",
+            "a cat",
+            ["a kitten", "interest rates"],
+            api_base=urls.reranker.removesuffix("/v1") + path,
+            api_key=KEY,
+            **options,
+        )
+        assert sorted(one["index"] for one in answer.results) == [0, 1]
+
+    rerank.__name__ = f"litellm_rerank_of_{provider}"
+    flow("litellm")(rerank)
+
+
+for _provider in ("cohere", "jina_ai", "litellm_proxy"):
+    _litellm_rerank(_provider, "")
+# Infinity's documents are texts; those of the same path in vLLM and here are objects.
+_litellm_rerank("infinity", "", return_documents=False)
 
 
 @flow("litellm")
@@ -349,3 +426,27 @@ async def pydantic_ai_responses(urls: Any) -> None:
     assert (await agent.run(CALL)).output == ANSWER
     async with agent.run_stream(CALL) as result:
         assert await result.get_output() == ANSWER
+
+
+def _smolagents(url: str, **options: Any) -> Any:
+    from smolagents import OpenAIServerModel, ToolCallingAgent, tool
+
+    model = OpenAIServerModel("scripted", api_base=url, api_key=KEY)
+    return ToolCallingAgent(tools=[tool(get_weather)], model=model, verbosity_level=-1, **options)
+
+
+_FINAL = 'call final_answer {"answer": "It is warm."}'
+
+
+@flow("smolagents")
+def smolagents_tools_and_a_second_turn(urls: Any) -> None:
+    agent = _smolagents(urls.scripted, max_steps=1)
+    agent.run('call get_weather {"city": "Rome"}')
+    assert "31 C" in str(agent.write_memory_to_messages())
+    assert agent.run(_FINAL, reset=False) == "It is warm."
+
+
+@flow("smolagents")
+def smolagents_in_a_stream(urls: Any) -> None:
+    *_, last = _smolagents(urls.scripted, stream_outputs=True).run(_FINAL, stream=True)
+    assert last.output == "It is warm."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of LangChain, by its integrations of OpenAI, Anthropic and ollama."""
+"""Flows of LangChain, by its integrations of OpenAI, Anthropic and ollama, and of LangGraph."""
 
 from typing import Any
 
@@ -178,3 +178,44 @@ def langchain_ollama_embeddings(urls: Any) -> None:
         client_kwargs={"headers": {"Authorization": f"Bearer {KEY}"}},
     )
     assert len(made.embed_documents(["a cat", "a kitten"])) == 2
+
+
+def _graph(model: Any, **options: Any) -> Any:
+    from langgraph.prebuilt import create_react_agent
+
+    return create_react_agent(model, [get_weather], **options)
+
+
+_ASKED = {"messages": [{"role": "user", "content": CALL}]}
+
+
+@flow("langgraph")
+def langgraph_agents(urls: Any) -> None:
+    for model in (
+        _langchain(urls.scripted, "scripted"),
+        _langchain(urls.scripted, "scripted", use_responses_api=True),
+        _anthropic(urls.scripted, "scripted"),
+        _ollama(urls.scripted, "scripted"),
+    ):
+        messages = _graph(model).invoke(_ASKED)["messages"]
+        assert [one.type for one in messages] == ["human", "ai", "tool", "ai"], model
+        assert messages[-1].text == ANSWER, model
+
+
+@flow("langgraph")
+async def langgraph_in_a_stream(urls: Any) -> None:
+    stream = _graph(_langchain(urls.scripted, "scripted")).astream(_ASKED, stream_mode="messages")
+    parts = [message.text async for message, _ in stream if message.type.startswith("AI")]
+    assert "".join(parts) == ANSWER
+
+
+@flow("langgraph")
+def langgraph_goes_on(urls: Any) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    agent = _graph(_langchain(urls.scripted, "scripted"), checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke(_ASKED, thread)
+    after = agent.invoke({"messages": [{"role": "user", "content": "say Bye"}]}, thread)
+    assert len(after["messages"]) == 6
+    assert after["messages"][-1].text == "Bye"

@@ -17,7 +17,7 @@ import pytest
 
 from interop_checks.packages import GENERATORS, HERMES, REASONING, generator
 from interop_checks.servers import Backends
-from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.requests.model import Model
 
 #: Paths that llama-server offers with and without `/v1`.
 _VERSIONED = (
@@ -46,6 +46,8 @@ sys.modules.setdefault("wget", SimpleNamespace(download=None))  # type: ignore[a
 def _package(server: Any) -> str:
     if server.server_reranking:
         return "reranker"
+    if "infill" in (server.model_hf_repo or ""):
+        return "infill"
     return "embeddings" if server.server_embeddings else generator(server.n_ctx or 0)
 
 

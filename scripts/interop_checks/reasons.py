@@ -43,30 +43,28 @@ _UNREFUSED = r"\A(?!.*(Error code: 4|Client Error))"
 _FORM = "wording, types and statuses of its errors"
 _FIELDS = "fields of its own answers: metrics, ids and nulls"
 _LONG = "texts beyond the context: truncated here, with a mark"
-_OWN_API = "its own API: /completion, /infill, /props, /slots, /metrics, /embeddings"
+_OWN_API = "its own API: /completion, /props, /slots, /metrics, /embeddings"
+_OWN_FIELDS = "its own fields: timings, __verbose, id_slot, return_progress, aliases"
 _L, _V = "llama.cpp", "vLLM"
 #: The first that fits counts.
 RULES = (
     # --- llama.cpp ------------------------------------------------------------------------------
+    Rule(_L, FOREIGN, _TEXT, "test_infill_with", "match_regex"),
     Rule(
         _L,
         FOREIGN,
         _OWN_API,
-        message=r"POST /(completion|infill)\b|GET /(props|slots|metrics)\b",
+        message=r"POST /completion\b|GET /(props|slots|metrics)\b",
     ),
     Rule(
         _L,
         FOREIGN,
         _OWN_API,
-        "test_(infill|metrics|kv_keep_only_active|ignore_eos)|parallel_slots|test_server_slots"
+        "test_(metrics|kv_keep_only_active|ignore_eos)|parallel_slots|test_server_slots"
         "|test_correct_api_key",
     ),
-    Rule(
-        _L,
-        FOREIGN,
-        "its own fields: timings, __verbose, id_slot, return_progress, aliases",
-        message=r"timings|verbose|id_slot|return_progress|'aliases'",
-    ),
+    Rule(_L, FOREIGN, _OWN_FIELDS, message=r"timings|verbose|id_slot|return_progress|'aliases'"),
+    Rule(_L, FOREIGN, _OWN_FIELDS, "test_return_progress|llama_telemetry"),  # ignored, not refused
     Rule(
         _L,
         MISSING,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qeff_zoo.runtime import TextGenerationSession
-from qeff_zoo.runtime.chat_output import ChatFormat, prompt_end
-from qeff_zoo.runtime.chat_output.formats import ANALYSIS
-from qeff_zoo.runtime.chat_template import ChatOptions
-from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.schemas import ChatRequest, NamedTool
+from qeff_zoo.runtime.text.chat_output import ChatFormat, prompt_end
+from qeff_zoo.runtime.text.chat_output.formats import ANALYSIS
+from qeff_zoo.runtime.text.chat_template import ChatOptions
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.serving.requests.schemas import ChatRequest, NamedTool
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 _MARK = "qzqzq"  # a word that no template contains

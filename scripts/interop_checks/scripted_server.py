@@ -5,21 +5,21 @@ import sys
 
 import scripted_program
 
-from qeff_zoo import cli, runtime
+from qeff_zoo import cli, sessions
 from qeff_zoo.package import Package
 
-_open_session = runtime.open_session
+_open_session = sessions.open_session
 
 
 #: Lengths for the system prompts of coding agents, in tokens of a small vocabulary.
 _LENGTHS = {"ctx_len": 1 << 18, "prefill_seq_len": 1024}
 
 
-def _scripted(package: Package, **options: object) -> runtime.Session:
+def _scripted(package: Package, **options: object) -> sessions.Session:
     opening = scripted_program.opening(package, **_LENGTHS)
     return _open_session(package, opening=opening, **options)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    runtime.open_session = _scripted
+    sessions.open_session = _scripted
     sys.exit(cli.main(["serve", *sys.argv[1:]]))

@@ -12,20 +12,21 @@ from typing import Any
 from interop_checks.packages import EOS, package
 from interop_checks.scripted import Output, scripted
 from qeff_zoo import serving
-from qeff_zoo.runtime import Grammar, TextGenerationSession, open_session
-from qeff_zoo.runtime.answers import Answer
-from qeff_zoo.runtime.chat_output import ChatFormat
-from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
+from qeff_zoo.runtime import Grammar, TextGenerationSession
+from qeff_zoo.runtime.decoding.sampling import Drawn
+from qeff_zoo.runtime.engine.answers import Answer
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sampling import Drawn
-from qeff_zoo.runtime.thinking_budget import ThinkingBudget
-from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving import prompts
-from qeff_zoo.serving.app import create_app, service_of
-from qeff_zoo.serving.browsers import Hosts
-from qeff_zoo.serving.schemas import ChatRequest
-from qeff_zoo.serving.server import Server, url_of
-from qeff_zoo.serving.tools import ChatFormats, OutputPlan
+from qeff_zoo.runtime.text.chat_output import ChatFormat
+from qeff_zoo.runtime.text.chat_template import ChatOptions, ChatTemplate
+from qeff_zoo.runtime.text.thinking_budget import ThinkingBudget
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.serving.requests import prompts
+from qeff_zoo.serving.requests.schemas import ChatRequest
+from qeff_zoo.serving.requests.tools import ChatFormats, OutputPlan
+from qeff_zoo.serving.server.app import create_app, service_of
+from qeff_zoo.serving.server.browsers import Hosts
+from qeff_zoo.serving.server.process import Server, url_of
+from qeff_zoo.sessions import open_session
 
 _STARTED = 60.0
 #: Maximum number of generated tokens, whatever a test sets.

@@ -2,6 +2,7 @@
 """Tables of the checks: on the terminal, and in docs/server.md from the record."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,19 +30,41 @@ def shown(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is recorded of a check: each flow of a client; of a suite, counts by result and reason.
+    """Return what is recorded of a check: flows of clients, forms of requests; of a suite, counts by result and reason.
 
     Args:
         name: Name of the check.
         rows: Rows of the check.
     """
     if name == "clients":
-        return [{key: row[key] for key in ("client", "flow", "result", "reason")} for row in rows]
+        kept = ("client", "flow", "result", "reason", "date")
+        return [{key: row[key] for key in kept} for row in rows]
+    if name == "forms":
+        kept = ("path", "form", "result", "reason", "server")
+        return [{key: row[key] for key in kept} for row in rows]
     counts = Counter((row["result"], row["reason"]) for row in rows)
     ordered = sorted(counts.items(), key=lambda one: (_ORDER.index(one[0][0]), -one[1], one[0][1]))
     return [
         {"result": result, "reason": reason, "tests": count} for (result, reason), count in ordered
     ]
+
+
+def merged(
+    known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the recorded flows with those of a later run, which replace the flows of the same name.
+
+    Args:
+        known: Recorded flows.
+        found: Flows of the later run, some of all.
+    """
+
+    def flow(row: Mapping[str, Any]) -> tuple[str, str]:
+        return re.sub(r" \d\S*$", "", row["client"]), row["flow"]
+
+    again = {flow(row) for row in found}
+    rows = [dict(row) for row in known if flow(row) not in again]
+    return sorted([*rows, *map(dict, found)], key=lambda row: str(row["client"]))
 
 
 def table(path: Path = RECORD) -> str:
@@ -54,8 +77,10 @@ def table(path: Path = RECORD) -> str:
     flows = Counter(row["client"] for row in record["clients"])
     passed = Counter(row["client"] for row in record["clients"] if row["result"] == PASS)
     clients = ", ".join(f"{one} ({passed[one]} of {flows[one]})" for one in sorted(flows))
-    total = f"{passed.total()} of {flows.total()} flows of clients pass: {clients}."
-    suites = {name: rows for name, rows in record.items() if name != "clients"}
+    ran = [row["date"] for row in record["clients"]]
+    dates = " to ".join(sorted({min(ran), max(ran)}))
+    total = f"{passed.total()} of {flows.total()} flows of clients pass ({dates}): {clients}."
+    suites = {name: rows for name, rows in record.items() if name not in ("clients", "forms")}
     counts = [
         [name, *(sum(row["tests"] for row in rows if row["result"] == one) for one in _ORDER)]
         for name, rows in suites.items()

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -18,10 +19,11 @@ from transformers import PreTrainedTokenizerFast
 from interop_checks.reasons import FAILS, FOREIGN, PASS
 from interop_checks.sources import unpacked
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.template_source import FAILURES
-from qeff_zoo.serving.schemas import ChatRequest
-from qeff_zoo.serving.tools import chat_options
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.message_order import arrangements
+from qeff_zoo.runtime.text.template_source import FAILURES
+from qeff_zoo.serving.requests.schemas import ChatRequest
+from qeff_zoo.serving.requests.tools import chat_options
 
 #: Source distributions with templates, and parts of their paths.
 SOURCES: Mapping[str, Sequence[str]] = {
@@ -64,6 +66,7 @@ _QUESTION = {"role": "user", "content": "Is it warm in Rome?"}
 _REPLY = {"role": "assistant", "content": "It is."}
 _THOUGHT = {**_REPLY, "reasoning_content": "Rome is in the south."}
 _NEXT = {"role": "user", "content": "And in Oslo?"}
+_LATER = {"role": "system", "content": "Answer in French."}
 _ROME, _OSLO = ("get_weather", {"city": "Rome"}), ("get_weather", {"city": "Oslo"})
 _NESTED = ("plan_trip", {"days": 2, "by": ["train", "bus"], "stay": {"stars": 3.5, "sea": True}})
 _SUNNY, _SNOW = _result(0, "get_weather", "sunny, 24 °C"), _result(1, "get_weather", "snow")
@@ -94,6 +97,9 @@ CONVERSATIONS: Mapping[str, dict[str, Any]] = {
     "turns": {"messages": [_QUESTION, _REPLY, _NEXT]},
     "system and turns": {"messages": [_SYSTEM, _QUESTION, _REPLY, _NEXT]},
     "developer": {"messages": [_DEVELOPER, _QUESTION]},
+    "two system messages": {"messages": [_SYSTEM, _LATER, _QUESTION]},
+    "a later system message": {"messages": [_SYSTEM, _QUESTION, _REPLY, _LATER, _NEXT]},
+    "two questions": {"messages": [_QUESTION, _NEXT]},
     "scripts and spaces": {
         "messages": [{"role": "user", "content": "  Grüße, 世界 👩‍🚀 <b>&amp;</b>\n\n{{ x }} \n"}]
     },
@@ -246,6 +252,13 @@ def _compared(
             lambda forms=forms: _expected(theirs, body, forms)  # type: ignore[misc]
         ):
             return PASS, f"equal if {' and '.join(reasons)}"
+    if isinstance(usual, TemplateError) or not _is_rendered(usual, body):
+        for one, forms in itertools.product(arrangements(body["messages"]), ((), *_subsets(FORMS))):
+            arranged = {**body, "messages": one}
+            if prompt == _tried(
+                lambda arranged=arranged, forms=forms: _expected(theirs, arranged, forms)  # type: ignore[misc]
+            ):
+                return PASS, "equal in an order of roles that the template takes"
     if isinstance(usual, TypeError):
         return FOREIGN, f"transformers fails: {usual}"
     return FAILS, f"{prompt!r} is not {usual!r}"

@@ -20,7 +20,7 @@ import anthropic
 import openai
 import pytest
 from chat_templates import TEMPLATES
-from fixtures_serving import EXAMPLE
+from checkout import TINY_LLAMA
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from interop_checks.packages import GENERATORS, HARMONY, HERMES, REASONING, generator
@@ -250,7 +250,7 @@ class _Recording:
 
     @staticmethod
     def get_local_path() -> Path:
-        return EXAMPLE.parent / "speech.wav"
+        return TINY_LLAMA.parent / "speech.wav"
 
 
 def _same(function: Any = None, **_: Any) -> Any:

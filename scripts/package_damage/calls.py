@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.decoding.decoder import Decoder
 
-#: What one slot of a call is given, changed: decoder, slot, piece -> another piece; the same one for no change.
+#: Function of a decoder, a slot and its piece of a call: returns a changed piece, or the same object for no change.
 Change = Callable[[Decoder, int, Any], Any]
-#: The first slot that no stage but one uses.
+#: First slot of those that only a single validation stage uses.
 _FIRST = 4
 
 
 @dataclass
 class Applied:
-    """Count of the changes that were made."""
+    """Count of the changed pieces."""
 
     count: int = 0
 
@@ -57,7 +57,7 @@ def _other_last_token(decoder: Decoder, slot: int, piece: Any) -> Any:
 
 
 def _without_state(decoder: Decoder, slot: int, piece: Any) -> Any:
-    """Forget what one layer keeps of a late slot."""
+    """Clear the state of one layer in a late slot."""
     if slot < _FIRST or not piece.start:
         return piece
     decoder.states[_keys(decoder)[-1]][slot] = 0
@@ -65,7 +65,7 @@ def _without_state(decoder: Decoder, slot: int, piece: Any) -> Any:
 
 
 def _of_another(decoder: Decoder, slot: int, piece: Any) -> Any:
-    """Give a late slot the states of the first."""
+    """Copy the states of the first slot to a late slot."""
     if slot < _FIRST or not piece.start:
         return piece
     for state in decoder.states.values():
@@ -85,7 +85,7 @@ CALL_FAULTS: Mapping[str, Change] = {
     "a row of keys overwritten, all layers": _overwritten(None),
     "another first token": _other_first_token,
 }
-#: Of packages with more than four slots.
+#: Faults of packages with more than four slots.
 SLOT_FAULTS: Mapping[str, Change] = {
     "another token, slots from 4 on": _other_last_token,
     "keys of one layer forgotten, slots from 4 on": _without_state,
@@ -95,7 +95,7 @@ SLOT_FAULTS: Mapping[str, Change] = {
 
 @contextmanager
 def changed_calls(change: Change) -> Iterator[Applied]:
-    """Change what calls are given for a while; count the changes."""
+    """Change the pieces of calls within the context; count the changes."""
     right, applied = Decoder._call, Applied()
 
     def call(self: Decoder, pieces: Mapping[int, Any], rows: Any, *more: Any) -> Any:

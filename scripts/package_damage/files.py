@@ -2,6 +2,7 @@
 """Damage to the files of a package: stored weights, tokenizer, chat template, settings."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ def weight_faults(names: Collection[str], config: Mapping[str, Any]) -> dict[str
         ),
         "one bit of the embedding": _rows(table, _flipped, middle, 1),
     }
+    layers = [name for name in sorted(names) if re.search(r"\.layers\.\d+\..*_proj", name)]
+    if layers:  # of a checkpoint with several files, a tensor of the last one
+        last = max(layers, key=lambda name: int(name.partition(".layers.")[2].split(".")[0]))
+        found["one bit of the last layer"] = _rows(last, _flipped, 0, 1)
     experts = [name for name in sorted(names) if ".experts." in name and name.endswith(".scales")]
     if experts:
         down = next(one for one in experts if ".down_proj" in one)
@@ -172,9 +177,31 @@ def _another_end(content: Any) -> None:
     content["eos_token_id"] = [*(ends if isinstance(ends, list) else [ends or 0]), 5]
 
 
-def _without_tools(folder: Path) -> None:
-    path = folder / TEMPLATE
-    _rewrite(path, path.read_text().replace("tools", "no_tools").encode())
+def _another_penalty(content: Any) -> None:
+    content["repetition_penalty"] = 1.05 * content.get("repetition_penalty", 1.0)
+
+
+def _written(old: str, new: str) -> FileDamage:
+    """Replace a text of the chat template everywhere."""
+
+    def damage(folder: Path) -> None:
+        path = folder / TEMPLATE
+        _rewrite(path, path.read_text(encoding="utf-8").replace(old, new).encode())
+
+    return damage
+
+
+def _templates(text: str) -> dict[str, FileDamage]:
+    """Return damage to a chat template, by its words; what the template does not have is left out."""
+    changes = {
+        "chat template without tools": ("tools", "no_tools"),
+        "chat template with another role": ("assistant", "model"),
+        "chat template that writes no prompt for an answer": ("add_generation_prompt", "nothing"),
+        "chat template that skips the last message": ("in messages", "in messages[:-1]"),
+        "chat template with blanks after contents": ("content']", "content'] ~ ' '"),
+        "chat template without the first token": ("bos_token", "nothing"),
+    }
+    return {words: _written(*change) for words, change in changes.items() if change[0] in text}
 
 
 def text_faults(folder: Path) -> dict[str, FileDamage]:
@@ -200,9 +227,10 @@ def text_faults(folder: Path) -> dict[str, FileDamage]:
             changes["the last merge missing"] = _last_merge
             changes["two merges exchanged"] = _two_merges
         found |= {words: _edited(TOKENIZER, change) for words, change in changes.items()}
-    if (folder / TEMPLATE).is_file() and "tools" in (folder / TEMPLATE).read_text():
-        found["chat template without tools"] = _without_tools
+    if (folder / TEMPLATE).is_file():
+        found |= _templates((folder / TEMPLATE).read_text(encoding="utf-8"))
     if (folder / GENERATION).is_file():
         found["generation_config.json missing"] = lambda place: (place / GENERATION).unlink()
         found["another token ends generation"] = _edited(GENERATION, _another_end)
+        found["another repetition penalty"] = _edited(GENERATION, _another_penalty)
     return found

@@ -14,11 +14,11 @@ from typing import Any
 
 import package_faults
 
+from qeff_zoo.contract import find
 from qeff_zoo.errors import ParityError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline.checks import source_of
-from qeff_zoo.tasks import find
-from qeff_zoo.validation import records
+from qeff_zoo.validation.judgement import records
 from real_models import sentences, speech, table, text
 from real_models.models import MODELS, STORED, Place, RealModel
 

@@ -89,7 +89,7 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
         "logits": str(logits),
     }
-    path = os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests")))
+    path = os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests" / "helpers")))
     done = subprocess.run(
         [sys.executable, "-m", "real_models.llama_cpp"],
         input=json.dumps(asked),

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import TESTS
 from fixtures_builds import Models
+from fixtures_cli import run
 from package_builder import FILES, fill
-from test_cli import run
 
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.opening import open_checkpoint
@@ -21,8 +22,10 @@ from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.package import Package, files
 from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump, problems
-from qeff_zoo.runtime import template_sandbox
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.text import template_sandbox
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+
+pytestmark = pytest.mark.turns(2)
 
 
 @contextmanager
@@ -213,7 +216,7 @@ def test_a_part_of_a_config_that_is_no_object(
 
 
 def test_every_model_that_is_known_is_possible(tmp_path: Path) -> None:
-    known = json.loads((Path(__file__).parents[1] / "full_size_configs.json").read_bytes())
+    known = json.loads((TESTS / "full_size_configs.json").read_bytes())
     assert len(known) > 20
     for one in known:
         config = {"model_type": one["model_type"], **one["config"]}

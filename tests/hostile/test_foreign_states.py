@@ -14,8 +14,8 @@ from fixtures_builds import Models
 import qeff_zoo
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import state_cache
-from qeff_zoo.runtime.state_cache import StateFiles
+from qeff_zoo.runtime.caches import state_cache
+from qeff_zoo.runtime.caches.state_cache import StateFiles
 
 PROMPT = [list(range(3, 73))]
 STATES = {"a": np.ones((1, 3, 2), np.float32)}

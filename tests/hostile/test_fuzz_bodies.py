@@ -4,27 +4,18 @@
 QEFF_ZOO_TEST_CASES=1000 tries that many bodies with each endpoint.
 """
 
-import asyncio
 import json
 import time
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import pytest
-from chat_templates import TEMPLATES
-from fixtures_serving import MODEL
+from fixtures_fuzz_bodies import Posts, calling, encoding, functions, looking
 from fuzzing import CASES, changed, changes, example_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import qeff_zoo
-from qeff_zoo import serving
-from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.serving.encoder_queue import EncoderQueue
+__all__ = ["calling", "encoding", "looking"]
 
 FEW = settings(CASES, max_examples=example_count(120))
 SECONDS = 5.0  # for one body, on a machine that does other things, too
@@ -143,63 +134,6 @@ ENCODED: Mapping[str, Any] = {
 RAW = st.sampled_from((None, "@90@", "@120@", "@500@", "@5000@", "@surrogate@"))
 
 
-class Posts:
-    """Posts to an app within one event loop.
-
-    Args:
-        app: The app.
-    """
-
-    def __init__(self, app: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        transport = httpx.ASGITransport(app)
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-    def send(self, path: str, body: bytes, **headers: str) -> httpx.Response:
-        named = {"Content-Type": "application/json", **headers}
-        return self._run(self._client.post(path, content=body, headers=named))
-
-    def close(self) -> None:
-        self._run(self._client.aclose())
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self._loop.run_until_complete(asyncio.wait_for(work, 60))
-
-
-@pytest.fixture(scope="module")
-def calling(trained: Package) -> Iterator[Posts]:
-    """Give a server of a model that calls functions, in a format that our grammars write."""
-    session: Any = qeff_zoo.load(trained, threads=1)
-    source = TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", "")
-    session.chat_template = ChatTemplate(source, {"bos_token": "<|begin|>"})
-    with Engine(session) as engine:
-        posts = Posts(serving.create_app(engine, name=MODEL, fingerprint="qz1-ab"))
-        yield posts
-        posts.close()
-
-
-@pytest.fixture(scope="module")
-def looking(seeing: Package) -> Iterator[Posts]:
-    """Give a server of a vision-language model."""
-    session: Any = qeff_zoo.load(seeing, threads=1)
-    with Engine(session) as engine:
-        posts = Posts(serving.create_app(engine, name=MODEL, fingerprint="qz1-ab"))
-        yield posts
-        posts.close()
-
-
-@pytest.fixture(scope="module")
-def encoding(encoder_package: Package) -> Iterator[Posts]:
-    """Give a server of a text encoder with a chat template."""
-    session: Any = qeff_zoo.load(encoder_package, threads=1)
-    session.chat_template = ChatTemplate(TEMPLATES["hermes"], {})
-    with closing(EncoderQueue(session, max_waiting=8)) as queue:
-        posts = Posts(serving.create_app(queue, name=MODEL, fingerprint="qz1-ab"))
-        yield posts
-        posts.close()
-
-
 def attempt(posts: Posts, path: str, body: Any, raw: str | None) -> None:
     """Send a changed body; the response is a result, or a refusal that says why."""
     content = json.dumps(body)
@@ -289,20 +223,6 @@ def test_many_blocks_take_time_in_proportion(kind: str, calling: Posts) -> None:
     path = "/api/chat" if kind == "calls" else "/v1/messages"
     assert calling.send(path, blocks(kind, 60_000)).status_code in (200, 400)
     assert time.process_time() - begun < SECONDS
-
-
-def functions(kind: str) -> Any:
-    """Return functions whose schemas are small and have no end, or repeat large definitions."""
-    if kind == "definitions":
-        large = {"large": {"enum": ["a" * 900_000]}}
-        fields = {f"f{number}": {"type": "integer"} for number in range(1000)}
-        return {"type": "object", "properties": fields, "$defs": large}
-    alternatives = [{"$ref": "#/$defs/x"} for _ in range(20)]
-    return {
-        "type": "object",
-        "properties": {"f": {"$ref": "#/$defs/x"}},
-        "$defs": {"x": {"anyOf": alternatives}},
-    }
 
 
 @pytest.mark.parametrize("kind", ["references", "definitions"])

@@ -22,7 +22,7 @@ from PIL import Image
 from qeff_zoo.errors import MediaError, ZooError
 from qeff_zoo.media.audio import AudioLimits, read_audio
 from qeff_zoo.media.images import ImageLimits, read_image, size_of
-from qeff_zoo.media.videos import decoded_bytes_of, read_video
+from qeff_zoo.media.videos import open_video, read_video
 
 SECONDS = 2.0  # for one case; it takes milliseconds
 BYTES = 1 << 27  # beyond what the process has before a case
@@ -125,7 +125,7 @@ READERS: dict[str, tuple[Callable[[], dict[str, bytes]], tuple[Reader, ...]]] = 
     "images": (images, (lambda one: size_of(one, IMAGES), lambda one: read_image(one, IMAGES))),
     "videos": (
         video_files,
-        (lambda one: decoded_bytes_of(one, IMAGES), lambda one: [*read_video(one, IMAGES).frames]),
+        (lambda one: open_video(one, IMAGES), lambda one: [*read_video(one, IMAGES).frames]),
     ),
     "sounds": (audio_files, (lambda one: read_audio(one, 16000, limits=AUDIO_LIMITS),)),
 }
@@ -222,8 +222,8 @@ def test_frames_are_counted_up_to_the_limit() -> None:
     first, *rest = [Image.new("L", (1, 1))] * 30
     content = written(first, "TIFF", save_all=True, append_images=rest)
     with pytest.raises(MediaError, match="it has 11 frames"):
-        decoded_bytes_of(content, ImageLimits(frames=10))
-    assert decoded_bytes_of(content) == 30 * 12
+        open_video(content, ImageLimits(frames=10))
+    assert open_video(content).nbytes == 31 * 12
 
 
 def test_a_recording_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,10 +26,10 @@ from qeff_zoo.checkpoint.generation_settings import GenerationSettings, effectiv
 from qeff_zoo.checkpoint.safetensors_index import index_tensors
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.sessions import _fitting
-from qeff_zoo.runtime.state_cache import StateFiles
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.caches.state_cache import StateFiles
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.sessions.opening import _fitting
 
 FEW = settings(CASES, max_examples=example_count(12))
 SECONDS = 5.0  # for one case, on a machine that does other things too

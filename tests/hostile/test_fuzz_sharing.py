@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_index import ENTRY, OTHER
 from fuzzing import CASES, SECONDS, changed, changes
 from hypothesis import example, given
 from hypothesis import strategies as st
 from remote_builder import make
-from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, ZooError
 from qeff_zoo.hub.entries import Notice

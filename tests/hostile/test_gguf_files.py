@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from fuzzing import example_count
 
-from qeff_zoo.checkpoint.formats import gguf_names
-from qeff_zoo.checkpoint.gguf_index import read_gguf, read_shards
+from qeff_zoo.checkpoint.gguf import names as gguf_names
+from qeff_zoo.checkpoint.gguf.index import TYPES, read_gguf, read_shards
 from qeff_zoo.checkpoint.safetensors_index import TensorReader
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError, ZooError
 
@@ -115,10 +115,14 @@ def test_other_versions_are_refused_by_name(tmp_path: Path, version: int) -> Non
         read_gguf(path)
 
 
-def test_unknown_types_are_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(file([], [tensor(b"w", (32,), 4)]))
-    with pytest.raises(UnsupportedModelError, match=r"Tensor 'w' .* has the type 4"):
+_NAMES = {int(one): one.name for one in gguf.GGMLQuantizationType}
+
+
+@pytest.mark.parametrize("kind", [4, 99, *sorted(_NAMES.keys() - TYPES.keys())])
+def test_unknown_types_are_refused_by_name(tmp_path: Path, kind: int) -> None:
+    path, name = tmp_path / "model.gguf", _NAMES.get(kind, "unknown")
+    path.write_bytes(file([], [tensor(b"w", (32,), kind)]))
+    with pytest.raises(UnsupportedModelError, match=rf"Tensor 'w' .* has the type {kind} \({name}"):
         read_gguf(path)
 
 

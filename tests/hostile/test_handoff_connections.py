@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_handoff import serving, two_of
 from fixtures_serving import wait_until
-from test_handoff import serving, two_of
 
 from qeff_zoo.errors import HandoffError
-from qeff_zoo.runtime import admission, disaggregated, wire
-from qeff_zoo.runtime.admission import greeting
-from qeff_zoo.runtime.disaggregated import Prefills
+from qeff_zoo.runtime.engine import admission, disaggregated, wire
+from qeff_zoo.runtime.engine.admission import greeting
+from qeff_zoo.runtime.engine.disaggregated import Prefills
 
 KEY = "secret"
 DEEP = b"[" * 100_000

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_index import ENTRY
 from signing_keys import KeyPair, make_pair
-from test_index import ENTRY
 
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import index_tree

@@ -31,6 +31,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.schemas import violations
 from qeff_zoo.store import Store
 
+pytestmark = pytest.mark.turns(2)
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:

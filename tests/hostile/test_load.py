@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
 from qeff_zoo.package import Package
 
 SECONDS = float(os.environ.get("QEFF_ZOO_TEST_SECONDS", 5))
-ROOT = Path(__file__).parents[2]
 #: What becomes of each attack; those that are read to the end are answered or refused, and never fail.
 EXPECTED = {
     "forty large images": {"400"},
@@ -29,6 +29,12 @@ EXPECTED = {
     "recording of 44 GB": {"400"},
     "40 minutes in eight channels": {"200"},
     "50 minutes": {"200"},
+    "lines of a grammar": {"400"},
+    "rules of a grammar": {"400"},
+    "chunks of an image": {"400"},
+    "fill bytes of images": {"400"},
+    "long role": {"400"},
+    "pieces of a byte": {"0", "400"},
 }
 
 
@@ -45,8 +51,6 @@ def found(seeing: Package, tmp_path: Path, home: Path, monkeypatch: pytest.Monke
 def test_half_of_the_clients_are_hostile(found: Any) -> None:
     assert (found["wrong_answers"], found["clients"]) == (0, 64)
     assert found["fewest_answers_of_a_client"] >= 1
-    assert found["answers"]["first_token_s"] >= 48
-    assert found["answers"]["transcription_s"] >= 8
     for attack in found["attacks"]:
         name, _, ended = attack.partition(": ")
         assert ended in {"left", *EXPECTED.get(name, ())}, attack
@@ -57,4 +61,4 @@ def test_half_of_the_clients_are_hostile(found: Any) -> None:
                 assert times["during the attack"][which] <= 2 * times["before the attack"][which]
     memory = found["resident_bytes"]
     assert memory["peak"] - memory["before"] < 600 << 20
-    assert memory["after"] - memory["before"] < 150 << 20
+    assert memory["after"] - memory["before"] < 64 << 20

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from fixtures_builds import Models
+from sentence_models import dense, pooling, save
 
 from qeff_zoo import cli
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.errors import CheckpointError, OutOfMemoryError, TrainingError
+from qeff_zoo.errors import CheckpointError, OutOfMemoryError, PlanError, TrainingError
 from qeff_zoo.export.loader import build_meta
 from qeff_zoo.finetuning.models import read_tokenizer
+from qeff_zoo.qefficient.sdks import operators_of
 from qeff_zoo.terminal.progress import Silent, Stopwatch
 from qeff_zoo.validation.reference.answers import _no_reference
 
+EXAMPLES = ROOT / "examples"
 ODD: dict[str, Any] = {
     "num_attention_heads": 0, "num_key_value_heads": 0, "hidden_size": 0, "vocab_size": 0, "head_dim": 0,
     "hidden_act": "nonsense", "text_config": {"hidden_act": "silu"}, "rms_norm_eps": "x", "layer_types": ["x"],
@@ -86,18 +90,71 @@ def test_a_build_reports_it_before_a_tokenizer_error(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[" * 100_000, "Expected a YAML file"),
-        ("a: " + "{b: " * 50_000, "Expected a YAML file"),
+        ("[" * 100_000, "nests values 51 deep in line 1"),
+        ("a: " + "{b: " * 50_000, "nests values 51 deep in line 1"),
         ("\x00", "Expected a YAML file"),
         ("&a [*a", "has the alias '*a' in line 1"),
     ],
 )
-def test_yaml_of_many_brackets(
+def test_yaml_is_refused(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.yaml").write_text(content)
     assert cli.main(["finetune", str(tmp_path / "run.yaml")]) == 1
     assert message in capsys.readouterr().err
+    message = message.replace("Expected a YAML file", "expected QEfficient's YAML file")
+    with pytest.raises(PlanError, match=re.escape(message).replace("expected", "[Ee]xpected")):
+        operators_of(str(tmp_path / "run.yaml"))
+
+
+NOT_AN_OBJECT = {
+    "depth": b"[" * 100_000,
+    "objects": b'{"a":' * 100_000,
+    "cut": b"{",
+    "text": b'"a"',
+}
+
+
+@pytest.mark.parametrize("kind", NOT_AN_OBJECT)
+def test_any_json_file_of_a_checkpoint_is_refused(
+    kind: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a vision-language model, and of an embedding model with modules."""
+    save(tmp_path / "embedding", pooling(), dense(24))
+    shutil.copytree(EXAMPLES / "tiny-vlm", tmp_path / "vision")
+    files = sorted(tmp_path.rglob("*.json"))
+    assert len(files) >= 10
+    for path in files:
+        content = path.read_bytes()
+        path.write_bytes(NOT_AN_OBJECT[kind])
+        code = cli.main(["plan", str(tmp_path / path.relative_to(tmp_path).parts[0])])
+        printed = capsys.readouterr().err
+        assert "Something went wrong that should not" not in printed, path
+        assert code == 0 or f"{path.name}" in printed, (path, printed)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["serve", "package", "--config={file}"],
+        ["serve", "package", "--default-chat-template-kwargs={text}"],
+        ["farm", "{file}"],
+    ],
+)
+def test_depth_of_what_a_user_gives(
+    argv: list[str], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.toml").write_text("x = " + "[" * 100_000)
+    words = {"{file}": str(tmp_path / "deep.toml"), "{text}": "[" * 100_000}
+    given = [one.replace(mark, words[mark]) for one in argv for mark in words if mark in one]
+    plain = [one for one in argv if "{" not in one]
+    try:
+        code = cli.main([*plain, *given])
+    except SystemExit as usage:
+        code = usage.code  # type: ignore[assignment]
+    assert code in (1, 2)
+    assert "Something went wrong that should not" not in capsys.readouterr().err
 
 
 GARBAGE = {

@@ -29,7 +29,7 @@ from qeff_zoo.hub.pull.bundle import export_bundle
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.resolve import resolve
 from qeff_zoo.hub.resolve.lookup import look_up
-from qeff_zoo.hub.trust_check import is_as_good_as_ours
+from qeff_zoo.hub.trust.usage import is_as_good_as_ours
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BUILT_HERE, Origin

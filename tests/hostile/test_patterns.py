@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regular expressions of a stranger's adapter: they mean what they mean to peft, or are refused by name, at once."""
 
-import json
 import random
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from fixtures_patterns import MODULE, adapter
 from peft.utils.other import get_pattern_key
-from safetensors.numpy import save_file
 
 from qeff_zoo.checkpoint.adapters import patterns
 from qeff_zoo.checkpoint.adapters.patterns import PatternError, Patterns
 from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.errors import AdapterError
 
-MODULE = "model.layers.0.self_attn.q_proj"
 ENDLESS = r"(([a-z0-9_.])+)+X"
 #: Patterns that peft's users write.
 USUAL = (
@@ -33,18 +30,6 @@ NAMES = (
     "",
     "a.",
 )
-
-
-def adapter(folder: Path, **changes: object) -> Path:
-    """Write an adapter of one module."""
-    folder.mkdir()
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, **changes}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    names = (f"base_model.model.{MODULE}.lora_{one}.weight" for one in "AB")
-    shapes = ((2, 8), (8, 2))
-    tensors = {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
 
 
 @pytest.mark.parametrize("table", ["rank_pattern", "alpha_pattern"])

@@ -16,11 +16,11 @@ from PIL import Image
 
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.images import read_image, size_of
-from qeff_zoo.runtime.chat_output.values import from_keywords
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.grammar import Grammar, Guides
+from qeff_zoo.runtime.text.chat_output.values import from_keywords
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.grammar import Grammar, Guides
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.middleware import _checked_json
+from qeff_zoo.serving.server.middleware import _checked_json
 
 
 def seconds_of(act: Callable[[], Any]) -> float:

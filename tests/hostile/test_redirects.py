@@ -5,6 +5,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from local_hub import LocalHub
 
 from qeff_zoo.checkpoint import hub_access
@@ -97,7 +98,7 @@ def test_no_token_goes_by_plain_http_to_another_machine(
 
 def test_every_call_of_the_hub_decides_about_the_token() -> None:
     called = {"HfApi", "hf_hub_download", "snapshot_download", "build_hf_headers"}
-    for path in (Path(__file__).parents[2] / "qeff_zoo").rglob("*.py"):
+    for path in (ROOT / "qeff_zoo").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in called:
                 given = {word.arg: ast.unparse(word.value) for word in node.keywords}

@@ -17,9 +17,10 @@ from fixtures_serving import MODEL, TIMEOUT, active, running, wait_until
 from starlette.types import Message, Receive, Scope, Send
 
 from qeff_zoo.runtime import Engine
-from qeff_zoo.serving import outbox, response_store
-from qeff_zoo.serving.accounts import Client, Shares, Turns, enter
-from qeff_zoo.serving.outbox import Outbox
+from qeff_zoo.serving.apis.openai.responses import store as response_store
+from qeff_zoo.serving.queues.accounts import Client, Shares, Turns, enter
+from qeff_zoo.serving.server import outbox
+from qeff_zoo.serving.server.outbox import Outbox
 
 KEYS = ("alice", "mallory")
 LONG = "class collections.OrderedDict returns an instance of a dict subclass that has methods for"

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_patterns import adapter
 from local_hub import LocalHub
-from test_patterns import adapter
 
 from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.errors import AdapterError, CheckpointError, ServingError
 from qeff_zoo.serving import ServerOptions
-from qeff_zoo.serving.adapters import Sources, routes
+from qeff_zoo.serving.apis.vllm.adapters import Sources, routes
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.schemas import LoadAdapter, UnloadAdapter
+from qeff_zoo.serving.requests.schemas import LoadAdapter, UnloadAdapter
 
 
 class Slots(dict[str, str]):

@@ -12,8 +12,8 @@ from fixtures_builds import Models
 from fixtures_serving import MODEL, post, running
 
 import qeff_zoo
-from qeff_zoo.serving import answers
-from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.answers import large as answers
+from qeff_zoo.tasks.encoders.endpoints.encoder_queue import EncoderQueue
 
 TEXTS = ["a cat sat here", "two dogs", "the quick brown fox jumps over it"]
 

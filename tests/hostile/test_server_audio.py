@@ -8,6 +8,7 @@ import sys
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,11 @@ from fixtures_serving import (
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media import audio
 from qeff_zoo.media.steps import Steps as InSteps
-from qeff_zoo.runtime import Segment, Transcription
-from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.requests.price import BOUNDS, BYTES_OF_SAMPLE, price
+from qeff_zoo.serving.requests.schemas import ChatRequest
+from qeff_zoo.sessions import Segment, Transcription
+from qeff_zoo.tasks.speech.endpoints import SpeechQueue
 
 RATE = 16_000
 
@@ -47,6 +51,18 @@ def claiming(seconds: int, channels: int = 8, rate: int = 96_000) -> bytes:
     (fields,) = struct.unpack_from(">Q", data, 18)  # of STREAMINFO; its last 36 bits count samples
     struct.pack_into(">Q", data, 18, fields >> 36 << 36 | seconds * rate)
     return bytes(data)
+
+
+def test_the_recordings_of_a_request_have_one_limit() -> None:
+    """In all their channels, by their headers; each of them is within the limit of one."""
+    body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}]})
+    files = [claiming(4), claiming(2, channels=2)]
+    bounds = replace(BOUNDS, values=(4 * 8 + 2 * 2) * 96_000)
+    assert len(price(None, body, {"audio": files}, bounds).nbytes["audio"]) == 2
+    most = bounds.values
+    for further in (flac(np.zeros(1, np.int16)), files[1], files[0]):
+        with pytest.raises(ApiError, match=f"samples in its recordings; expected at most {most:,}"):
+            price(None, body, {"audio": [*files, further]}, bounds)
 
 
 class Session:
@@ -76,7 +92,9 @@ class Session:
 
 
 class Recording:
-    nbytes = 0
+    @property
+    def nbytes(self) -> int:
+        return sum(one.size for one in self.left) * BYTES_OF_SAMPLE
 
     def __init__(self, left: list[Any], seconds: float) -> None:
         self.left, self.seconds, self.texts = left, seconds, list[str]()
@@ -106,7 +124,7 @@ def client(queue: SpeechQueue) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def clients() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as opened:
+    with ThreadPoolExecutor(16) as opened:
         yield opened
 
 
@@ -147,6 +165,48 @@ def test_a_short_recording_does_not_wait_for_a_long_one(
     assert not long.done()
     session.transcribed.permit(1000)
     assert long.result(TIMEOUT) == " ".join(["0.5"] * 50)
+
+
+def test_recordings_of_one_client_have_one_turn(
+    clients: ThreadPoolExecutor, session: Session, queue: SpeechQueue
+) -> None:
+    with (
+        running(queue, api_keys=("alice", "mallory")) as url,  # type: ignore[arg-type]
+        connect(url, "mallory") as other,
+        connect(url, "alice") as own,
+    ):
+        long = [clients.submit(request, other, flac(np.full(5 * RATE, 0.5))) for _ in range(4)]
+        wait_until(lambda: session.transcribed.begun == 1 and len(queue._waiting) == 3)
+        short = clients.submit(request, own, flac(np.full(2 * RATE, 0.25)))
+        wait_until(lambda: len(queue._waiting) == 4)
+        session.transcribed.permit(4)  # those of alice are second and fourth
+        assert short.result(TIMEOUT) == "0.2 0.2"
+        assert not any(one.done() for one in long)
+        session.transcribed.permit(1000)
+        assert {one.result(TIMEOUT) for one in long} == {" ".join(["0.5"] * 5)}
+
+
+def test_a_short_recording_passes_those_that_fill_the_memory_of_their_client(
+    clients: ThreadPoolExecutor, session: Session
+) -> None:
+    """Recordings hold memory until their last window, and those of a client leave some for others."""
+    few = replace(BOUNDS, decoded_bytes=8 * 5 * RATE * BYTES_OF_SAMPLE * 16)  # eight in the lane
+    with (
+        closing(SpeechQueue(session, max_waiting=40, bounds=few)) as queue,  # type: ignore[arg-type]
+        running(queue, api_keys=("alice", "mallory")) as url,  # type: ignore[arg-type]
+        connect(url, "mallory") as other,
+        connect(url, "alice") as own,
+    ):
+        lane = queue._pool._lanes[0]
+        long = [clients.submit(request, other, flac(np.full(5 * RATE, 0.5))) for _ in range(12)]
+        wait_until(lambda: len(queue._jobs) + len(lane._waiting) == 12)
+        short = clients.submit(request, own, flac(np.full(RATE, 0.25)))
+        wait_until(lambda: len({job.client for job in queue._jobs.values()}) == 2)
+        session.transcribed.permit(3)
+        assert short.result(TIMEOUT) == "0.2"
+        assert not any(one.done() for one in long)
+        session.transcribed.permit(1000)
+        assert {one.result(TIMEOUT) for one in long} == {" ".join(["0.5"] * 5)}
 
 
 def test_nothing_is_transcribed_for_a_client_that_left(

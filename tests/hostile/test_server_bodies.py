@@ -11,10 +11,10 @@ from fixtures_serving import MODEL, PROMPT, dial, post, running, send, wait_unti
 
 from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine, TextGenerationSession
-from qeff_zoo.runtime.chat_template import ChatOptions
-from qeff_zoo.serving import accounts
-from qeff_zoo.serving.middleware import BodyLimit
-from qeff_zoo.serving.waiting import Bodies
+from qeff_zoo.runtime.text.chat_template import ChatOptions
+from qeff_zoo.serving.queues import accounts
+from qeff_zoo.serving.queues.waiting import Bodies
+from qeff_zoo.serving.server.middleware import BodyLimit
 
 REQUESTED = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 1})
 
@@ -80,7 +80,7 @@ def test_nothing_is_done_for_a_client_that_left_before_its_request_is_read(left:
         raise AssertionError
 
     limit = BodyLimit(app, 100, Bodies(100))
-    asyncio.run(limit({"type": "http", "headers": []}, receive, send))
+    asyncio.run(limit({"type": "http", "path": "/v1/completions", "headers": []}, receive, send))
     assert requested == ([] if left else [b"{}"])
 
 
@@ -88,7 +88,7 @@ def test_clients_that_left_are_not_answered(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends and leaves at once costs no more than to read what it sent."""
-    from qeff_zoo.serving import generation
+    from qeff_zoo.serving.apis.openai import generation
 
     read, price = list[Any](), generation.prepare_completion
     monkeypatch.setattr(

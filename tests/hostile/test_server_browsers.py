@@ -14,7 +14,7 @@ from fixtures_serving import KEY, MODEL, running
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.serving.browsers import Hosts
+from qeff_zoo.serving.server.browsers import Hosts
 
 CHAT, EVIL = "https://chat.example", "https://evil.example"
 BODY = json.dumps({"model": MODEL, "prompt": [5], "max_tokens": 1}).encode()

@@ -11,25 +11,14 @@ from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
+from fixtures_server_connections import rest
 from fixtures_serving import MODEL, PROMPT, TIMEOUT, active, dial, post, running, wait_until
 
 from qeff_zoo import serving
 from qeff_zoo.runtime import Engine
-from qeff_zoo.serving import connection
+from qeff_zoo.serving.server import connection
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n"
-
-
-def rest(opened: socket.socket) -> bytes:
-    """Read until the server closes the connection."""
-    opened.settimeout(TIMEOUT)
-    found = b""
-    try:
-        while data := opened.recv(1 << 16):
-            found += data
-    except ConnectionResetError:  # it closed before it had read everything
-        pass
-    return found
 
 
 @pytest.fixture

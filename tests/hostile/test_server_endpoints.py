@@ -6,24 +6,29 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
+from fastapi.routing import APIRoute
+from fixtures_fuzz_bodies import Posts
 from fixtures_serving import KEY, MODEL
+from fixtures_serving_fleet import Toy
 from PIL import Image
-from test_fuzz_bodies import Posts
-from test_serving_fleet import Toy
 
 import qeff_zoo
-from qeff_zoo import serving
+from qeff_zoo import contract, serving
 from qeff_zoo.errors import MediaError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.serving import app as apps
-from qeff_zoo.serving import prompts
-from qeff_zoo.serving.app import OPEN_PATHS, PATHS, guarded
-from qeff_zoo.serving.browsers import Hosts
-from qeff_zoo.serving.fleet import Fleet
-from qeff_zoo.serving.page import PAGE_PATHS
+from qeff_zoo.serving.apis.vllm import adapters
+from qeff_zoo.serving.apis.vllm.adapters import Sources
+from qeff_zoo.serving.requests import prompts
+from qeff_zoo.serving.server import app as apps
+from qeff_zoo.serving.server.app import OPEN_PATHS, guarded, known_paths
+from qeff_zoo.serving.server.browsers import Hosts
+from qeff_zoo.serving.server.fleet import Fleet
+from qeff_zoo.serving.server.page import PAGE_PATHS
+from qeff_zoo.tasks.text_generation.service import Generation
 
 #: A client's body with an image's URL, by the path of every endpoint that reads images.
 SEEING: Mapping[str, Any] = {
@@ -92,9 +97,8 @@ def test_every_path_requires_a_key_and_a_known_host(engine: Engine) -> None:
     for app in (fleet, single):
         posts = Posts(app)
         for path in (
-            *PATHS,
+            *known_paths(),
             "/v1/responses/resp_1",
-            "/v1/load_lora_adapter",
             "/none",
             "/v1/models/a",
         ):
@@ -107,21 +111,50 @@ def test_every_path_requires_a_key_and_a_known_host(engine: Engine) -> None:
         posts.close()
 
 
-def test_every_endpoint_has_a_known_path(engine: Engine) -> None:
-    """So that several models have it, too, and that it is counted by its name."""
-    offer: Any = apps.Offer(
+def endpoints(backend: Any, sources: Sources | None = None) -> Any:
+    """Return the endpoints of a model."""
+    offer = apps.Offer(
         name=MODEL,
         aliases=(),
         fingerprint="",
-        metrics=apps.Metrics(engine.stats),
+        metrics=apps.Metrics(backend.stats),
         image_hosts=(),
-        adapter_sources=None,
+        adapter_sources=sources,
     )
-    app, _ = apps.endpoints(engine, offer)
-    paths = {path for path in app.openapi()["paths"] if "{" not in path}
+    return apps.endpoints(backend, offer)[0]
+
+
+def test_every_endpoint_has_a_known_path(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that several models have it, too, and that it is counted by its name."""
+    monkeypatch.setattr(engine.session, "adapters", Mock())
+    document = endpoints(engine, Sources.of([])).openapi()
+    paths = {path for path in document["paths"] if "{" not in path}
     assert len(paths) > 15
-    assert paths <= {*PATHS}
-    assert {*PAGE_PATHS} <= {*PATHS}
+    assert "/v1/load_lora_adapter" in paths
+    assert paths <= known_paths()
+    assert {*PAGE_PATHS} <= known_paths()
+
+
+def test_every_body_is_described(engine: Engine) -> None:
+    """In /openapi.json, from which clients are made, and the fields of `test_server_budget` taken."""
+    included = [adapters.routes("/v1/", MODEL, Mock(), Sources.of([]))]
+    for task in contract.NAMES:
+        if (serve := contract.find(task).commands.serve) is not None:
+            is_text = serve() is Generation
+            app = endpoints(engine if is_text else Mock(session=MagicMock(task=task)))
+            included += [getattr(one, "original_router", app.router) for one in app.routes]
+    described, others = set[str](), set[str]()
+    for route in (route for router in included for route in router.routes):
+        if isinstance(route, APIRoute) and route.methods - {"GET", "HEAD", "DELETE"}:
+            has_schema = route.body_field or (route.openapi_extra or {}).get("requestBody")
+            (described if has_schema and route.include_in_schema else others).add(route.path)
+    assert {
+        "/models/{model:path}",
+        "/v1/load_lora_adapter",
+        "/v1/audio/translations",
+        "/invocations",
+    } <= described
+    assert others == {"/v1/responses/{name}/cancel"}  # which has no body
 
 
 @pytest.mark.parametrize("path", SEEING)

@@ -7,8 +7,8 @@ import time
 from contextlib import closing
 
 import pytest
+from fixtures_server_connections import rest
 from fixtures_serving import MODEL, active, dial, wait_until
-from test_server_connections import rest
 
 from qeff_zoo.runtime import Engine
 

@@ -42,9 +42,9 @@ from qeff_zoo.media import image_processor, images, pixels, videos
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
+from qeff_zoo.serving.answers.streaming import unless_gone
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.media import MediaPool, Step, at_once
-from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.queues.media import MediaPool, Step, at_once
 
 
 def png(width: int, height: int, color: int = 0, depth: int = 1) -> bytes:
@@ -178,6 +178,7 @@ def test_no_frame_of_a_video_is_decoded_for_a_client_that_left(
     read = Steps(videos.read_image)
     monkeypatch.setattr(videos, "read_image", read)
     monkeypatch.setattr(session, "check_reads_videos", lambda: None)
+    monkeypatch.setattr(session, "video_tokens_of", lambda videos, opened: [1] * len(videos))
     monkeypatch.setattr(session, "_video_processor", load_video_processor(tmp_path))
     frames = ",".join(base64.b64encode(png(8, side)).decode() for side in [8] * 6)
     part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}

@@ -22,9 +22,9 @@ from published_tokenizers import FORMS, TRAINED_ON
 import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.runtime.prompts import PromptReader
-from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.runtime.engine.prompts import PromptReader
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.tasks.encoders.endpoints.encoder_queue import EncoderQueue
 
 LONG = "class collections.OrderedDict is a dict. " * 50_000  # 2 MB
 

@@ -4,24 +4,29 @@
 import asyncio
 import gc
 import json
+import socket
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from http.client import HTTPResponse
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from fixtures_serving import TIMEOUT
+from fixtures_serving import MODEL, TIMEOUT, post
+from fixtures_serving_fleet import Toy, models, send_request, served
 from selection import few
-from test_serving_fleet import Toy, send_request
 
 import qeff_zoo
-from qeff_zoo.serving import fleet as fleets
-from qeff_zoo.serving import interpreter
-from qeff_zoo.serving.fleet import Fleet, Loaded
-from qeff_zoo.serving.response_store import ResponseStore, Stored
+from qeff_zoo.package import Package
+from qeff_zoo.package.memory import needed_memory
+from qeff_zoo.serving.apis.openai.responses.store import ResponseStore, Stored
+from qeff_zoo.serving.server import fleet as fleets
+from qeff_zoo.serving.server import interpreter
+from qeff_zoo.serving.server.fleet import Fleet, Loaded
 
 FORM = b"multipart/form-data; boundary=x"
 SECONDS = 2.0  # for one body on a machine that does other things, too; they took minutes
@@ -119,6 +124,33 @@ def test_a_model_in_steady_use_yields_to_one_that_waits(monkeypatch: pytest.Monk
         await asyncio.wait(clients)
 
     asyncio.run(run())
+
+
+def test_a_slow_reader_holds_no_model(trained: Package, encoder_package: Package) -> None:
+    """Of two models there is memory for one; the answer of the unloaded one is whole when it is read at last."""
+    packages = {MODEL: trained, "bert": encoder_package}
+    budget = max(needed_memory(one.manifest) for one in packages.values())
+    embeddings = json.dumps({"model": "bert", "input": ["a"] * 2048}).encode()
+    head = (
+        f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(embeddings)}\r\n"
+    )
+    with served(packages, memory_budget=budget) as url, socket.socket() as slow:
+        place = urlsplit(url)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(TIMEOUT)
+        slow.connect((place.hostname, place.port))
+        slow.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + embeddings)
+        answer = HTTPResponse(slow)
+        answer.begin()
+        assert answer.status == 200
+        text, begun = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 2}).encode(), b""
+        for _ in range(3):
+            assert post(url, "completions", text)[0] == 200
+            begun += answer.read(300)
+        assert [one["status"]["value"] for one in models(url)] == ["loaded", "unloaded"]
+        rest = answer.read()
+        assert len(rest) > 1 << 20  # more than the connection holds
+        assert len(json.loads(begun + rest)["data"]) == 2048
 
 
 def test_nothing_is_loaded_for_a_client_that_left() -> None:

@@ -24,11 +24,12 @@ from qeff_zoo.errors import ContextLengthError, GenerationError, ServingError
 from qeff_zoo.media.images import read_image
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Grammar
-from qeff_zoo.runtime.prompts import PromptReader
-from qeff_zoo.serving import media, tokens, workers
+from qeff_zoo.runtime.engine.prompts import PromptReader
+from qeff_zoo.serving.apis.vllm import tokens
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.media import MediaPool
-from qeff_zoo.serving.workers import Workers, WorkLimits
+from qeff_zoo.serving.queues import media, workers
+from qeff_zoo.serving.queues.media import MediaPool
+from qeff_zoo.serving.queues.workers import Workers, WorkLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 #: Work without end, in one call that no thread could leave.

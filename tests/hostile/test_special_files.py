@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import ROOT
 from fixtures_builds import Models
 from fixtures_pulls import pull
 from remote_builder import entry_of, make, write_remote
@@ -24,21 +25,23 @@ from qeff_zoo.hub.pull.lock import read_lock
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.package.prepared import PREPARED
-from qeff_zoo.runtime.state_cache import StateFiles
+from qeff_zoo.runtime.caches.state_cache import StateFiles
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 
 SECONDS = 10.0
-CORE = Path(__file__).parents[2] / "qeff_zoo"
+CORE = ROOT / "qeff_zoo"
 #: What reads files that a user names, our own, or those of the system.
 OWN = {
     "qefficient/sdks.py", "qefficient/cloud/finetune.py", "cli/doctor.py", "finetuning/config_files.py",
-    "hub/policy.py", "hub/signatures.py", "media/images.py", "media/audio.py", "media/videos.py",
+    "hub/trust/policy.py", "hub/trust/signatures.py", "media/images.py", "media/audio.py", "media/videos.py",
     "package/schemas.py", "terminal/progress.py", "runtime/memory.py", "settings.py", "disk/text_files.py",
-    "cli/options.py", "runtime/disaggregated.py", "weights/writing.py", "scaffold/subject.py",
+    "disk/yaml_files.py",
+    "cli/options.py", "runtime/engine/disaggregated.py", "weights/writing.py", "scaffold/subject.py",
     "export/transforms/__init__.py", "disk/processes.py", "disk/cloning.py", "quantizer/writing.py",
-    "pipeline/graphs.py", "serving/page.py", "site/pages.py", "farm/cluster.py",
-    "tasks/encoders/reference.py", "unsupported.py", "runtime/chat_output/formats.py",
+    "checkpoint/gguf/config.py", "checkpoint/gguf/names.py", "checkpoint/gguf/vocabulary.py", "pipeline/graphs.py",
+    "serving/server/page.py", "site/pages.py", "farm/cluster.py",
+    "tasks/encoders/reference.py", "unsupported.py", "runtime/text/chat_output/formats.py",
 }  # fmt: skip
 FOLDERS = (
     "targets/",

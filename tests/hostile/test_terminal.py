@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from fixtures_builds import TIMEOUT
+from fixtures_cli import run
 from package_builder import fill
-from test_cli import run
 
 from qeff_zoo import cli
 from qeff_zoo.errors import PackageError

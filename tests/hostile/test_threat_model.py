@@ -3,9 +3,9 @@
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from checkout import ROOT
+
 _ROW = re.compile(r"\|[^|]*\| (?P<claim>[^|]+) \| (?P<test>[^|]*) \|")
 _TEST = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<name>test_\w+)`")
 

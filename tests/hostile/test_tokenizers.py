@@ -28,7 +28,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.runtime.tokenizer import Tokenizer as Reading
+from qeff_zoo.runtime.text.tokenizer import Tokenizer as Reading
 
 GIVING_UP, GIVEN_UP = Regex(r"(a+)+b$"), "a" * 40
 TWICE = normalizers.Replace("a", "aa")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from fixtures_builds import Models
+from fixtures_cli import run
 from package_builder import SOURCE, SPEC, draft
-from test_cli import run
 
 import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
@@ -17,7 +17,7 @@ from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
-from qeff_zoo.runtime import open_session
+from qeff_zoo.sessions import open_session
 
 # --- manifests ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qeff_zoo.errors import FarmError, PackageError
 from qeff_zoo.farm.zoo_file import read
 from qeff_zoo.site import evidence, gather
-from qeff_zoo.validation.known_models import FOLDER
+from qeff_zoo.validation.judgement.known_models import FOLDER
 
 MODEL = '[[models]]\nmodel = "org/model"\n'
 SIZES = ("ctx_len", "prefill_seq_len", "full_batch_size")

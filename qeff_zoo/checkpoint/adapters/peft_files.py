@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.adapters.patterns import PatternError, Patterns
-from qeff_zoo.checkpoint.files import read_json
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file

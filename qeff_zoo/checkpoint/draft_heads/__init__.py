@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from qeff_zoo.checkpoint.draft_heads.eagle3 import JOINED
 from qeff_zoo.checkpoint.draft_heads.kinds import KINDS, Kind
-from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
+from qeff_zoo.checkpoint.files import Files, digest_of_files, some
+from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
 from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file

@@ -9,7 +9,7 @@ Nothing here imports torch or transformers.
 
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
+    from qeff_zoo.checkpoint.encoded import Encodings, Stored
 
 # In one text: core names no recipe, and one is called as a method is.
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mlx modelopt mxfp4 torchao"
@@ -102,6 +102,34 @@ def is_float8(config: Mapping[str, Any]) -> bool:
         return False
     is_float8 = getattr(_module(str(config["quant_method"])), "is_float8", None)
     return bool(is_float8 and is_float8(config))
+
+
+#: Fields of `quantization_config` with the bits of a value, in itself or in a part of it.
+_BITS = ("bits", "w_bit", "num_bits", "weight_bits")
+
+
+def bits_of(config: Mapping[str, Any]) -> int | None:
+    """Return the fewest bits of a matrix's values; None if the config does not set them.
+
+    Args:
+        config: `quantization_config`.
+    """
+    floats = floats_of(config)
+    if floats is not None:
+        return 8 if floats is SmallFloats.FLOAT8 else 4
+    if config.get("load_in_8bit"):
+        return 8
+    return min(_bits_in(config), default=None)
+
+
+def _bits_in(part: Any) -> Iterator[int]:
+    if not isinstance(part, Mapping):
+        return
+    for name, value in part.items():
+        if name in _BITS and isinstance(value, int):
+            yield value
+        elif name != "input_activations":
+            yield from _bits_in(value)
 
 
 def rows_of(config: Mapping[str, Any]) -> Mapping[str, int | None]:

@@ -8,7 +8,7 @@ Source: https://github.com/intel/auto-round, `inference/convert_model.py`, `auto
 from collections.abc import Mapping
 from typing import Any
 
-from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
+from qeff_zoo.checkpoint.encoded import Encodings, Stored
 
 from . import awq, compressed_tensors, gptq
 

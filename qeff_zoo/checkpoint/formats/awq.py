@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
+from qeff_zoo.checkpoint.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Array, Read

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
@@ -25,6 +24,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     Stored,
     of_integers,
 )
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.fields import finite, scales_of_blocks, signed, to_floats
 from qeff_zoo.checkpoint.types import Array, Read
 

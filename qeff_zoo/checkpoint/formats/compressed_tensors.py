@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.expressions import transpose
-from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
@@ -31,6 +29,8 @@ from qeff_zoo.checkpoint.formats.encoded import (
     Stored,
     of_integers,
 )
+from qeff_zoo.checkpoint.expressions import transpose
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
     POWER,

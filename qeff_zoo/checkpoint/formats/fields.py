@@ -4,8 +4,8 @@
 import ml_dtypes
 import numpy as np
 
+from qeff_zoo.checkpoint.encoded import Encoded, Floats, Part, Stored
 from qeff_zoo.checkpoint.floats import to_float32
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Floats, Part, Stored
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import CheckpointError

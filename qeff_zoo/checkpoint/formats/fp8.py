@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qeff_zoo.checkpoint.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
     POWER,

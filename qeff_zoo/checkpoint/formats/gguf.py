@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.expressions import index, sources_of
-from qeff_zoo.checkpoint.floats import to_float32
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
@@ -21,10 +19,11 @@ from qeff_zoo.checkpoint.formats.encoded import (
     Stored,
     of_integers,
 )
-from qeff_zoo.checkpoint.gguf_index import TYPES
+from qeff_zoo.checkpoint.expressions import index, sources_of
+from qeff_zoo.checkpoint.floats import to_float32
+from qeff_zoo.checkpoint.gguf import names as gguf_names
+from qeff_zoo.checkpoint.gguf.index import TYPES
 from qeff_zoo.checkpoint.types import Array, Read
-
-from . import gguf_names
 
 #: Reader of one field of blocks, (rows, blocks, bytes) uint8.
 _Field = Callable[[Array], Array]

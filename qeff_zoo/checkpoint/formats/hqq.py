@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
+from qeff_zoo.checkpoint.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, scales_of_blocks
 from qeff_zoo.checkpoint.types import Array, Read
 from qeff_zoo.errors import UnsupportedModelError

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.floats import to_float32
-from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
     Stored,
     of_integers,
 )
+from qeff_zoo.checkpoint.floats import to_float32
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
     POWER,

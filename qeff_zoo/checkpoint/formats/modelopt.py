@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
@@ -26,6 +25,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     Stored,
     of_integers,
 )
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
     POWER,

@@ -10,7 +10,7 @@ The float model has those matrices as (experts, columns, rows), without "_blocks
 
 from dataclasses import replace
 
-from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
+from qeff_zoo.checkpoint.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import POWER, halved, scales_of_blocks, twice_e2m1
 from qeff_zoo.checkpoint.types import Array, Expression, Read
 

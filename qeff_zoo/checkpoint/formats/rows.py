@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from qeff_zoo.checkpoint.encoded import Encoded
 from qeff_zoo.checkpoint.expressions import concat, cut
-from qeff_zoo.checkpoint.formats.encoded import Encoded
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.errors import UnsupportedModelError

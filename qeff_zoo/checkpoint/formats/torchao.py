@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats import SmallFloats
-from qeff_zoo.checkpoint.formats.encoded import (
+from qeff_zoo.checkpoint.encoded import (
     Encoded,
     Encodings,
     Integers,
@@ -22,6 +21,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     Stored,
     of_integers,
 )
+from qeff_zoo.checkpoint.formats import SmallFloats
 from qeff_zoo.checkpoint.formats.fields import (
     FLOATS,
     SMALL_FLOATS,

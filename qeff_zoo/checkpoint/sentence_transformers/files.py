@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """modules.json of sentence-transformers: the modules of a model in order, each with the content of its config."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.checkpoint.json_files import read_json, read_objects
 from qeff_zoo.errors import UnsupportedModelError
 
 LISTED, SETTINGS = "modules.json", "config_sentence_transformers.json"
@@ -91,8 +90,7 @@ def reader_of(companions: Mapping[str, Path]) -> Reader:
     """
 
     def read(name: str) -> dict[str, Any]:
-        found = json.loads(read_text(companions[name])) if name in companions else {}
-        return found if isinstance(found, dict) else {}
+        return read_json(companions[name]) if name in companions else {}
 
     return read
 
@@ -107,7 +105,7 @@ def read_modules(companions: Mapping[str, Path]) -> list[Module]:
     if LISTED not in companions:
         return []
     read, found = reader_of(companions), []
-    for entry in json.loads(read_text(companions[LISTED])):
+    for entry in read_objects(companions[LISTED]):
         library, _, kind = str(entry["type"]).rpartition(".")
         folder = str(entry.get("path") or "")
         config = read(str(PurePosixPath(folder) / "config.json")) if folder else {}

@@ -121,6 +121,12 @@ def require_encoder(modules: Sequence[Module]) -> None:
             f"modules.json begins with {first.kind}{_described(first.kind)}; expected Transformer, an encoder of "
             "transformers with one embedding per text. Run the model with sentence-transformers itself."
         )
+    if first.kind == "Transformer" and first.folder not in ("", "."):
+        raise UnsupportedModelError(
+            f"modules.json has the Transformer in the folder {first.folder!r}, as old releases of "
+            "sentence-transformers save it; expected its files beside modules.json. Load the model with the current "
+            "release and save it again."
+        )
 
 
 def _is_static(modules: Sequence[Module]) -> bool:

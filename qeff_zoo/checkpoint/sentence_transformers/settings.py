@@ -24,9 +24,9 @@ MAX_SIMILARITY = "maxsim"
 QUERY, DOCUMENT = "query", "document"
 #: Names of prompts of documents, the first that a model has.
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
-_ENDLESS = 1 << 30  # tokens
-#: Settings of a call of the tokenizer that are supported, with their values; None for any.
-_CALL: Mapping[str, tuple[Any, ...] | None] = {
+_UNLIMITED = 1 << 30  # tokens
+#: Supported settings of a call of the tokenizer, with their values; None for any.
+_CALL_SETTINGS: Mapping[str, tuple[Any, ...] | None] = {
     "max_length": None,
     "padding": None,  # padding has no effect on an embedding
     "pad_to_multiple_of": None,
@@ -37,7 +37,7 @@ _CALL: Mapping[str, tuple[Any, ...] | None] = {
     "add_special_tokens": (True,),
 }
 #: Settings of a loaded tokenizer that change no token ids, besides its maximum length.
-_TOKENIZER = {
+_NEUTRAL_SETTINGS = {
     *("model_max_length", "padding_side", "use_fast", "trust_remote_code", "token", "revision"),
     *("cache_dir", "local_files_only", "subfolder"),
 }
@@ -111,11 +111,11 @@ def read_settings(read: Reader, similarity: str = SIMILARITIES[0]) -> SentenceSe
     """
     read = translated(read)
     encoder, own = encoder_settings(read), read(SETTINGS)
-    called = _called(encoder).get("max_length")
+    called = _call_settings(encoder).get("max_length")
     lengths = {kind: encoder.get(f"{kind}_length") for kind in (QUERY, DOCUMENT)}
     prompts = {QUERY: "", DOCUMENT: "", **(own.get("prompts") or {})} if own else {}
     return SentenceSettings(
-        max_length=int(called or _loaded(read, encoder)),
+        max_length=int(called or _length_of_tokenizer(read, encoder)),
         lengths={kind: int(called or length) for kind, length in lengths.items() if length},
         lowercase=bool(encoder.get("do_lower_case")),
         prompts={name: text or "" for name, text in prompts.items()},
@@ -145,8 +145,8 @@ def problems_of(name: str, read: Reader, output: str, *, kind: str = SINGLE) -> 
         *_problems_of_encoder(file, encoder, output),
         *(
             _problem(file, f"processing_kwargs.{key}", value, "padding, truncation and max_length")
-            for key, value in _called(encoder).items()
-            if key not in _CALL or value not in (_CALL[key] or (value,))
+            for key, value in _call_settings(encoder).items()
+            if key not in _CALL_SETTINGS or value not in (_CALL_SETTINGS[key] or (value,))
         ),
     ]
     if own and (described := own.get("model_type") or SINGLE) != kind:
@@ -188,13 +188,13 @@ def _problems_of_encoder(file: str, encoder: Mapping[str, Any], output: str) -> 
         found += [
             _problem(file, f"{field}.{key}", value, "model_max_length alone")
             for key, value in (encoder.get(field) or {}).items()
-            if key not in _TOKENIZER
+            if key not in _NEUTRAL_SETTINGS
         ]
     for field in ("config_kwargs", "config_args"):
         found += [
             _problem(file, f"{field}.{key}", value, "a config that is as in config.json")
             for key, value in (encoder.get(field) or {}).items()
-            if key not in _TOKENIZER
+            if key not in _NEUTRAL_SETTINGS
         ]
     return found
 
@@ -211,13 +211,13 @@ def encoder_settings(read: Reader) -> dict[str, Any]:
     return next(filter(None, map(read, ENCODER_SETTINGS)), {})
 
 
-def _called(encoder: Mapping[str, Any]) -> dict[str, Any]:
+def _call_settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a call of the tokenizer."""
     found = encoder.get("processing_kwargs") or {}
     return {**(found.get("common") or {}), **(found.get("text") or {})}
 
 
-def _loaded(read: Reader, encoder: Mapping[str, Any]) -> int:
+def _length_of_tokenizer(read: Reader, encoder: Mapping[str, Any]) -> int:
     """Return the maximum length of the loaded tokenizer."""
     fields = (encoder.get(name) or {} for name in _TOKENIZER_FIELDS)
     for limit in (
@@ -228,4 +228,4 @@ def _loaded(read: Reader, encoder: Mapping[str, Any]) -> int:
             return int(limit)
     positions = read("config.json").get("max_position_embeddings")
     bounds = (read("tokenizer_config.json").get("model_max_length"), positions)
-    return min((int(bound) for bound in bounds if bound and bound != -1), default=_ENDLESS)
+    return min((int(bound) for bound in bounds if bound and bound != -1), default=_UNLIMITED)

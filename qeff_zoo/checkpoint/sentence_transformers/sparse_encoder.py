@@ -48,7 +48,7 @@ class SparseEncoder:
     """A sparse model.
 
     Args:
-        modules: Its modules; empty for a masked language model without modules.json.
+        modules: Modules of the checkpoint; empty for a masked language model without modules.json.
     """
 
     modules: tuple[Module, ...] = ()

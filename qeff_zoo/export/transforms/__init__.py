@@ -4,7 +4,8 @@
 import ast
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from qeff_zoo.recipe import Transform
 
 #: Transforms of every model, by module, with the version that is part of a package's identity.
 ALWAYS: Mapping[str, int] = MappingProxyType({"attention": 1, "rope": 1})
+#: Module of the transforms that have none.
+_BLOCKS = "expert_blocks"
 
 
 def apply(transform: Transform, model: Any) -> None:
@@ -23,8 +26,7 @@ def apply(transform: Transform, model: Any) -> None:
         ExportError: The number of changed modules differs from the recipe's.
     """
     expected = transform.count(model.config.get_text_config())
-    module = importlib.import_module(f"{__name__}.{transform.name}")
-    changed = module.apply(model, **transform.parameters)
+    changed = _function(transform.name)(model, **transform.parameters)
     if changed != expected:
         raise ExportError(
             f"Transform {transform.name!r} changed {changed} modules of {type(model).__name__}, expected {expected} "
@@ -32,10 +34,22 @@ def apply(transform: Transform, model: Any) -> None:
         )
 
 
+def _has_module(name: str) -> bool:
+    return importlib.util.find_spec(f"{__name__}.{name}") is not None
+
+
+def _function(name: str) -> Callable[..., int]:
+    """Return the function that applies a transform: that of its module, or of `expert_blocks`."""
+    module = importlib.import_module(f"{__name__}.{name if _has_module(name) else _BLOCKS}")
+    apply_: Callable[..., int] = module.apply
+    return apply_ if _has_module(name) else partial(apply_, transform=name)
+
+
 def in_words(transform: Transform) -> str:
-    """Return the description of a transform, the first line of its module, without an import."""
-    spec = importlib.util.find_spec(f"{__name__}.{transform.name}")
-    assert spec is not None
-    assert spec.origin is not None
-    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    return (ast.get_docstring(module) or "").partition("\n")[0]
+    """Return the description of a transform, the first line of its module or function, without an import."""
+    name = transform.name
+    path = Path(__file__).with_name(f"{name if _has_module(name) else _BLOCKS}.py")
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    functions = {one.name: one for one in module.body if isinstance(one, ast.FunctionDef)}
+    described = module if _has_module(name) else functions[name]
+    return (ast.get_docstring(described) or "").partition("\n")[0]

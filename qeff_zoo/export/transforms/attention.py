@@ -18,6 +18,9 @@ from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 IMPLEMENTATION = "qeff_zoo"
+#: Attribute of attention modules with a query that may have no key.
+MAY_LACK_KEYS = "may_lack_keys"
+_HIDDEN = -1.0  # of an additive mask, whose values are 0 or far below
 # Arguments of other attention flavours that change the result; a model that passes one is refused, not approximated.
 _UNSUPPORTED = ("head_mask", "block_mask", "indices")
 
@@ -63,6 +66,7 @@ def attend(
     cap = float(softcap or 0.0)
     if attention_mask is None:
         attention_mask = query.new_zeros(1, 1, 1, 1)
+    keyed = attention_mask
     if position_bias is not None:
         if cap:
             raise NotImplementedError(
@@ -70,7 +74,13 @@ def attend(
             )
         attention_mask = attention_mask + position_bias
     if s_aux is None:
-        return torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, cap), None
+        mixed = torch.ops.qeff_zoo.attention(query, key, value, attention_mask, scale, cap)
+        if getattr(
+            module, MAY_LACK_KEYS, False
+        ):  # zeros as torch's attention, not a mean of hidden keys
+            has_keys = keyed.amax(-1) > _HIDDEN  # (batch or 1, 1, seq)
+            mixed = mixed * has_keys.transpose(1, 2).unsqueeze(-1).to(mixed.dtype)
+        return mixed, None
     if cap:
         raise NotImplementedError(
             f"{type(module).__name__} has attention sinks and a soft-cap, which no attention op computes."

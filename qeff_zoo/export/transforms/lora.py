@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.checkpoint.adapters import IDS, Site, Slots
+from qeff_zoo.contract import Tracing
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import layers, ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 from qeff_zoo.export.transforms.modules import give
-from qeff_zoo.tasks import Tracing
 
 _MATRICES = "lora"  # the argument that holds those of all sites
 

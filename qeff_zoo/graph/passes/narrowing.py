@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes constants representable on devices that compute in float16 and int32 whatever the graph's types.
+"""Constants within the range of devices that compute in float16 and int32, whatever the types of the graph.
 
-What hides keys, -3.4e38, would be minus infinity, and a row of nothing else NaN. Integers are cut off silently.
+The mask value -3.4e38 would become minus infinity, and a fully masked row NaN. Devices truncate integers silently.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ import onnx_ir as ir
 
 from qeff_zoo.graph.external_data import is_placeholder
 
-#: In place of a number below float16: what it hides is 0 after a softmax, and the sum of two such is still finite.
+#: Replaces numbers below float16: masked scores are 0 after a softmax, and the sum of two masks is still finite.
 HIDDEN = -30000.0
 _LARGEST = 65504.0
 _INT32 = np.iinfo(np.int32)
 
 
 def narrow(model: ir.Model) -> int:
-    """Bring every constant into the range of float16 or int32, in place; return how many were beyond.
+    """Bring every constant into the range of float16 or int32, in place; return the number of changed constants.
 
     Infinities stay: float16 has them.
 
     Args:
-        model: Without functions; weights are left.
+        model: Model without functions; weights stay.
     """
     count = 0
     for value in model.graph.initializers.values():
@@ -56,7 +56,7 @@ def _arrays(node: ir.Node) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray | None:
-    """Return a constant within the range; None if it is."""
+    """Return a constant, brought into the range; None if it is within."""
     if array.dtype in (np.float32, np.float64):
         finite = np.isfinite(array)
         below, above = finite & (array < -_LARGEST), finite & (array > _LARGEST)

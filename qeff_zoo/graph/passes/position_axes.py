@@ -28,7 +28,7 @@ class Axes:
     Args:
         value: (axes, batch, tokens), or (patches, axes).
         first: Whether the axes come first.
-        count: How many there are.
+        count: Number of axes.
         others: Inputs (batch, tokens) that come with them, on which nothing here depends.
     """
 
@@ -65,8 +65,8 @@ class Table:
     Args:
         rows: (positions, …), without an axis for the batch.
         axis: Position axis of the value; the batch, if there is one, comes before.
-        chosen: By axis of the positions, which numbers of a row are functions of it, (axes, …); None for positions of
-            one axis, or where each axis has a row of its own, in the order of the input.
+        chosen: Choice by axis: which numbers of a row are functions of it, (axes, …); None for positions
+            of one axis, or where each axis has a row of its own, in the order of the input.
     """
 
     rows: Array

@@ -93,7 +93,7 @@ class _Finder:
 
     Args:
         graph: Changed in place.
-        positions: Its input `position_ids`.
+        positions: Input `position_ids` of the graph.
     """
 
     graph: ir.Graph

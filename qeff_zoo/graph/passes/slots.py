@@ -16,13 +16,13 @@ _INDEX, _SLOTS, _ROWS = "batch_index", "full_batch_size", "batch_size"
 
 
 def remove(model: ir.Model) -> bool:
-    """Take the slots out of a portable graph, in place.
+    """Remove the batch slots from a portable graph, in place.
 
     Args:
         model: Model of the task `text-generation`, with `batch_index`; unchanged without it.
 
     Returns:
-        Whether there were any.
+        Whether the graph had slots.
     """
     if all(value.name != _INDEX for value in model.graph.inputs):
         return False
@@ -60,7 +60,7 @@ def _layers(model: ir.Model) -> Iterator[ir.Function]:
 
 
 def _drop_unused(graph: ir.Graph, function: ir.Function) -> None:
-    """Take parameters that nothing reads out of a layer's function and its calls."""
+    """Remove unused parameters from a layer's function and its calls."""
     unused = [place for place, value in enumerate(function.inputs) if not value.uses()]
     calls = [node for node in graph if (node.domain, node.op_type) == (LAYERS, function.name)]
     for place in reversed(unused):

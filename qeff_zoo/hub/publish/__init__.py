@@ -31,7 +31,7 @@ def publish(
     """Do what was planned, in one commit; after a failure or a kill, planning and doing it again goes on from there.
 
     Args:
-        publication: From `plan_publication`.
+        publication: Publication from `plan_publication`.
         reporter: Without one, the client's own progress bars are not shown either.
         sign: Signs the index; needed where it is signed already.
         notice: Notice about the package; None for the remote's current one.

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from qeff_zoo.contract import NAMES, example, find
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.index import Index
 from qeff_zoo.hub.index_tree import Leaf
 from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote
 from qeff_zoo.package.manifest import MANIFEST_NAME
-from qeff_zoo.tasks import NAMES, example, find
 from qeff_zoo.terminal.printing import human_size
 
 CARD_NAME = "README.md"
@@ -66,7 +66,7 @@ def card(index: Index, where: str, present: str | None = None) -> str:
 
     Args:
         index: Index of the remote.
-        where: Its URL.
+        where: URL of the remote.
         present: The card that is there; None if there is none.
     """
     count, index = index.packages, _listed(index)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a package may leave this machine at all, and whether everyone may see it.
+"""Check of a package before it is published: licence, gated source, and visibility.
 
-In: a package. Out: everything that forbids to publish it, one sentence each; and a `Licence`, the verdict in words. The
-Hub is asked one thing only: whether the source is gated.
+In: a package. Out: all obstacles to its publication, one sentence each; and a `Licence`, the verdict in words. The only
+request to the Hub is whether the source is gated.
 """
 
 import mmap
@@ -178,7 +178,7 @@ def licence_of(manifest: Mapping[str, Any], *, check_gate: bool) -> Licence:
 
     Args:
         manifest: Checked manifest of the package.
-        check_gate: Ask the Hub whether the source is gated, if the licence does not forbid it anyway.
+        check_gate: Whether to request from the Hub if the source is gated, unless the licence forbids publication.
     """
     stated = manifest["license"]
     licence = licence_of_text(stated)

@@ -17,7 +17,7 @@ from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import destination, remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
-from qeff_zoo.hub.resolve.lookup import snapshot_of, some_models
+from qeff_zoo.hub.resolve.claims import snapshot_of, some_models
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent
 
@@ -29,9 +29,9 @@ class Copied:
     """What became of a package.
 
     Args:
-        path: In both remotes.
+        path: Path in both remotes.
         model: Model of the package.
-        size: In bytes.
+        size: Size in bytes.
         url: URL of the commit; "" without one.
         warnings: Notices against it, and issues that the trust policy lets pass.
     """
@@ -75,7 +75,7 @@ class Mirror:
             where: The same of where they go.
             models: Only packages of these; none for all.
             key: Only packages of this name.
-            dry_run: Only say what would be copied.
+            dry_run: Whether to list the files without copying.
 
         Raises:
             ResolutionError: There is no such package.

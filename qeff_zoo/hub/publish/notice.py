@@ -44,8 +44,8 @@ def publish_notice(
 
     Args:
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
-        package: Its name: key, 8 hex digits or more, variant, both, or path.
-        state: One of `qeff_zoo.hub.entries.STATES`; None to take back what was said.
+        package: Name of the package: key, 8 hex digits or more, variant, both, or path.
+        state: One of `qeff_zoo.hub.entries.STATES`; None to withdraw the notice.
         reason: Reason for people, one line.
         instead: Name of a better package.
         sign: Signs the index; needed where it is signed already.

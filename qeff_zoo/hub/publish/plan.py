@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishing a package would do, before it is done: for people, for programs, and for the code that does it.
+"""Plan of a publication, before anything is written: for people, for programs, and for the code that executes it.
 
-In: a package and a remote. Out: a `Publication`, from reading alone, with all that forbids it found at once.
+In: a package and a remote. Out: a `Publication`, and all obstacles at once. Nothing is written.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from qeff_zoo.hub.remotes import destination
 from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
 from qeff_zoo.hub.remotes.protocol import MISSING, OTHER, PRIVATE, PUBLIC, THERE, Holdings
-from qeff_zoo.hub.trust_check import is_as_good_as_ours
+from qeff_zoo.hub.trust.usage import is_as_good_as_ours
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.store import Store
@@ -34,9 +34,9 @@ class File:
     """One file of a publication.
 
     Args:
-        path: In the remote.
+        path: Path in the remote.
         source: Here.
-        size: In bytes.
+        size: Size in bytes.
         state: State of the file in the remote: `THERE`, `ELSEWHERE` or `MISSING` of `qeff_zoo.hub.remotes.protocol`.
     """
 
@@ -56,9 +56,9 @@ class Publication:
         entry: Index entry after the publication.
         files: All of it, the manifest and its signature too.
         visibility: Visibility after the publication: "public", "private" or "folder".
-        creates: Whether the repository is made.
+        creates: Whether the repository is created.
         licence: Whether everyone might see it.
-        listed: Whether the index says all of this already.
+        listed: Whether the index has the same entry already.
         signed: Whether the index is signed, for this remote.
         create_pr: Whether a pull request is opened in place of a commit.
     """

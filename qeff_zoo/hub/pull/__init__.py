@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pulling: a package of a remote becomes a package of the store, with every byte checked.
 
-In: what a user asks for, or where a package is. Out: the store's package, and what it took to have it there.
+In: a request, or the URL of a package. Out: the package of the store, and the transfer that it required.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +11,9 @@ from typing import Any, Unpack
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import index_cache, resolve, trust
+from qeff_zoo.hub import resolve, trust
 from qeff_zoo.hub.entries import Entry
 from qeff_zoo.hub.naming import short_name
-from qeff_zoo.hub.policy import OFF
 from qeff_zoo.hub.pull.fetch import (
     Assembler,
     download_description,
@@ -23,6 +22,8 @@ from qeff_zoo.hub.pull.fetch import (
     require_as_indexed,
 )
 from qeff_zoo.hub.remotes.protocol import Snapshot
+from qeff_zoo.hub.trust import index_cache
+from qeff_zoo.hub.trust.policy import OFF
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
@@ -38,7 +39,7 @@ class Pulled:
     """What a pull gave.
 
     Args:
-        package: In the store, or where it was to be copied to.
+        package: Package in the store, or in the folder of `--output`.
         hit: Whether the store had it.
         bytes_transferred: Transferred bytes of manifest, signature and files, retries included, without the index.
         source: URL of the remote, pinned, and path there; None if it was built here.
@@ -118,7 +119,7 @@ class Puller:
 
         Args:
             origin: Origin of the package.
-            snapshot: Asked for a signature that was made since; for nothing else.
+            snapshot: Snapshot from which a later signature is read, and nothing else.
         """
         package = self.store.with_manifest(origin.manifest)
         if package is None:
@@ -179,8 +180,8 @@ def pull(
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
         requirements: Requirements of the package; see `qeff_zoo.hub.resolve.resolve`.
         key: Name of the one package that will do.
-        remote: URL or `org/repo` of the only remote to ask.
-        puller: Says where to; None for the store that `QEFF_HOME` names.
+        remote: URL or `org/repo` of the only remote that is read.
+        puller: Store and options of the download; None for the store of `QEFF_HOME`.
         **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
 
     Raises:
@@ -200,8 +201,8 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
     """Bring the package here that was chosen.
 
     Args:
-        found: Says which, or why none.
-        puller: Says where to.
+        found: Resolution with the package, or with the reasons for none.
+        puller: Store and options of the download.
 
     Raises:
         ZooError: See `pull`.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packages in one file, for machines without a network: a folder remote inside an uncompressed tar.
 
-In: packages, or a bundle that anyone may have made. Out: a bundle, or the same packages in the store. An import reads a
-bundle as a pull reads a remote, and opens no socket.
+In: packages, or an untrusted bundle. Out: a bundle, or the same packages in the store. An import reads a bundle as a
+pull reads a remote, and opens no socket.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from qeff_zoo.hub.index_files import (
 from qeff_zoo.hub.index_tree import Node, Reference
 from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_indexed
 from qeff_zoo.hub.pull.repair import Repairer
-from qeff_zoo.hub.trust_check import require_usable
+from qeff_zoo.hub.trust.usage import require_usable
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store
@@ -64,7 +64,7 @@ def export_bundle(
         Its size in bytes.
 
     Raises:
-        PackageError: A file of a package is not what its manifest says.
+        PackageError: A file of a package differs from its manifest.
         TrustError: A package was not built here, and the trust policy refuses it.
         StoreError: The file cannot be written.
     """
@@ -151,7 +151,7 @@ def import_bundle(
 ) -> list[Pulled]:
     """Bring a bundle's packages into the store, each checked as if it were pulled.
 
-    Every byte is read of those that the store has. What is damaged of them is replaced, and a warning says so.
+    Every byte is read of those that the store has. Damaged files are replaced, with a warning.
 
     Args:
         path: The bundle.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package of a remote -> the package in the store.
+"""Download of a package: from a remote into the store.
 
-First what describes it is verified, before any of its files is touched: the manifest's digest, then whose signature it
-is, and only then is the manifest parsed and checked against its schema and its rules. Then its files: what another
-package of the store has is shared with it, and read to be sure of it; the rest is fetched. The manifest is written
-last, into a folder that gets its name when it is whole.
+The description is verified before any file is downloaded: first the digest of the manifest, then its signature; only
+then is the manifest parsed, and checked against its schema and rules. Files that another package of the store has are
+shared, and read to check them; the others are downloaded. The manifest is written last, into a folder that is
+renamed when it is complete.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Description:
     """A manifest that was verified before any file that it lists is touched.
 
     Args:
-        content: Its bytes.
+        content: Bytes of the file.
         manifest: Checked content.
         signature: Bytes of the signature beside it.
         warnings: Issues that the trust policy lets pass.
@@ -89,7 +89,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     """Parse a manifest, and check it against its schema and its rules.
 
     Args:
-        content: Its bytes.
+        content: Bytes of the file.
         place: Place of the manifest, for messages.
 
     Raises:
@@ -126,7 +126,7 @@ def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry
 
     Args:
         manifest: The package's, checked.
-        content: Its bytes.
+        content: Bytes of the file.
         origin: Origin of the package.
         entry: Index entry of the package.
 
@@ -166,7 +166,7 @@ class _Content:
 
     Args:
         digest: SHA-256, in hexadecimal.
-        size: In bytes.
+        size: Size in bytes.
         names: Paths in the package.
     """
 

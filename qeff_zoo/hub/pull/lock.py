@@ -26,7 +26,7 @@ from qeff_zoo.hub.entries import model_of
 from qeff_zoo.hub.naming import notice_text
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
-from qeff_zoo.hub.trust_check import notice_of
+from qeff_zoo.hub.trust.usage import notice_of
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import parse
@@ -64,7 +64,7 @@ def write_lock(path: Path, packages: Sequence[Locked]) -> None:
 
     Args:
         path: The file; one that is there is replaced.
-        packages: In the order to keep.
+        packages: Packages in their order in the file.
 
     Raises:
         StoreError: The file cannot be written.
@@ -128,7 +128,7 @@ def lock(
         models: Each as for `qeff_zoo.hub.pull.pull`.
         requirements: Requirements of each package.
         revision: Revision of the checkpoint.
-        remote: URL or `org/repo` of the only remote to ask.
+        remote: URL or `org/repo` of the only remote that is read.
         store: Local store; None for the one that `QEFF_HOME` names.
 
     Raises:
@@ -169,8 +169,8 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
     """Bring a pinned package here: that one, wherever its remote's index has moved on to.
 
     Args:
-        locked: From `read_lock`.
-        puller: Says where to.
+        locked: Lock file from `read_lock`.
+        puller: Store and options of the download.
 
     Raises:
         RemoteError: The package cannot be fetched, or its manifest changed.
@@ -193,7 +193,7 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
 def _known(origin: Origin, package: Package) -> tuple[str, ...]:
     """Return the current notices against the package; the index of the pinned commit is as old as the lock.
 
-    What does not answer says nothing: a package that is here is used without a network.
+    A remote that does not respond is ignored: a package of the store is used without a network.
     """
     model = model_of(package.manifest)
     with suppress(RemoteError):
@@ -207,7 +207,7 @@ def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:
     """Pick the packages of some models.
 
     Args:
-        locked: From `read_lock`.
+        locked: Lock file from `read_lock`.
         models: Requested models as the lock records them; empty for all.
 
     Raises:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that arrives in several ranges at once: what of it is there, so that a kill at any moment loses none of it.
+"""File that is downloaded in several ranges at once; its progress survives a kill at any moment.
 
-In: an unfinished file. Out: the same file, and how far each range has come. The note of that lies behind the place of
-the last byte, so a file that is longer than its content will be has one, and a shorter one is a plain beginning:
+In: an unfinished file. Out: the same file, and the progress of each range. The progress is stored behind the end of the
+content. An unfinished file that is longer than its content therefore has a progress block; a shorter one is a prefix of
+the content:
 
-    content, with holes │ up to a page │ bytes that are there, of each range: 8 bytes each, little-endian
+    content, with holes │ up to a page │ number of downloaded bytes of each range: 8 bytes each, little-endian
 
-A count is written after its bytes. The note fills no more than a page: no write of it can be half done.
+A number is written after its bytes. The block is within one page, so no write of it is partial.
 """
 
 import os
@@ -30,7 +31,7 @@ class Ranges:
     """An unfinished file, opened to be written in several places at once.
 
     Args:
-        path: The file; made if it is absent.
+        path: Path of the file, which is created if it is absent.
         size: Bytes that it will have.
         counts: Bytes that are there, by range.
     """

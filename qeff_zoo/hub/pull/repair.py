@@ -44,8 +44,8 @@ class Repaired:
 
     Args:
         build_key: Build key of the package.
-        path: Its folder.
-        problems: Damage that was found; empty for an intact package.
+        path: Folder of the package.
+        problems: Detected damage; empty for an intact package.
         bytes_transferred: Fetched bytes.
         error: Why it is still damaged.
     """
@@ -97,7 +97,7 @@ class Repairer:
     Args:
         store: Store of the packages.
         reporter: Shows progress.
-        place: Has the package, and is the only place to ask; None for all that are known.
+        place: The only remote that is read; None for all known remotes.
     """
 
     store: Store

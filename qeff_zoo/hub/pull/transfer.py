@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a remote -> files on the disk, checked on the way.
+"""Download of files, with their digests checked.
 
-In: files of a remote with their sizes and digests. Out: the same files, complete and of that digest. A transfer that
-breaks off is resumed where it stopped, by this process or a later one; content that is not what was promised is fetched
-once more and then refused.
+In: files of a remote with their sizes and digests. Out: the same files, complete and verified. An interrupted transfer
+is resumed by this process or a later one. Content with another digest is downloaded once more, then refused.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ class Wanted:
     """A file to fetch.
 
     Args:
-        path: In the remote.
+        path: Path in the remote.
         size: Bytes that it must have.
         digest: SHA-256 that it must have, in hexadecimal.
         place: Keeps a file free for it meanwhile, which has a part of it, or is absent; None where it has come already.

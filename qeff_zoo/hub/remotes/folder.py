@@ -29,12 +29,12 @@ from qeff_zoo.disk.regular import open_regular, read_regular
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
-from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import FOLDER_NAME, INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import read_all
 from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
+from qeff_zoo.hub.trust import index_cache
+from qeff_zoo.hub.trust.index_cache import FetchedIndex, reading
 from qeff_zoo.package.files import walk
 
 _PIECE = 1 << 20

@@ -20,11 +20,11 @@ from urllib.parse import quote, urljoin, urlsplit
 from qeff_zoo.checkpoint.hub_access import LOOPBACK, is_open
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_NAME, Index
-from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import INDEX_LIMIT, decode
 from qeff_zoo.hub.remotes.protocol import require_safe
+from qeff_zoo.hub.trust import index_cache
+from qeff_zoo.hub.trust.index_cache import FetchedIndex, reading
 from qeff_zoo.settings import offline as is_offline
 
 NOT_MODIFIED, NOT_FOUND = 304, 404
@@ -53,7 +53,7 @@ def pauses(attempts: int = ATTEMPTS) -> Iterator[float]:
     """Return the seconds to wait between attempts: they double, and differ from client to client.
 
     Args:
-        attempts: How many there are, the first included.
+        attempts: Number of attempts, including the first.
     """
     for number in range(attempts - 1):
         yield min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
@@ -64,7 +64,7 @@ def pause_after(error: RemoteError, waits: Iterator[float]) -> float | None:
 
     Args:
         error: Error of the last attempt.
-        waits: From `pauses`. A server that asks for a longer one gets it, up to a minute.
+        waits: Pauses from `pauses`. A longer `Retry-After` of the server has precedence, up to a minute.
     """
     pause = next(waits, None) if error.retryable else None
     return None if pause is None else max(pause, min(error.retry_after, _LONGEST_RETRY_AFTER))
@@ -118,7 +118,7 @@ class Answer:
 
     Args:
         url: URL of the response, after redirects.
-        status: 200, 206, 304 (the file is what was seen before) or 404.
+        status: 200, 206, 304 (the file is unchanged) or 404.
         headers: Lower-case names; some of those of redirects too.
         pieces: The body as it arrives.
     """
@@ -155,7 +155,7 @@ def get(
         etag: Entity tag of the local content; status 304 if it is current.
         offset: The first byte that is wanted. What a server sends from before it is thrown away.
         end: The first byte that is not wanted any more; None for the whole rest.
-        credentials: From a URL to the headers that its server may see; asked again after each redirect.
+        credentials: Function from a URL to the headers for its server; called again after each redirect.
 
     Raises:
         RemoteError: There is no such answer; `retryable` if there may be one later. Also from `pieces`.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A remote that is a repository of the Hub: `hf://org/repo[@revision]`.
+"""Remote in a repository of the Hub: `hf://org/repo[@revision]`.
 
-It is read by plain HTTP at one commit, and written by huggingface_hub: large files first, then one commit on top of the
-head whose index was read. huggingface_hub does not repeat commits. Here they are: a commit with a parent is made once
-or not at all, and where no answer came, the index at the head shows which.
+It is read over plain HTTP at one commit, and written by huggingface_hub: large files first, then one commit on top of
+the head whose index was read. huggingface_hub does not repeat commits; here they are repeated: a commit with a parent
+is created once or not at all, and if no response arrived, the index at the head shows which.
 """
 
 import re
@@ -17,9 +17,8 @@ from urllib.parse import quote, urlsplit
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import index_cache, trust
+from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import INDEX_NAME, Index, Sign
-from qeff_zoo.hub.index_cache import FetchedIndex, reading
 from qeff_zoo.hub.index_files import INDEX_LIMIT, decode, stale_files
 from qeff_zoo.hub.remotes.http import (
     WebSnapshot,
@@ -30,6 +29,8 @@ from qeff_zoo.hub.remotes.http import (
     retry_after,
 )
 from qeff_zoo.hub.remotes.protocol import PRIVATE, PUBLIC, Content, Holdings, changed
+from qeff_zoo.hub.trust import index_cache
+from qeff_zoo.hub.trust.index_cache import FetchedIndex, reading
 from qeff_zoo.settings import offline as is_offline
 
 from . import http
@@ -121,7 +122,7 @@ class HubRemote:
         """Whether the Hub shows the repository to this user.
 
         Raises:
-            RemoteError: The Hub cannot be asked.
+            RemoteError: The Hub does not respond.
         """
         return hub_call(f"look at {self.repo!r}", self._info) is not None
 

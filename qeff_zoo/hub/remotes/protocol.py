@@ -79,14 +79,14 @@ class Remote(Protocol):
         """Fetch the root of the index: one request, without a body if the cached one is current.
 
         Args:
-            offline: Take the one seen last; no socket is opened.
+            offline: Whether to return the last known index, without opening a socket.
 
         Returns:
             None if there is no index.
 
         Raises:
             RemoteError: The remote cannot be reached, or its index cannot be read.
-            TrustError: Its index is not the one that it ought to be; see `qeff_zoo.hub.index_cache.accept`.
+            TrustError: The index is not the expected one; see `qeff_zoo.hub.trust.index_cache.accept`.
         """
 
 
@@ -127,8 +127,8 @@ class WritableRemote(Remote, Protocol):
         that is repeated, `update` included.
 
         Args:
-            upload: By path in the remote.
-            update: From the index to what it shall be; the same index for no change.
+            upload: Files by path in the remote.
+            update: Function from the index to the new one; returns the same index for no change.
             message: Commit message, one line.
             create_pr: If True, open a pull request in a Hub repository instead of committing.
             sign: Signs the index; needed where it is signed already.
@@ -138,7 +138,7 @@ class WritableRemote(Remote, Protocol):
 
         Raises:
             PublishError: The remote refuses, or cannot be reached.
-            TrustError: Its index is older than one that was seen before.
+            TrustError: The index is older than one that was read before.
         """
 
 
@@ -148,7 +148,7 @@ class Holdings:
 
     Args:
         visibility: Visibility of the repository; None if it does not exist.
-        index: Its index; empty without one.
+        index: Index of the remote; empty without one.
         files: Digest by path: "sha256:…", or "git:…" of a file that the Hub keeps as a text.
     """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolution of a model: use an existing package, build one, or neither, with the reasons.
 
-In: a model id and what is asked of its package. Out: a `Resolution`. It considers the packages of the store, and those
-of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that
-has the id as its name. Later remotes are not asked, so that they cannot offer what the first one lacks.
+In: a model id and the requested options. Out: a `Resolution`. It considers the packages of the store, and those of the
+first remote that has any of this model: the remotes of the settings in their order, then the Hub repository with the
+same id. Later remotes are not read, so that they cannot replace a package that the first one lacks.
 """
 
 from collections.abc import Mapping
@@ -124,7 +124,7 @@ def resolve(
             a checkpoint, or GGUF file.
         requirements: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; those of None are free.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
-        remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
+        remote: URL or `org/repo` of the only remote that is read; the reference is then a model id.
         store: Local store; None for the one that `QEFF_HOME` names.
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
         **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
@@ -268,7 +268,7 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     Raises:
         PlanError: The recipe has no such profile.
     """
-    from qeff_zoo.tasks import NAMES, for_task
+    from qeff_zoo.contract import NAMES, for_task
 
     chosen: dict[str, Any] = {name: OPTIONS[name].default for name in ("target", "weights")}
     if model_type is None:

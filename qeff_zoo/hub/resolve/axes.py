@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of which package serves which request: for each option, the values that serve as a substitute.
 
-In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. By the rules of
-`qeff_zoo.plan.request`, a package will do if it has
+In: an axis, the requested value, and the value of a package. Out: None for a match, otherwise the reason in words. By
+the rules of `qeff_zoo.plan.request`, a package matches if it has
 
-    exact       the same: another one answers differently, or not at all; so too for hardware (cores, devices, mxfp6, …)
-    at least    as much or more: the same answers, and room for longer ones, or rows that are padding, or slots that are
-                free; of several lengths the longest counts
-    covering    all of the names, or none, which is to say any: layers that adapters may change
-    any         anything: it changes the speed, no answer; the one asked for is preferred
+    exact       the same value: another value changes the results, as do cores, devices, mxfp6 and other hardware
+    at least    the same value or more: equal results, and room for longer texts, padding rows or free slots; of
+                several lengths the longest counts
+    covering    all of the names, or none at all, which stands for any: layers that adapters may change
+    any         any value: it changes the speed, not the results; the requested value is preferred
 
-Of several that will do, the smallest is taken.
+Of several packages that match, the smallest is chosen.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Rule:
 
     Args:
         kind: One of `KINDS`.
-        distance: How far apart two packages are that differ here, to find the nearest of those that will not do.
+        distance: Distance between packages that differ here, for choosing the nearest of those that do not match.
     """
 
     kind: Match
@@ -57,7 +57,7 @@ def refusal(axis: str, requested: Any, found: Any) -> str | None:
     """Explain why a package does not match; None if it does.
 
     Args:
-        axis: Its name.
+        axis: Name of the axis.
         requested: Requested value.
         found: Value of the package; None for none.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of many packages to take, and why not each of the others. Pure: no network, no disk.
+"""Choice among packages, and the reason against each of the others. Without network and disk.
 
-In: index entries and what was asked for. Out: a `Candidate` for each, the best first.
+In: index entries and the requested options. Out: a `Candidate` for each entry, the best first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Refusal:
 
     Args:
         axis: Subject: an axis, a tool, "revision", "key", "notice" or "trust".
-        reason: In words: "ctx_len is 2048, asked for at least 4096".
+        reason: Reason in words: "ctx_len is 2048, asked for at least 4096".
     """
 
     axis: str
@@ -44,7 +44,7 @@ class Candidate:
     Args:
         entry: Index entry of the package.
         remote: URL of the remote that has it; None if only the store does.
-        here: Its folder in the store; None if it is to be pulled.
+        here: Folder of the package in the store; None if it must be pulled.
         distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
         warnings: Warnings about the package.
@@ -75,7 +75,7 @@ class Wanted:
     """Requirements of a package.
 
     Args:
-        axes: By name; what is left out is for us to choose.
+        axes: Requested values by axis; omitted axes are chosen here.
         preferred: Preferred values among matching packages: the recipe's defaults.
         revision: Checkpoint commit, 40 hex digits or a prefix; None for any.
         key: Name of the one package that will do, see `qeff_zoo.hub.naming`; None for any.
@@ -119,10 +119,10 @@ class _Verdict:
     Args:
         refused: Why they will not do.
         warnings: Open questions about them.
-        far: How far apart that makes them.
-        lack: How much smaller they are than what was asked for.
+        far: Sum of the distances.
+        lack: Difference to larger requested sizes.
         foreign: Deviations from preferred values, without those of requested ones.
-        surplus: How much larger they are than what was asked for, and then than what we would choose.
+        surplus: Excess over requested sizes, then over those that a build would choose.
     """
 
     refused: tuple[Refusal, ...]

@@ -10,7 +10,7 @@ from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 if TYPE_CHECKING:
     from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
-    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
+    from qeff_zoo.multimodal.encoding.audio_encoder import AudioReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class AudioStream(AudioWindows):
 
     def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import AudioStreamReader
+        from qeff_zoo.multimodal.encoding.audio_encoder import AudioStreamReader
 
         return AudioStreamReader
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class AyaVision(Tiles):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(write=_write)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.two_sizes import TwoSizes
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.runtime.caches.image_prompt_templates import Layout
     from qeff_zoo.runtime.program import Array
 
 
@@ -19,7 +19,7 @@ class DeepSeekOcr2(TwoSizes):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(arrange=_arrange)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
 
 _FINE = "high_res"
 _PIXELS = f"{_FINE}_pixel_values"
@@ -21,7 +21,7 @@ class DeepSeekVlHybrid(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         config = getattr(model.config, f"{_FINE}_vision_config")
         more = {_PIXELS: vision_tracing.image_of(config, config.image_size)}

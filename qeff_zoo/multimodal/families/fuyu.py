@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class Fuyu(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout, processed_grid
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout, processed_grid
 
         return Layout(grid=processed_grid, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         return vision_tracing.of_patches(model)
 
@@ -47,7 +47,7 @@ class Fuyu(Images):
         """See `Images`: all patches together."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import Encoded
+        from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         found = vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})
         grid = self.prompt_layout.grid(1, prepared, vision.config)

@@ -9,7 +9,7 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout
     from qeff_zoo.runtime.program import Array
 
 
@@ -28,7 +28,7 @@ class Gemma3(Tiles):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(grid=_grid)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Gemma4(PatchGrid):
 
     def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
+        from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry, merge_of
 
         merge = merge_of({**config, **config["vision_config"]})
         return PatchGeometry.read(config, self, 1 if self.merged else merge, row=merge)
@@ -41,7 +41,7 @@ class Gemma4(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import Encoded
+        from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         geometry = vision.geometry
         pixels = np.asarray(prepared[self.pixels], np.float32)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.tasks import Tracing
 
 #: Lengths of random recordings, in frames.
 _LENGTHS = (2, 5, 1, 4)
@@ -23,7 +23,7 @@ class Gemma4UnifiedAudio(AudioChunks):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal import audio_encoder_tracing
+        from qeff_zoo.multimodal.tracing import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing_of_samples(model, self)
 

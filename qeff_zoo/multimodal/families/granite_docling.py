@@ -9,9 +9,9 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.families.idefics3 import Idefics3, grid_of
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
 
 #: Array of the processor that selects finer image tokens; field of the vision config that enables them; and the
 #: argument of the module that computes them.
@@ -29,13 +29,13 @@ class GraniteDocling(Idefics3):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(grid=grid_of, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import vision_tracing
+        from qeff_zoo.multimodal.tracing import vision_tracing
 
         argument = _ARGUMENT if getattr(model.config.vision_config, _HAS) else ""
         return vision_tracing.tracing(model, self, side=side, finer=argument)
@@ -44,7 +44,7 @@ class GraniteDocling(Idefics3):
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.vision_encoder import FINER
+        from qeff_zoo.multimodal.encoding.vision_encoder import FINER
 
         wanted = _FINE_MASK in prepared
         finer = {name for name in features if name.startswith(FINER)}

@@ -10,11 +10,11 @@ from qeff_zoo.multimodal.families.audio_chunks import SEPARATE_LENGTHS
 from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
+    from qeff_zoo.multimodal.encoding.audio_encoder import AudioReader
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class GraniteSpeechAudio(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal import audio_block_tracing
+        from qeff_zoo.multimodal.tracing import audio_block_tracing
 
         return audio_block_tracing.tracing(model, self)
 
     def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import AudioBlockReader
+        from qeff_zoo.multimodal.encoding.audio_encoder import AudioBlockReader
 
         return AudioBlockReader
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qeff_zoo.multimodal.sized_images import SizedImages
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Idefics2(SizedImages):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(write=_write, joined=True)
 

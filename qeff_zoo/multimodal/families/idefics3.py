@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.program import Array
 
 
@@ -21,7 +21,7 @@ class Idefics3(Tiles):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(grid=grid_of, write=_write)
 

@@ -9,11 +9,11 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SHAPES = "spatial_shapes"
@@ -34,7 +34,7 @@ class Lfm2Vl(PatchGrid):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(grid=_grid, write=_write)
 
@@ -45,7 +45,7 @@ class Lfm2Vl(PatchGrid):
 
     def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.vision_tracing import Shaped
+        from qeff_zoo.multimodal.tracing.vision_tracing import Shaped
 
         return Shaped(model, geometry.merge)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
 
 #: Attribute of a layer's module with the convolution over rows and columns of patches.
 _CONVOLUTION = "spatial_conv"
@@ -21,8 +21,8 @@ class Lfm3Vl(PatchGrid):
 
     def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """As of `PatchGrid`."""
-        from qeff_zoo.tasks.forward_patches import swapped
-        from qeff_zoo.tasks.multimodal.patch_tracing import Patches
+        from qeff_zoo.multimodal.tracing.forward_patches import swapped
+        from qeff_zoo.multimodal.tracing.patch_tracing import Patches
 
         layers = [one for one in model.modules() if hasattr(one, _CONVOLUTION)]
         size = model.config.vision_config.conv_kernel_size

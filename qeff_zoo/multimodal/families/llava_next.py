@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.runtime.caches.image_prompt_templates import Layout
     from qeff_zoo.runtime.program import Array
 
 
@@ -20,7 +20,7 @@ class LlavaNext(Tiles):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(arrange=_arrange)
 
@@ -42,7 +42,7 @@ def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: 
     """Order the features of tiles, each of which ends with the learned token."""
     import numpy as np
 
-    from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
+    from qeff_zoo.runtime.caches.image_prompt_templates import OF_VIDEO
 
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
     if OF_VIDEO in prepared:

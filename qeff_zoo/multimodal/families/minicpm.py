@@ -9,11 +9,11 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SIZES = "target_sizes"
@@ -37,13 +37,13 @@ class MiniCpm(PatchGrid):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(grid=_grid, write=_write)
 
     def traced_module(self, model: Any, geometry: "PatchGeometry", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.packed_patch_tracing import Packed
+        from qeff_zoo.multimodal.tracing.packed_patch_tracing import Packed
 
         return Packed(model, geometry.merge)
 
@@ -53,7 +53,7 @@ class MiniCpm(PatchGrid):
 
         import numpy as np
 
-        from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
+        from qeff_zoo.runtime.caches.image_prompt_templates import OF_VIDEO
 
         pixels, found, begun = np.asarray(prepared[self.pixels], np.float32), [], 0
         side = pixels.shape[2]
@@ -72,8 +72,8 @@ class MiniCpm(PatchGrid):
         """See `Images`: patches of all frames are concatenated; all frames of a video have the same slices."""
         import numpy as np
 
-        from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
-        from qeff_zoo.tasks.multimodal.video_steps import TIMES
+        from qeff_zoo.multimodal.encoding.video_steps import TIMES
+        from qeff_zoo.runtime.caches.image_prompt_templates import OF_VIDEO
 
         if "grids_videos" not in given:
             raise GenerationError(
@@ -117,7 +117,7 @@ class MiniCpm(PatchGrid):
 
 def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "PatchGeometry":
     """Return the geometry of patches, of which the encoder may merge squares after one of its layers."""
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry, merge_of
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry, merge_of
 
     vision = config["vision_config"]
     never = config.get("downsample_mode") == "4x"

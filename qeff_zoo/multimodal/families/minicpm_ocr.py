@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.families.minicpm import MiniCpm
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 
 @dataclass(frozen=True, kw_only=True)

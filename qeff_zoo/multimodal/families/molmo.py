@@ -10,10 +10,10 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.families.molmo2 import GRIDS, POOLING, Molmo2, grid_of
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with the share of each patch that is no padding.
 _MASKS = "image_masks"
@@ -40,7 +40,7 @@ class Molmo(Molmo2):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         def grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
             return grid_of(tiles, self.arranged(prepared), config)

@@ -10,11 +10,11 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 _IMAGE = (
     "low_res_image_start_token_id",
@@ -52,7 +52,7 @@ class Molmo2(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(
             grid=grid_of,
@@ -68,7 +68,7 @@ class Molmo2(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import overlapping_crop_tracing
+        from qeff_zoo.multimodal.tracing import overlapping_crop_tracing
 
         return overlapping_crop_tracing.tracing(model, POOLING, self.of_patches)
 
@@ -76,7 +76,7 @@ class Molmo2(Images):
         """See `Images`: all crops together, since an image token is pooled from patches of several."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import Encoded
+        from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         numbers = {name: prepared[name] for name in (self.pixels, *self.of_patches)}
         numbers = {name: np.ascontiguousarray(one, np.float32) for name, one in numbers.items()}

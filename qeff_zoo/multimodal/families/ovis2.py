@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.caches.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.program import Array
 
 _AROUND = "visual_indicator_token_ids"
@@ -30,7 +30,7 @@ class Ovis2(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout, processed_grid
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout, processed_grid
 
         return Layout(arrange=_arrange, grid=processed_grid, write=_write)
 
@@ -52,7 +52,7 @@ def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: 
     """Return tiles with the features of indicator tokens around them, all of which follow each tile in the input."""
     import numpy as np
 
-    from qeff_zoo.runtime.image_prompt_templates import processed_grid
+    from qeff_zoo.runtime.caches.image_prompt_templates import processed_grid
 
     count = len(config[_AROUND])
     around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]

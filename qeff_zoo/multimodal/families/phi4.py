@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.caches.image_prompt_templates import Layout
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class Phi4(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout
+        from qeff_zoo.runtime.caches.image_prompt_templates import Layout
 
         return Layout(arrange=_arrange)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal import tile_tracing
+        from qeff_zoo.multimodal.tracing import tile_tracing
 
         return tile_tracing.tracing(model, self)
 

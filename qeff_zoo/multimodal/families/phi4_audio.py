@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
     from qeff_zoo.media.audio import Samples
     from qeff_zoo.media.features import Features
+    from qeff_zoo.multimodal.encoding.audio_encoder import AudioReader
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.audio_encoder import AudioReader
 
 #: Array of the processor with the number of audio tokens of each recording.
 ROWS = "audio_embed_sizes"
@@ -36,13 +36,13 @@ class Phi4Audio(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal import audio_span_tracing
+        from qeff_zoo.multimodal.tracing import audio_span_tracing
 
         return audio_span_tracing.tracing(model, self, images)
 
     def encoder(self) -> "type[AudioReader]":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks.multimodal.audio_encoder import AudioSpanReader
+        from qeff_zoo.multimodal.encoding.audio_encoder import AudioSpanReader
 
         return AudioSpanReader
 

@@ -33,7 +33,7 @@ class QwenVideo(PatchGrid):
         """See `PatchGrid`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import STEP_SECONDS
+        from qeff_zoo.multimodal.encoding.vision_encoder import STEP_SECONDS
 
         if STEP_SECONDS not in prepared:
             return None

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
+    from qeff_zoo.multimodal.encoding.vision_encoder import Vision
+    from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
-    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each image's patches.
 _GRID = "image_grid_hw"
@@ -35,7 +35,7 @@ class Radio(PatchGrid):
 
     def geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """As of `PatchGrid`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
+        from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
 
         vision = {**_DEFAULTS, **config["vision_config"]}
         vision["image_size"] = vision["max_img_size"]
@@ -55,8 +55,8 @@ class Radio(PatchGrid):
 
         from qeff_zoo.export.concrete import Concrete
         from qeff_zoo.export.transforms.encoder_attention import apart
-        from qeff_zoo.tasks.forward_patches import swapped
-        from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
+        from qeff_zoo.multimodal.tracing.forward_patches import swapped
+        from qeff_zoo.multimodal.tracing.patch_tracing import rows_of
 
         class Placed(torch.nn.Module):
             def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Radio(PatchGrid):
         """As of `Images`: all patches in one call."""
         import numpy as np
 
-        from qeff_zoo.runtime.multimodal_spans import Encoded
+        from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         geometry = vision.geometry
         height, width = (int(size) for size in prepared[_GRID].reshape(2))

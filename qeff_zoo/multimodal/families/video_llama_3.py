@@ -9,9 +9,9 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
+    from qeff_zoo.contract import Tracing
+    from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.tasks import Tracing
-    from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
 
 #: Patches on a side of the square of a frame that becomes an image token.
 _MERGE = 2
@@ -30,7 +30,7 @@ class VideoLlama3(PatchGrid):
 
     def frame_geometry(self, config: Mapping[str, Any]) -> "PatchGeometry":
         """See `Images`."""
-        from qeff_zoo.tasks.multimodal.patch_positions import PatchGeometry
+        from qeff_zoo.multimodal.encoding.patch_positions import PatchGeometry
 
         return PatchGeometry.read(config, self, _MERGE)
 
@@ -46,7 +46,12 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, KEPT, VIDEO_GRID, VIDEO_MERGE
+        from qeff_zoo.multimodal.encoding.vision_encoder import (
+            FRAMES,
+            KEPT,
+            VIDEO_GRID,
+            VIDEO_MERGE,
+        )
 
         names = VIDEO_GRID, VIDEO_MERGE, KEPT
         if lacking := [name for name in names if name not in given]:
@@ -60,7 +65,12 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.tasks.multimodal.vision_encoder import FRAMES, KEPT, VIDEO_GRID, VIDEO_MERGE
+        from qeff_zoo.multimodal.encoding.vision_encoder import (
+            FRAMES,
+            KEPT,
+            VIDEO_GRID,
+            VIDEO_MERGE,
+        )
 
         rows, columns = size
         shape = vision.program.inputs[self.pixels].shape[1:]

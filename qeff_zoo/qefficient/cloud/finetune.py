@@ -168,7 +168,7 @@ def _data(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         options = json.loads(Path(path).read_bytes())
         function = options.pop("preproc_file")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise PlanError(
             [
                 f"Cannot read {path!r}: {error}. Expected a JSON object with 'preproc_file', as FILE.py:FUNCTION. "

@@ -110,9 +110,9 @@ def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
 def _class_of(model_name: str, arguments: argparse.Namespace) -> "type[QEFFAutoModelForCausalLM]":
     """Return QEfficient's class for a checkpoint's task; refuse an image for a model without a vision encoder."""
     from qeff_zoo.checkpoint.opening import open_checkpoint
+    from qeff_zoo.contract import IMAGE_TEXT_TO_TEXT
     from qeff_zoo.plan.task import recipe_of
     from qeff_zoo.qefficient import QEFFAutoModelForCausalLM, QEFFAutoModelForImageTextToText
-    from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
     task = recipe_of(open_checkpoint(model_name)).task
     if task == IMAGE_TEXT_TO_TEXT:

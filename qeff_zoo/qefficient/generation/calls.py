@@ -8,11 +8,11 @@ import numpy as np
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.decoder import AXES, PADDING
+from qeff_zoo.runtime.decoding.call_inputs import AXES, PADDING
+from qeff_zoo.runtime.engine.speculation.heads import Heads
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.runtime.speculation.heads import Heads
+from qeff_zoo.sessions.opening import open_heads
 
 _COMP_CTX, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _LOGITS, _HIDDEN = "logits", "hidden_states"

@@ -9,7 +9,7 @@ import torch
 
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.qefficient.generation.retrieval import format_model_input, tokenize_conversation
-from qeff_zoo.runtime.decoder import EMBEDDING
+from qeff_zoo.runtime.decoding.decoder import EMBEDDING
 
 
 class QEffQwen3VLEmbedder:

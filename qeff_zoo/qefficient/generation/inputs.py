@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.checkpoint.config import kv_heads_of
 from qeff_zoo.runtime.program import Array
 
 
@@ -18,10 +19,7 @@ def get_padding_shape_from_config(config: Any, batch_size: int, seq_len: int) ->
         seq_len: Number of positions.
     """
     query_heads = config.num_attention_heads
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
-    if getattr(config, "multi_query", False):
-        heads = heads if getattr(config, "new_decoder_architecture", False) else 1
-    heads = heads or query_heads
+    heads = kv_heads_of(config.to_dict()) or query_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // query_heads
     return [batch_size, heads, seq_len, size]
 
@@ -146,7 +144,7 @@ class InputHandler:
 
         Args:
             inputs: Inputs of the last one.
-            pt_outputs: Its outputs.
+            pt_outputs: Outputs.
         """
         slots = {"batch_index": inputs["batch_index"]} if "batch_index" in inputs else {}
         return {

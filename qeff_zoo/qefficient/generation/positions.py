@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
-from qeff_zoo.runtime.decoder import PADDING
+from qeff_zoo.runtime.decoding.call_inputs import PADDING
 
 
 def with_positions(inputs: Any, config: Any, prefill_seq_len: int = 1) -> Any:

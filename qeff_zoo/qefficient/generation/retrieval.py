@@ -92,8 +92,8 @@ def format_model_input(
     """Return the chat of an input to embed.
 
     Args:
-        text: Its text.
-        image: Its image: a URL, a path or a Pillow image.
+        text: Text.
+        image: Image: a URL, a path or a Pillow image.
         video: QEfficient's argument, refused.
         instruction: Task of the embeddings.
 
@@ -119,8 +119,8 @@ def format_mm_content(
     """Return the parts of a query or a document in a reranker's prompt.
 
     Args:
-        text: Its text.
-        image: Its image.
+        text: Text.
+        image: Image.
         video: QEfficient's argument, refused.
         prefix: Text before it.
         min_pixels: Pixels of an image at least.

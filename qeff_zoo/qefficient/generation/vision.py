@@ -10,12 +10,12 @@ import numpy as np
 from qeff_zoo.checkpoint.config import model_config, token_of
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.encoding.vision_encoder import GRID, Vision
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.decoder import AXES, OF_CONTEXT
+from qeff_zoo.runtime.decoding.call_inputs import AXES, OF_CONTEXT
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
 from .calls import Calls, Described
 

@@ -27,7 +27,7 @@ export function codeBlock(text, language) {
 
 /** Return a formula in TeX's language; its source where it has faults. */
 export function formula(text, displayMode) {
-  const made = element(displayMode ? "div" : "span", { className: displayMode ? "formula" : "" });
+  const made = displayMode ? element("div", { className: "formula", tabIndex: 0 }) : element("span");
   try {
     if (text.length > LONGEST_FORMULA) throw new RangeError("too long");
     temml.render(text, made, { displayMode, throwOnError: true, trust: false, maxExpand: EXPANSIONS, maxSize: [20, 100] });

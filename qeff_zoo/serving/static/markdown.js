@@ -120,14 +120,26 @@ function block(lines, at, depth) {
   const columns = lines[at + 1] ?? "";
   if (line.includes("|") && columns.includes("-") && COLUMNS.test(columns)) {
     const next = until((one) => !one.includes("|"), at + 2);
-    const row = (one, tag) => element("tr", {}, ...cells(one).map((cell) => element(tag, { dir: "auto" }, ...inline(cell))));
+    const sides = cells(columns).map(side);
+    const cell = (text, tag, at) => element(tag, { dir: "auto", className: sides[at] ?? "" }, ...inline(text));
+    const row = (one, tag) => element("tr", {}, ...cells(one).map((text, at) => cell(text, tag, at)));
     const body = () => lines.slice(at + 2, next).map((one) => row(one, "td"));
     return [() => element("table", { tabIndex: 0 }, row(line, "th"), ...body()), next];
   }
   return ITEM.test(line) ? list(lines, at, depth) : null;
 }
 
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+/** Return the cells of a row; a bar after a backslash is text. */
+function cells(line) {
+  const row = line.trim().replace(/^\||(?<!\\)\|$/g, "");
+  return row.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+/** Return the side at which a column is aligned by the colons of its mark; an empty text for none. */
+function side(mark) {
+  if (!mark.endsWith(":")) return mark.startsWith(":") ? "left" : "";
+  return mark.startsWith(":") ? "center" : "right";
+}
 
 /** Return what makes a list; lines that are indented more than its marks belong to the item before them. */
 function list(lines, at, depth) {

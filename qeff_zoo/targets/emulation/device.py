@@ -115,7 +115,7 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
     Rounded weights are made when they are asked for, as when the model is saved; none is held before.
 
     Args:
-        model: In float32, with the weights' data or with where it lies. Its inputs say which are states.
+        model: Graph in float32, with the weights' data or with where it lies. Its inputs say which are states.
         numerics: Numerics of the device.
         tables: Whether the device reads from tables what depends on positions alone, as the angles of rotary
             embeddings: that is then computed as it is and rounded once. A graph that has such tables needs it not.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.numerics import STORED
-from qeff_zoo.targets.base import Finding, Lowered, Resolved
+from qeff_zoo.targets.base import USUAL_OPENING, Finding, Lowered, OpenOptions, Resolved
 from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
 
@@ -99,29 +99,15 @@ class OpenvinoTarget(OrtTarget):
         return path
 
     def open(
-        self,
-        package: "Package",
-        role: str,
-        *,
-        threads: int | None = None,
-        routing: bool = False,
-        smoke_test: bool = False,
+        self, package: "Package", role: str, options: OpenOptions = USUAL_OPENING
     ) -> "Program":
-        """Open a program in both engines; one without states in OpenVINO alone."""
+        """Open a program in both engines; one without states in OpenVINO alone. Choices are not returned."""
         from qeff_zoo.targets import engines
 
         engines.require_to_run(package, _ENGINE)
         from . import session
 
-        return session.open_program(package, role, threads=threads, smoke_test=smoke_test)
-
-    def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
-    ) -> "Program":
-        """Open a program in both engines, neither of which rounds activations; choices are not returned."""
-        from . import session
-
-        return session.open_program(package, role, threads=threads, unrounded=True)
+        return session.open_program(package, role, options)
 
 
 TARGET = OpenvinoTarget()

@@ -17,6 +17,7 @@ from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.package import Package, refused_graph
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.program import Array, Memory, Tensor
+from qeff_zoo.targets.base import USUAL_OPENING, OpenOptions
 from qeff_zoo.targets.ort import session as onnx_runtime
 
 from . import conversions
@@ -26,22 +27,15 @@ _MANY = 4
 
 
 def open_program(
-    package: Package,
-    role: str,
-    *,
-    threads: int | None = None,
-    smoke_test: bool = False,
-    unrounded: bool = False,
+    package: Package, role: str, options: OpenOptions = USUAL_OPENING
 ) -> "OpenvinoProgram":
     """Open a program of a package.
 
     Args:
         package: Package for target `openvino`.
         role: Role of the program.
-        threads: CPU threads that compute one operator; None for one per physical core.
-        smoke_test: See `qeff_zoo.targets.ort.trial`.
-        unrounded: Leave out the rounding of activations: OpenVINO multiplies floats, for ONNX Runtime see
-            `qeff_zoo.targets.ort.unrounded`.
+        options: Options of the program, but for `routing`. Without rounding OpenVINO multiplies floats; for ONNX
+            Runtime see `qeff_zoo.targets.ort.session.open_program`.
 
     Raises:
         GenerationError: The KV cache does not fit into memory.
@@ -52,16 +46,14 @@ def open_program(
     # First, since it reads nothing outside the package; without states for that alone.
     few = None
     if program.states:
-        few = onnx_runtime.open_program(
-            package, role, threads=threads, smoke_test=smoke_test, unrounded=unrounded
-        )
+        few = onnx_runtime.open_program(package, role, replace(options, routing=False))
     else:
-        onnx_runtime.open_graph(path, threads=threads)
+        onnx_runtime.open_graph(path, threads=options.threads)
     try:
-        numerics = (
-            replace(program.numerics, int8_activations=False) if unrounded else program.numerics
-        )
-        many = compiled(path, numerics, threads)
+        numerics = program.numerics
+        if options.unrounded:
+            numerics = replace(numerics, int8_activations=False)
+        many = compiled(path, numerics, options.threads)
     except RuntimeError as error:
         raise refused_graph("OpenVINO", path, reason(error)) from error
     return OpenvinoProgram(program, many, few)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo.graph.numerics import STORED, WEIGHTS
 from qeff_zoo.recipe import Role
-from qeff_zoo.targets.base import STORED_WAYS, Lowered, Resolved, Target
+from qeff_zoo.targets.base import STORED_WAYS, USUAL_OPENING, Lowered, OpenOptions, Resolved, Target
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class OrtTarget(Target):
     revision: int = 7
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     lora_unsupported: str = ""
-    reads: tuple[str, ...] = ("text", "image", "audio")
+    reads: tuple[str, ...] = ("text", "image", "video", "audio")
     roles: tuple[str, ...] = get_args(Role)
     unrounded: str = "parts"
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
@@ -93,28 +93,12 @@ class OrtTarget(Target):
         return path
 
     def open(
-        self,
-        package: "Package",
-        role: str,
-        *,
-        threads: int | None = None,
-        routing: bool = False,
-        smoke_test: bool = False,
+        self, package: "Package", role: str, options: OpenOptions = USUAL_OPENING
     ) -> "Program":
         """Open a program in ONNX Runtime."""
         from . import session
 
-        return session.open_program(
-            package, role, threads=threads, routing=routing, smoke_test=smoke_test
-        )
-
-    def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
-    ) -> "Program":
-        """Open a program in ONNX Runtime, its products computed of parts that lose nothing."""
-        from . import session
-
-        return session.open_program(package, role, threads=threads, routing=routing, unrounded=True)
+        return session.open_program(package, role, options)
 
     def write_sidecars(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""

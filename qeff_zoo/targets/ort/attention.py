@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache writes, attention and rotary embedding become one kernel of ONNX Runtime, GroupQueryAttention.
 
-It writes new keys and values in place and reads the tokens that are there, not all rows of the cache. It requires of a
-call what `runtime.decoder` guarantees: a row's tokens come first and follow one another, padding comes after them, and
-a call of several tokens for several rows begins at position 0. What padding writes is overwritten before it is read. A
-graph whose attentions are all of this kind needs no list of compute contexts, and loses that input.
+It writes new keys and values in place and reads the tokens that are there, not all rows of the cache. It requires of
+a call what `runtime.decoding.decoder` guarantees: a row's tokens come first and follow one another, padding comes
+after them, and a call of several tokens for several rows begins at position 0. What padding writes is overwritten
+before it is read. A graph whose attentions are all of this kind needs no list of compute contexts, and loses that
+input.
 
-The cache of a window has a few rows more than the window: the kernel keeps the newest tokens in order at its beginning,
-and moves them when it is full. There padding would push tokens out. So the columns of a call that are padding in all
-rows are cut off before anything is computed, and rows of different lengths have to come one by one.
+The cache of a window has a few rows more than the window: the kernel keeps the newest tokens in order at its
+beginning, and moves them when it is full. There padding would push tokens out. So the columns of a call that are
+padding in all rows are cut off before anything is computed, and rows of different lengths have to come one by one.
 
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.graph.states import State
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.package.files import read_json
 
 from . import processor
 
@@ -95,7 +95,7 @@ def _tokens(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         path = folder / name
-        values = json.loads(read_regular(path)) if path.is_file() else {}
+        values = read_json(path)
         found |= {
             key: values[key]
             for key in ("bos_token_id", "eos_token_id", "pad_token_id")

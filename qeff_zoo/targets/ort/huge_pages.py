@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from qeff_zoo.runtime.priority import lower_priority
+from qeff_zoo.runtime.engine.priority import lower_priority
 
 _Regions: TypeAlias = Sequence[tuple[int, int]]  # start and end
 

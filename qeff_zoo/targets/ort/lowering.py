@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The portable graph becomes one for ONNX Runtime, whose weights are used as they lie in the file.
+"""Lowering of portable graphs for ONNX Runtime, which uses the weights as they lie in the file.
 
 Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers in blocks
-through MatMulNBits and GatherBlockQuantized, per-channel ones as in `per_channel`. Attention and what it writes become
-one kernel where they can, see `attention`; else cache writes keep their bodies: ScatterND works in place once a session
-binds a state's input and output to one buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous
-batching are rows that a session binds, so no graph here has `batch_index`.
+through MatMulNBits and GatherBlockQuantized, per-channel ones as in `per_channel`. Attention and its cache writes
+become one kernel if possible, see `attention`; other cache writes stay ScatterND, which works in place if a session
+binds a state's input and output to one buffer. The same holds for the kernels of recurrences, see `recurrence`. Slots
+of continuous batching are rows that a session binds, so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,11 @@ from . import attention as attention_pass
 from . import convolution, lora, per_channel, recurrence
 from . import experts as experts_pass
 
-_CONTRIB = products.CONTRIB
+#: Value of MatMulNBits' `accuracy_level` at which activations are rounded to int8; its kernels are the fast ones.
 _INT8_ACTIVATIONS = 4
-_ACCURACY_LEVEL = _INT8_ACTIVATIONS  # the fast kernels
-_NARROW, _NARROW_BLOCKS = 2, (64, 128)  # bits, of which no rows are looked up
+_ACCURACY_LEVEL = _INT8_ACTIVATIONS
+#: Integers of 2 bits have fast products in blocks of these sizes alone. Their rows are not looked up as integers.
+_NARROW_BITS, _NARROW_BLOCKS = 2, (64, 128)
 
 
 def lower(
@@ -68,11 +69,11 @@ def lower(
     )
     lowering.rest()
     onnx_passes.RemoveUnusedNodesPass()(model)
-    _keep_as_computed(model.graph)
+    _drop_state_casts(model.graph)
     attention_pass.drop_compute_context(model.graph)
     onnx_passes.RemoveUnusedFunctionsPass()(model)
     onnx_passes.RemoveUnusedOpsetsPass()(model)
-    model.opset_imports[_CONTRIB] = 1
+    model.opset_imports[products.CONTRIB] = 1
     ways = {
         "attention": dict(attention),
         "experts": dict(experts),
@@ -86,8 +87,8 @@ def lower(
     )
 
 
-def _keep_as_computed(graph: ir.Graph) -> None:
-    """Drop the casts of what becomes a state: here all that is computed is float32 as states are, and a cast copies."""
+def _drop_state_casts(graph: ir.Graph) -> None:
+    """Drop the casts of outputs that become states: both are float32 here, and a cast would copy."""
     for value in list(graph.outputs):
         cast = value.producer()
         kept = cast.inputs[0] if cast is not None and cast.op_type == "CastLike" else None
@@ -99,8 +100,8 @@ class _Lowering(products.Products):
     """Weights as ONNX Runtime's kernels take them."""
 
     def takes(self, format: Format) -> bool:
-        """Take what its fast kernels do; of 2 bits others are 200 times as slow."""
-        return format.bits != _NARROW or format.block in _NARROW_BLOCKS
+        """Return whether its fast kernels support a format; other products of 2 bits are 200 times as slow."""
+        return format.bits != _NARROW_BITS or format.block in _NARROW_BLOCKS
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by a weight matrix as it is stored."""
@@ -110,7 +111,7 @@ class _Lowering(products.Products):
             return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
         slot = self.slot(matrix.name, matrix.expression, matrix.format)
         weight = self.tensor(slot, [matrix.rows, matrix.columns])
-        return [ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=_CONTRIB)]
+        return [ir.node("FusedMatMul", [x, weight], {"transB": 1}, domain=products.CONTRIB)]
 
     def rows(self, indices: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Look up rows of a weight matrix, which is of integers."""
@@ -129,7 +130,7 @@ class _Lowering(products.Products):
             "quantize_axis": 1,
         }
         given, tape = [packed, indices, *others], Tape()
-        found = tape.op("GatherBlockQuantized", given, attributes, domain=_CONTRIB)
+        found = tape.op("GatherBlockQuantized", given, attributes, domain=products.CONTRIB)
         if format.offsets:
             blocks = columns // format.block
             offsets = self.tensor(slot, [rows, blocks], f"{slot.name}.offsets")
@@ -141,7 +142,7 @@ class _Lowering(products.Products):
         return list(tape.nodes)
 
     def numerics(self) -> Numerics:
-        """Return what the finished graph rounds: matrices, and the left sides of products with them."""
+        """Return what the finished graph rounds: matrices, and the activations that are multiplied by them."""
         matrices = self.used_matrices()
         multiplies = any(matrix.multiplied for matrix in matrices)
         rounds = multiplies and _ACCURACY_LEVEL == _INT8_ACTIVATIONS
@@ -208,7 +209,7 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
         return None
     format = matrix.format
     if format.block and (
-        matrix.columns % format.block or format.bits == _NARROW or format.act_order
+        matrix.columns % format.block or format.bits == _NARROW_BITS or format.act_order
     ):
         return None
     return lowering.rows(input_of(node, 1), matrix)

@@ -20,6 +20,7 @@ from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package import Package, refused_graph
 from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
+from qeff_zoo.targets.base import USUAL_OPENING, OpenOptions
 
 from . import processor
 from .binding import Binding, OutputMemory, value_of
@@ -47,24 +48,14 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 
-def open_program(
-    package: Package,
-    role: str,
-    *,
-    threads: int | None = None,
-    routing: bool = False,
-    smoke_test: bool = False,
-    unrounded: bool = False,
-) -> "OrtProgram":
+def open_program(package: Package, role: str, options: OpenOptions = USUAL_OPENING) -> "OrtProgram":
     """Open a program of a package.
 
     Args:
         package: Package for target `ort`.
         role: Role of the program.
-        threads: CPU threads that compute one operator; None for one per physical core.
-        routing: Whether calls also return the choices of routers and indexers.
-        smoke_test: See `qeff_zoo.targets.ort.trial`.
-        unrounded: Leave out the rounding of activations, see `qeff_zoo.targets.ort.unrounded`.
+        options: Options of the program: for a smoke test see `qeff_zoo.targets.ort.trial`, for products that do not
+            round `qeff_zoo.targets.ort.unrounded`.
 
     Raises:
         GenerationError: There is no graph, or the KV cache does not fit into memory.
@@ -72,11 +63,10 @@ def open_program(
     program = package.program(role)
     path = package.path / program.path
     graph = None
-    if path.is_file() and (routing or smoke_test or unrounded):
-        graph = _changed(path, return_choices=routing, shorten=smoke_test, unround=unrounded)
-    session = open_graph(
-        path, threads=threads, prepack=not smoke_test and _prepacks(package), graph=graph
-    )
+    if path.is_file() and (options.routing or options.smoke_test or options.unrounded):
+        graph = _changed(path, options)
+    prepack = not options.smoke_test and _prepacks(package)
+    session = open_graph(path, threads=options.threads, prepack=prepack, graph=graph)
     # Experts get other numbers of tokens in other calls, and products of integers sum each number in its own order.
     varies = bool(program.ways.get("experts") and program.numerics.matrices)
     return OrtProgram(session, program.states, program.specializations, 0 if varies else _SPLIT)
@@ -95,8 +85,8 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
     return OrtProgram(open_graph(path), states, specializations)
 
 
-def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) -> bytes | None:
-    """Return a graph without weights, changed by its flags; None if nothing changes."""
+def _changed(path: Path, options: OpenOptions) -> bytes | None:
+    """Return a graph without weights, changed as the options require; None if nothing changes."""
     # Running a package needs no onnx_ir.
     import onnx_ir as ir
     from google.protobuf.message import DecodeError
@@ -109,9 +99,9 @@ def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) 
         model = ir.load(path)
     except DecodeError:
         return None  # ONNX Runtime, which opens it as it is, says what is wrong
-    changed = choices.return_choices(model.graph) if return_choices else 0
-    changed += trial.shorten(model.graph) if shorten else 0
-    changed += unrounded.unround(model.graph) if unround else 0
+    changed = choices.return_choices(model.graph) if options.routing else 0
+    changed += trial.shorten(model.graph) if options.smoke_test else 0
+    changed += unrounded.unround(model.graph) if options.unrounded else 0
     return ir.to_proto(model).SerializeToString() if changed else None
 
 

@@ -6,8 +6,10 @@ MatMulNBits and QGemm round their left side to int8. A left side that is rounded
     x = r1 + r2 + rest      r1 = x rounded to int8 in the kernel's blocks, r2 = x - r1 rounded likewise
 
 and a product is the sum of the shipped kernel's products of the three parts. The error left is that of the rest,
-1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32: by accuracy level 1,
-or, of 8 bits, for which there is no such kernel, by plain operators on dequantized weights, see `unfused_experts`.
+1/254**2 of the usual one. By int4, the kernel of integers multiplies r1 alone and that of floats x - r1, which is 1/254
+of x: of int4 there is such a kernel, and without VNNI it is as fast. QMoE has a function between its two products, so
+it computes in float32: by accuracy level 1, or, of 8 bits, for which there is no such kernel, by plain operators on
+dequantized weights, see `unfused_experts`.
 """
 
 import numpy as np
@@ -34,7 +36,10 @@ def unround(graph: ir.Graph) -> int:
     splitter = _Splitter(graph)
     for node in list(graph):
         if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes:
-            splitter.split_blocks(node)
+            if node.attributes.get_int("bits", _INT4) == _INT4:
+                splitter.split_int4(node)
+            else:
+                splitter.split_blocks(node)
         elif node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 0) == _INT4:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
             splitter.count += 1
@@ -55,7 +60,7 @@ class _Splitter:
     def __init__(self, graph: ir.Graph) -> None:
         self.tape, self.count = Tape(), 0
         self._graph = graph
-        self._floats: dict[tuple[ir.Value, int], list[ir.Value]] = {}
+        self._floats: dict[tuple[ir.Value, int, int], list[ir.Value]] = {}
         self._integers: dict[ir.Value, list[ir.Value]] = {}
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         #: Parts one below the other, and the sizes to split what is made of them.
@@ -63,16 +68,30 @@ class _Splitter:
 
     def split_blocks(self, node: ir.Node) -> None:
         """Compute a product by integers in blocks of parts of its left side."""
+        parts, others, bias = self._inputs(node, _PARTS)
+        self._replace(node, [*self._products(node, parts, others), *bias])
+
+    def split_int4(self, node: ir.Node) -> None:
+        """Compute a product by int4 of its rounded left side, and one in float32 of the rest."""
+        (rounded, rest), others, bias = self._inputs(node, 2)
+        product = self._again(node, [rounded, *others])
+        small = self._again(node, [rest, *others], accuracy_level=_FLOAT32)
+        self._replace(node, [*product, *small, *bias])
+
+    def _inputs(
+        self, node: ir.Node, count: int
+    ) -> tuple[list[ir.Value], list[ir.Value | None], list[ir.Value]]:
+        """Return the parts of a product's left side, its other inputs, and its bias, which is added once, if any."""
         x, *others = node.inputs
         assert x is not None
         block, columns = (node.attributes.get_int(name, 0) for name in ("block_size", "K"))
-        if (x, block) not in self._floats:
-            self._floats[x, block] = self._parts_of_blocks(x, block, columns)
+        key = x, block, count
+        if key not in self._floats:
+            self._floats[key] = self._parts_of_blocks(x, block, columns, count)
         bias = others[_BIAS - 1] if len(others) >= _BIAS else None
         if bias is not None:
-            others[_BIAS - 1] = None  # added once
-        products = self._products(node, self._floats[x, block], others)
-        self._replace(node, products if bias is None else [*products, bias])
+            others[_BIAS - 1] = None
+        return self._floats[key], others, [] if bias is None else [bias]
 
     def split_rows(self, node: ir.Node) -> None:
         """Compute a product by integers of whole rows of parts of its left side."""
@@ -100,9 +119,9 @@ class _Splitter:
         (product,) = self._again(node, [stacked, *others])
         return list(self.tape.op_multi_out("Split", [product, sizes], num_outputs=len(parts)))
 
-    def _parts_of_blocks(self, x: ir.Value, block: int, columns: int) -> list[ir.Value]:
+    def _parts_of_blocks(self, x: ir.Value, block: int, columns: int, count: int) -> list[ir.Value]:
         parts, rest = [], x
-        for _ in range(_PARTS - 1):
+        for _ in range(count - 1):
             parts.append(self._rounded(rest, block, columns))
             rest = self.tape.op("Sub", [rest, parts[-1]])
         return [*parts, rest]
@@ -149,12 +168,14 @@ class _Splitter:
             rest = self.tape.op("Mul", [rest, self._constant(np.float32(2 * _STEPS))])
         return parts
 
-    def _again(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
-        """Add a copy of a node with other inputs; return its outputs."""
+    def _again(
+        self, node: ir.Node, inputs: list[ir.Value | None], **changed: int
+    ) -> list[ir.Value]:
+        """Add a copy of a node with other inputs, and perhaps other attributes; return its outputs."""
         outputs = self.tape.op_multi_out(
             node.op_type,
             inputs,
-            {**node.attributes},
+            {**node.attributes, **changed},
             num_outputs=len(node.outputs),
             domain=node.domain,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.graph.numerics import FLOAT16, STORED
-from qeff_zoo.targets.base import Finding, Lowered, Resolved, Target
+from qeff_zoo.targets.base import USUAL_OPENING, Finding, Lowered, OpenOptions, Resolved, Target
 from qeff_zoo.targets.qaic.lowering_report import WAYS
 from qeff_zoo.targets.qaic.options import QaicOptions
 
@@ -34,7 +34,7 @@ class QaicTarget(Target):
     level: str = "device"
     lora_unsupported: str = ""
     needs_weights: bool = False
-    reads: tuple[str, ...] = ("text", "image", "audio")
+    reads: tuple[str, ...] = ("text", "image", "video", "audio")
     roles: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
     fused_roles: tuple[str, ...] = ("heads",)
     runs_on_cards: bool = True
@@ -143,21 +143,12 @@ class QaicTarget(Target):
         return folder / path
 
     def open(
-        self,
-        package: "Package",
-        role: str,
-        *,
-        threads: int | None = None,
-        routing: bool = False,
-        smoke_test: bool = False,
+        self, package: "Package", role: str, options: OpenOptions = USUAL_OPENING
     ) -> "Program":
-        """Open a QPC on the cards of this machine."""
+        """Open a QPC on the cards of this machine; no option applies to a card."""
         from . import features, session
 
-        opened = session.open_program(
-            package, role, threads=threads, routing=routing, smoke_test=smoke_test
-        )
-        return features.adapted(opened)
+        return features.adapted(session.open_program(package, role))
 
     def runs_here(self, program: "ProgramPlan") -> bool:
         """Whether this machine has free cards of the kind that a program is compiled for.
@@ -182,8 +173,7 @@ class QaicTarget(Target):
         program: "CompiledProgram",
         *,
         numerics: "DeviceNumerics",
-        threads: int | None = None,
-        routing: bool = False,
+        options: OpenOptions = USUAL_OPENING,
     ) -> "Program":
         """Open a lowered graph in ONNX Runtime, in the numerics of a card."""
         from . import features, prediction
@@ -194,8 +184,7 @@ class QaicTarget(Target):
             folder,
             program,
             numerics=numerics,
-            threads=threads,
-            routing=routing,
+            options=options,
         )
         return features.adapted(opened)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in blocks: of the cache, of queries, of heads, or of several of them, so that what one takes fits on chip.
+"""Attention in blocks: of the cache, of queries, of heads, or of several of them, so that a block fits on chip.
 
-Over blocks of the cache the softmax is computed as they come: the largest score so far, the sum of exponentials and the
-mixed values are scaled whenever a larger score comes. The compiler sees plain operators: there is no loop.
+The softmax over blocks of the cache is computed online: the largest score so far, the sum of exponentials and the
+weighted values are rescaled for a larger score. The graph has plain operators and no loop.
 
 In comments: B batch, S new tokens, C cache rows, H heads, G KV heads, D head size; small letters are parts of them.
 """
@@ -22,7 +22,7 @@ from qeff_zoo.weights.matrices import input_of
 
 from . import ops
 
-#: The semantic ops that are cut.
+#: Semantic ops that are cut.
 ATTENTION = frozenset({"Attention", "SoftcapAttention", "SinkAttention"})
 _GATHERS = {ops.GATHER.name, ops.GATHER_SLOTS.name}
 
@@ -43,7 +43,7 @@ class Blocking:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Blocking | None":
-        """Read what was chosen; None for attention as a whole."""
+        """Return the blocking of target options; None without blocks."""
         if "blocking_mode" not in options:
             return None
         return cls(
@@ -54,14 +54,14 @@ class Blocking:
 
 
 def lower(graph: ir.Graph, blocking: Blocking) -> int:
-    """Cut every attention of a graph, in place; return how many there are.
+    """Cut every attention of a graph, in place; return their number.
 
     Args:
-        graph: With states that are lowered.
-        blocking: How to.
+        graph: Graph with lowered states.
+        blocking: Blocks of attention.
 
     Raises:
-        CompileError: There is none that can be cut so.
+        CompileError: The graph has no attention, or the heads of a block do not divide those of an attention.
     """
     found = [node for node in graph if node.domain == SEMANTIC and node.op_type in ATTENTION]
     if not found:
@@ -94,7 +94,7 @@ def _heads(node: ir.Node, size: int | None) -> Iterator[range]:
 
 
 def _gather_of(rows: ir.Value) -> ir.Node | None:
-    """Return what reads rows of a cache, where `states` had them read and zeroed; None for other values."""
+    """Return the node that reads rows of a cache, if `states` reads and zeroes them; None for other values."""
     zeroed = rows.producer()
     gather = input_of(zeroed, 2).producer() if zeroed and zeroed.op_type == "Where" else None
     return gather if gather and gather.op_type in _GATHERS else None
@@ -111,7 +111,7 @@ class _Cut:
 
     Args:
         node: The semantic op.
-        blocking: How it is cut.
+        blocking: Blocks of attention.
     """
 
     def __init__(self, node: ir.Node, blocking: Blocking) -> None:
@@ -124,12 +124,16 @@ class _Cut:
         self._query = self._op("Mul", self._query, scale)
 
     def attention(self, parts: list[range]) -> ir.Value:
-        """Return what the op returns, (B, S, H, D)."""
+        """Return the output of the op, (B, S, H, D).
+
+        Args:
+            parts: Heads of each block.
+        """
         found = [self._of_heads(part if len(parts) > 1 else None) for part in parts]
         return self._op("Transpose", self._joined(found, 1), perm=(0, 2, 1, 3))
 
     def _of_heads(self, heads: range | None) -> ir.Value:
-        """Return what some heads see, (B, h, S, D); None for all of them."""
+        """Return the attention of some heads, (B, h, S, D); None for all heads."""
         query, mask, sinks, groups = self._query, self._mask, self._sinks, None
         if heads is not None:
             bounds = self._ints(heads.start), self._ints(heads.stop)
@@ -156,7 +160,7 @@ class _Cut:
         sinks: ir.Value | None,
         groups: tuple[ir.Value, ir.Value] | None,
     ) -> ir.Value:
-        """Return what some queries (B, h, s, D) see: block after block of the cache."""
+        """Return the attention of some queries, (B, h, s, D), computed block after block of the cache."""
         rows = self._op("Shape", query, start=0, end=3)
         most = total = mixed = None
         for start, stop in self._bounds(mask, 3, self._blocking.kv):
@@ -179,7 +183,7 @@ class _Cut:
         assert most is not None
         assert total is not None
         assert mixed is not None
-        if sinks is not None:  # one score more of each head, without a value
+        if sinks is not None:  # a further score of each head, without a value
             sink = self._op("Reshape", sinks, self._ints(1, -1, 1, 1))
             now = self._op("Max", most, sink)
             fade = self._op("Exp", self._op("Sub", most, now))
@@ -202,11 +206,11 @@ class _Cut:
         return self._op("Add", scores, mask)
 
     def _mixed(self, shares: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        """Return values by their shares, (B, g, h / g * s, D)."""
+        """Return the weighted sum of values, (B, g, h / g * s, D)."""
         return self._op("MatMul", self._grouped(shares, key), value)
 
     def _grouped(self, x: ir.Value, key: ir.Value) -> ir.Value:
-        """See (B, h, s, n) as (B, g, h / g * s, n)."""
+        """Reshape (B, h, s, n) to (B, g, h / g * s, n)."""
         first = self._op("Shape", key, start=0, end=2)
         last = self._op("Shape", x, start=3, end=4)
         return self._op("Reshape", x, self._op("Concat", first, self._ints(-1), last, axis=0))
@@ -218,7 +222,7 @@ class _Cut:
         stop: ir.Value,
         groups: tuple[ir.Value, ir.Value] | None,
     ) -> ir.Value:
-        """Return some rows of keys or values, of some KV heads: gathered by themselves where the cache is."""
+        """Return some rows of keys or values, of some KV heads; only these rows are gathered from a cache."""
         if self._blocking.kv > 1:
             found = self._gathered(cache, start, stop)
             cache = self._slice(cache, 2, start, stop) if found is None else found
@@ -227,7 +231,7 @@ class _Cut:
         return self._slice(cache, 1, *groups)
 
     def _of_mask(self, heads: range) -> tuple[ir.Value, ir.Value]:
-        """Return where the masks of some heads are: the first one is that of all, where there is one alone."""
+        """Return the bounds of the masks of some heads, (1,) each; a single mask is that of all heads."""
         count = self._op("Shape", self._mask, start=1, end=2)
         more = self._op("Sub", count, self._ints(1))
         rest = self._ints(self._count - 1)
@@ -238,7 +242,7 @@ class _Cut:
         return start, self._op("Add", self._op("Add", start, further), self._ints(1))
 
     def _share(self, keys: ir.Value, heads: int, *, up: bool = False) -> ir.Value:
-        """Return how many KV heads so many heads have, (1,)."""
+        """Return the number of KV heads of the first heads, (1,), rounded down, or up."""
         count = self._op("Shape", _cache_of(keys), start=1, end=2)
         shared = self._op("Mul", count, self._ints(heads))
         if up:
@@ -246,7 +250,7 @@ class _Cut:
         return self._op("Div", shared, self._ints(self._count))
 
     def _gathered(self, cache: ir.Value, start: ir.Value, stop: ir.Value) -> ir.Value | None:
-        """Read rows as `states` reads all of them; None for what is no cache as it was read."""
+        """Return some rows, read as `states` reads all of them; None for other values than those."""
         gather = _gather_of(cache)
         if gather is None:
             return None
@@ -261,7 +265,7 @@ class _Cut:
         return self._op("Where", self._slice(hidden, 2, start, stop), nothing, rows)
 
     def _bounds(self, x: ir.Value, axis: int, blocks: int) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """Yield where each block begins and ends, as equal as can be."""
+        """Yield the bounds of each block, (1,) each; blocks are as equal as possible."""
         size = self._op("Shape", x, start=axis, end=axis + 1)
         ends = [self._ints(0)]
         for number in range(1, blocks):

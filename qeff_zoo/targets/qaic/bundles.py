@@ -19,7 +19,7 @@ from qeff_zoo.disk.staging import remove, settle, staged_beside
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.fixed_shapes import shapes_of
+from qeff_zoo.runtime.decoding.fixed_shapes import shapes_of
 from qeff_zoo.runtime.program import Array, Tensor
 
 #: Folder of a bundle, and its description.

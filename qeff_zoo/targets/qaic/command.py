@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import Any
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.export.program_plan import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
 from qeff_zoo.targets.qaic.sdk import COMPILER_VARIABLE, SDK
@@ -68,7 +68,7 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
         name: Name of the program.
     """
     options = program.flags
-    task = tasks.find(program.task)
+    task = contract.find(program.task)
     shared = "max_loras" in program.variant or task.before
     if program.shape.apart or (shared and program.decodes):  # else states could not be transferred
         options = {**options, "split_retained_state_io": True}

@@ -48,7 +48,7 @@ def custom_io(states: Sequence[State], types: Mapping[str, str]) -> str:
 
     Args:
         states: Float states.
-        types: By kind of state.
+        types: Data types by kind of state.
 
     Raises:
         CompileError: A state has no blocks of MXINT8.
@@ -61,7 +61,7 @@ def io_list(states: Iterable[tuple[State, Sequence[str]]], types: Mapping[str, s
 
     Args:
         states: Each with the names of its input and its output.
-        types: By kind of state.
+        types: Data types by kind of state.
 
     Raises:
         CompileError: A state has no blocks of MXINT8.
@@ -78,7 +78,7 @@ def precision_of(state: State, types: Mapping[str, str]) -> str:
 
     Args:
         state: A float state.
-        types: By kind of state.
+        types: Data types by kind of state.
 
     Raises:
         CompileError: The state has no blocks of MXINT8.
@@ -109,7 +109,7 @@ def pipelined(
 
     Args:
         nodes: The layer of each node, None for one outside of all layers, and its name; in the order of the graph.
-        stages: How many, at most one for each layer.
+        stages: Number of stages, at most one for each layer.
         num_devices: A multiple of `stages`.
         num_cores: Number of cores of each device.
 

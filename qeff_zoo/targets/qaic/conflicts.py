@@ -5,15 +5,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import HEADS, kv_heads_of, size_of
 from qeff_zoo.targets.qaic.configs import MX_BLOCK
 from qeff_zoo.targets.qaic.options import SAMPLER, bad_flags
-from qeff_zoo.weights.kv_heads import KV_HEADS, counts
+from qeff_zoo.weights.kv_heads import counts
 
 if TYPE_CHECKING:
     from qeff_zoo.recipe import Shape
 
 #: What configs call the same.
-_HEADS = ("num_attention_heads", "decoder_attention_heads", "n_head", "num_heads", "n_heads")
 _HEAD_SIZES = ("head_dim", "d_kv")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -54,13 +54,19 @@ def _of_states(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_kv_heads(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    heads, each = config.get(KV_HEADS), _devices_of_a_stage(options)
-    enough = (count for count in counts(config) if count % each == 0)
-    if isinstance(heads, int) and heads % each and (count := next(enough, None)):
-        yield (
-            f"{each} devices cannot share the model's {heads} key/value heads evenly, so that some of them need the "
-            f"same. --kv-heads {count} repeats them for each, where the model's weights allow it."
-        )
+    heads, each = kv_heads_of(config), _devices_of_a_stage(options)
+    if not heads or heads % each == 0:
+        return
+    count = next((count for count in counts(config) if count % each == 0), None)
+    repeats = (
+        f" --kv-heads {count} repeats them for each, where the model's weights allow it."
+        if count
+        else ""
+    )
+    yield (
+        f"{each} devices cannot share the model's {heads} key/value heads evenly, so that some of them need the same."
+        f"{repeats}"
+    )
 
 
 def _devices_of_a_stage(options: Mapping[str, Any]) -> int:
@@ -77,10 +83,10 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
             f"stage. Choose a multiple of {stages} devices."
         )
         return
-    layers = _size(config, _LAYERS)
+    layers = size_of(config, _LAYERS)
     if layers and stages > layers:
         yield f"--mdp-num-partitions is {stages}, more than the model's {layers} layers. Choose at most {layers}."
-    heads, each = _size(config, _HEADS), _devices_of_a_stage(options)
+    heads, each = size_of(config, HEADS), _devices_of_a_stage(options)
     if heads and heads % each:
         fitting = [count * stages for count in range(1, heads + 1) if heads % count == 0]
         yield (
@@ -90,10 +96,10 @@ def _of_devices(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterat
 
 
 def _of_cache(config: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    if not options.get("mxint8_kv_cache") or _size(config, ("kv_lora_rank",)):
+    if not options.get("mxint8_kv_cache") or size_of(config, ("kv_lora_rank",)):
         return  # of latents, the graph shows it
-    heads, width = _size(config, _HEADS), _size(config, _WIDTH)
-    size = _size(config, _HEAD_SIZES) or (width // heads if width and heads else None)
+    heads, width = size_of(config, HEADS), size_of(config, _WIDTH)
+    size = size_of(config, _HEAD_SIZES) or (width // heads if width and heads else None)
     if size and size % MX_BLOCK:
         yield (
             f"--mxint8-kv-cache needs heads of a multiple of {MX_BLOCK}, and the model's have {size}. Leave it out."
@@ -136,8 +142,8 @@ def of_blocks(
             "expected at most as many. Choose fewer."
         )
     heads, shared, size = (
-        _size(config, _HEADS),
-        _size(config, (KV_HEADS,)),
+        size_of(config, HEADS),
+        kv_heads_of(config),
         options.get("head_block_size"),
     )
     if heads and shared and size and size % (each := heads // shared) and each % size:
@@ -181,7 +187,7 @@ def of_sampler(
             "--include-sampler is for one program that runs prompts and decodes: which tokens a text has is handed "
             "over by no name that is known. Leave it out, or --prefill-only and --decode-only."
         )
-    vocab, most = _size(config, ("vocab_size",)), options.get("max_top_k_ids", 0)
+    vocab, most = size_of(config, ("vocab_size",)), options.get("max_top_k_ids", 0)
     if vocab and most > vocab:
         yield f"--max-top-k-ids is {most}, more than the model's {vocab} tokens. Choose at most {vocab}."
 
@@ -193,12 +199,3 @@ def _of_patterns(patterns: tuple[str, ...]) -> Iterator[str]:
                 f"--node-precision-info is {pattern!r}, expected operators or names of nodes, such as RMSNorm or "
                 "model.layers.0*; the compiler's file is made from them. Begin with * where a name begins with /."
             )
-
-
-def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return a size from a config, or from its part for text."""
-    for part in (config, config.get("text_config") or {}):
-        for name in names:
-            if isinstance(value := part.get(name), int) and value > 0:
-                return int(value)
-    return None

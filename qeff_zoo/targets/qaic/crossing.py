@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an encoder has read, for a decoder on Cloud AI 100: the host has it, and hands it over where a row is new.
+"""Cross-attention states of a decoder on Cloud AI 100: the host keeps them, and passes them on after a change.
 
-A card takes a state whole or not at all: where an encoder has read something into a row, the decoder's next call is
-given what the encoder has made for every row, and keeps that. All other calls leave it out.
+A card accepts only complete states: when an encoder has written a batch slot, the next call of the decoder gets the
+states of all slots, and the card retains them. All other calls omit them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ from qeff_zoo.runtime.program import Array
 
 
 class CrossAttentionProgram:
-    """A decoder that attends to an encoder's output, see `qeff_zoo.runtime.program.Program`.
+    """Decoder that attends to an encoder's output, see `qeff_zoo.runtime.program.Program`.
 
     Args:
         program: Program of the graph.
         states: States that the host writes.
 
     Raises:
-        GenerationError: They do not fit into memory.
+        GenerationError: The states do not fit into memory.
     """
 
     def __init__(self, program: Any, states: Sequence[State]) -> None:
         self._program = program
         dtypes = dict.fromkeys((one.name for one in states), np.dtype(np.float16))
-        #: What the host writes; all else the card keeps.
+        #: States that the host writes; the card keeps all others.
         self.memory = new_states(states, dtypes, program.specializations, is_current=False)
-        program.retain(self.memory)  # a card begins with anything
+        program.retain(self.memory)  # the initial states of a card are undefined
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)

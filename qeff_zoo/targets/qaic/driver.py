@@ -104,6 +104,7 @@ def run(folder: Path) -> None:
         except BaseException:
             with suppress(ProcessLookupError):  # it may have ended meanwhile
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()  # Popen itself does not after Ctrl-C
             raise
     if process.returncode:
         raise CompileError(_failure(folder, process.returncode, stderr.decode(errors="replace")))

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.graph.states import State
-from qeff_zoo.runtime.decoder import PADDING
+from qeff_zoo.runtime.decoding.call_inputs import PADDING, PIXELS
 from qeff_zoo.runtime.program import Array, Program, Tensor
 from qeff_zoo.targets.qaic.crossing import CrossAttentionProgram
-from qeff_zoo.tasks.multimodal.vision_encoder import PIXELS
 
 #: The one image or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"

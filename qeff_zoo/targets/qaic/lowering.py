@@ -47,8 +47,9 @@ def lower(
 
     Args:
         graph: With `batch_index`, if the program is for continuous batching.
-        program: Its `shape.ctx_len` positions are tabulated. Its `weights` are floats; float16 is cast as it is read.
-        blocked: How attention is cut; None for attention as a whole.
+        program: Program; its `shape.ctx_len` positions are tabulated, and its `weights` are floats; float16 is cast as
+            it is read.
+        blocked: Blocks of attention; None for attention without blocks.
 
     Returns:
         The graph. Its numerics know nothing of what the compiler rounds.

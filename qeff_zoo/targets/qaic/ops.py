@@ -246,7 +246,7 @@ def with_host_bodies(model: ir.Model) -> ir.Model:
     """Return a copy of a lowered model that runs in stock ONNX Runtime: see above what its indices do.
 
     Args:
-        model: By `lowering.lower`, or read from its file.
+        model: Graph from `lowering.lower`, or read from its file.
     """
     copy = model.clone()
     _attach(copy, host=True)

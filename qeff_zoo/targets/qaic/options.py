@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen about a build for target `qaic`: the flags of its compiler. `qnn-aic` has some of them too.
+"""Options of a build for target `qaic`: flags of its compiler, and changes of its graph. `qnn-aic` has some of them.
 
-Names are those of QEfficient's `compile`, and `spelling` is that of qaic-compile; what has no spelling is said to the
-compiler in a file.
+Names are those of QEfficient's `compile`, and `spelling` is the flag of qaic-compile; options without a spelling are
+written to the compiler's files, or change the graph.
 """
 
 import re
@@ -15,13 +15,13 @@ from qeff_zoo.package.option import option
 
 #: Cores of a device.
 CORES = 16
-#: What attention is cut into blocks of, as QEfficient calls it.
+#: Modes of blocked attention, by QEfficient's names.
 MODES = ("kv", "q", "h", "qkv", "hq", "hkv", "hqkv")
-#: Tokens that a sampler on a card draws from at most, by default.
+#: Default maximum number of candidate tokens of a sampler on a card.
 TOP_K_IDS = 512
-#: Choices of a sampler on a card.
+#: Options of a sampler on a card.
 SAMPLER = ("include_sampler", "max_top_k_ids", "include_guided_decoding", "return_pdfs")
-#: Choices that are about the graph, and no flags of a compiler.
+#: Options that change the graph, and are no flags of a compiler.
 OF_GRAPHS = frozenset(
     {
         "blocking_mode",
@@ -33,9 +33,9 @@ OF_GRAPHS = frozenset(
     }
 )
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9-]*)(?:=(.+))?")
-#: Flags that come before or after all others, or have a path.
+#: Flags that are written elsewhere: before or after all others, or with the path of a file.
 _PLACED = ("aic-hw-version", "sub-functions", "node-precision-info")
-#: Flags of the compiler that no choice has, since the build writes them.
+#: Flags of the compiler without an option, since the build writes them.
 _WRITTEN = (
     *("m", "model", "aic-hw", "aic-binary-dir", "network-specialization-config"),
     *("custom-IO-list-file", "mdp-load-partition-config", "retained-state", "convert-to-fp16"),
@@ -54,7 +54,7 @@ def _common(name: str, text: str, spelling: str | None = None, **facts: Any) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class QaicOptions:
-    """Fields of `Request` that are for target `qaic`, some of them for `qnn-aic` as well."""
+    """Fields of `Request` for target `qaic`, some of them for `qnn-aic` as well."""
 
     aic_hw_version: str | None = _option(
         "aic_hw_version",
@@ -215,7 +215,7 @@ class QaicOptions:
     )
 
 
-#: Flag of the compiler -> the choice that has it.
+#: Names of options by the flag of the compiler.
 SPELLED: Mapping[str, str] = MappingProxyType(
     {
         item.metadata["spelling"]: item.name
@@ -242,7 +242,7 @@ def flags_of(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bad_flags(flags: tuple[str, ...]) -> list[str]:
-    """List what is wrong with unlisted flags, one sentence each.
+    """List the problems of unlisted flags, a sentence each.
 
     Args:
         flags: Value of `compiler_flag`.

@@ -12,9 +12,9 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.graph.constants import integer, integers
 from qeff_zoo.graph.states import mark, tokens_of
+from qeff_zoo.runtime.decoding.call_inputs import PIXELS
 from qeff_zoo.targets.qaic.features import BATCH, FIRST, LAYERS, NAMES, OF_LAYER
 from qeff_zoo.targets.qaic.states import retain
-from qeff_zoo.tasks.multimodal.vision_encoder import PIXELS
 
 
 def place(graph: ir.Graph) -> None:

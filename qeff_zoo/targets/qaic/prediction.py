@@ -17,9 +17,10 @@ from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.fixed_shapes import shapes_of
+from qeff_zoo.runtime.decoding.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.base import USUAL_OPENING, OpenOptions
 from qeff_zoo.targets.emulation import device
 from qeff_zoo.targets.emulation.rounded_weights import RoundedWeights
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
@@ -53,19 +54,17 @@ def open_program(
     program: CompiledProgram,
     *,
     numerics: DeviceNumerics,
-    threads: int | None = None,
-    routing: bool = False,
+    options: OpenOptions = USUAL_OPENING,
 ) -> "PredictedProgram":
     """Open what a program is compiled from, see `qeff_zoo.targets.base.Target.predict`.
 
     Args:
-        lowered: Its graph, without places of weights.
+        lowered: Lowered graph, without the positions of weights.
         layout: Layout of the data file.
         folder: With the data file.
         program: Program for the manifest.
         numerics: Numerics of the card.
-        threads: CPU threads that compute one operator.
-        routing: Whether calls also return the choices of routers and indexers.
+        options: Options of the program.
 
     Raises:
         StoreError: The disk has no room for weights as the card rounds them.
@@ -76,18 +75,18 @@ def open_program(
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.base_dir = folder
     sampler.return_logits(model.graph)
-    if routing:
+    if options.routing:
         return_choices(model.graph)
     device.apply(model, numerics)
     path, data = folder / _GRAPH, folder / _DATA
     try:
         RoundedWeights(data).place(model)
         ir.save(model, path)
-        session = open_graph(path, threads=threads)  # which maps its files
+        session = open_graph(path, threads=options.threads)  # which maps its files
     finally:
         path.unlink(missing_ok=True)
         data.unlink(missing_ok=True)
-    return PredictedProgram(session, program, routing=routing)
+    return PredictedProgram(session, program, routing=options.routing)
 
 
 class PredictedProgram:

@@ -20,10 +20,10 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.contract import NAMES, find
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
 from qeff_zoo.targets.qaic.shapes import Compiled, refused
-from qeff_zoo.tasks import NAMES, find
 
 #: Whose packages hold QPCs: which SDK compiled one makes no difference to what runs it.
 TARGETS = ("qaic", "qnn-aic")
@@ -268,7 +268,7 @@ def _disaggregated(
 
     Args:
         compiled: Has the programs of all stages that no other package has.
-        packages: By role.
+        packages: Packages by role.
     """
     slots = packages.get("decode", compiled).slots
     stages = [("prefill", "prefill", 9900, 1), ("decode", "decode", 9800, slots)]

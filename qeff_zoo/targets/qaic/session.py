@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on Cloud AI 100 cards, through the SDK's `qaicrt`: calls in, answers out.
 
-States stay on the cards: where a QPC lists them at all, calls leave them out; but where prompts run on other cards than
-answers, calls of prompts return the rows that they ran, and calls of answers are given those that came from there. A
-card takes the shapes that its QPC was compiled for and no others, see `qeff_zoo.runtime.fixed_shapes`. None of this has
-run on a card: the order of calls and the meaning of buffers are those of the sessions of QEfficient and vllm-qaic.
+States stay on the cards: where a QPC lists them at all, calls leave them out; but where prompts run on other cards
+than answers, calls of prompts return the rows that they ran, and calls of answers are given those that came from
+there. A card takes the shapes that its QPC was compiled for and no others, see
+`qeff_zoo.runtime.decoding.fixed_shapes`. None of this has run on a card: the order of calls and the meaning of
+buffers are those of the sessions of QEfficient and vllm-qaic.
 """
 
 import weakref
@@ -19,7 +20,7 @@ from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.fixed_shapes import shapes_of
+from qeff_zoo.runtime.decoding.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.targets.qaic.buffers import buffer_of
@@ -32,22 +33,12 @@ _QPC = "programqpc.bin"
 _TIMEOUT = 60_000  # milliseconds of one call
 
 
-def open_program(
-    package: Package,
-    role: str,
-    *,
-    threads: int | None = None,
-    routing: bool = False,
-    smoke_test: bool = False,
-) -> "QaicProgram":
+def open_program(package: Package, role: str) -> "QaicProgram":
     """Open a program of a package, see `qeff_zoo.targets.base.Target.open`.
 
     Args:
         package: Package for target `qaic`.
         role: Role of the program.
-        threads: Unused by a card.
-        routing: Unused: choices stay on the card.
-        smoke_test: Unused by a card.
 
     Raises:
         GenerationError: There is no QPC, no SDK, or too few cards; or a card refused.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that QNN's tools read besides the graph, as text: sizes and types, the compiler's options, devices, formats.
+"""Configuration files of QNN's tools: sizes and types, options of the compiler, devices and formats of states.
 
-In: what was planned and the inputs and outputs of a graph. Out: the content of each file, in the form that QEfficient
-writes.
+Each function returns the content of one file, in the form that QEfficient writes.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any
 from qeff_zoo.graph.states import State
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
-#: Of the backend's file: QEfficient's defaults.
+#: QEfficient's defaults of qnn_compile_backend.json.
 DEFAULTS: Mapping[str, Any] = {
     "compiler_compilation_target": "hardware",
     "compiler_hardware_version": "2.0",
@@ -29,10 +28,10 @@ DEFAULTS: Mapping[str, Any] = {
     "compiler_time_passes": False,
     "compiler_mxint8_mdp_io": False,
 }
-#: How QNN says that values are MXINT8: bytes, whose format is in another file.
+#: Type of MXINT8 values in QNN, and the format of these bytes in qnn_data_format_config.json.
 _MX_TYPE, _MX_FORMAT = "uint8", "QNN_TENSOR_DATA_FORMAT_MX"
-_TEXTS = ("mos",)  # numbers that QEfficient writes as text
-_EXTENSIONS = "libQnnAicNetRunExtensions.so"  # found where the script says that libraries are
+_TEXT_OPTIONS = ("mos",)  # numbers that QEfficient writes as text
+_EXTENSIONS = "libQnnAicNetRunExtensions.so"  # in the folder of libraries that the script sets
 
 
 def custom_io(
@@ -41,7 +40,7 @@ def custom_io(
     types: Mapping[str, str],
     specializations: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Write custom_io_config.yaml: the type of every input and output, and the sizes of inputs.
+    """Return custom_io_config.yaml: the type of every input and output, and the sizes of inputs.
 
     Args:
         inputs: Name, type and axes of each.
@@ -68,7 +67,7 @@ def _entry(name: str, kind: str) -> list[str]:
 
 
 def graph_names(specializations: Sequence[Any]) -> list[str]:
-    """Return what QNN calls the graphs of a model, one for each specialization."""
+    """Return QNN's names of the graphs of a model, one for each specialization."""
     count = len(specializations)
     return (
         [f"model_configuration_{place + 1}" for place in range(count)] if count > 1 else ["model"]
@@ -76,11 +75,11 @@ def graph_names(specializations: Sequence[Any]) -> list[str]:
 
 
 def data_formats(states: Sequence[State], graphs: Sequence[str]) -> str:
-    """Write qnn_data_format_config.json: which states are MXINT8, in every graph.
+    """Return qnn_data_format_config.json: the states of MXINT8 in every graph.
 
     Args:
-        states: States among them.
-        graphs: Their names.
+        states: States of MXINT8.
+        graphs: Names of the graphs.
     """
     # The converter writes `_` for `.` in names.
     names = [state.name.replace(".", "_") for state in states]
@@ -89,8 +88,8 @@ def data_formats(states: Sequence[State], graphs: Sequence[str]) -> str:
     return _dump({"graphs": [{"graph_name": graph, "tensors": tensors} for graph in graphs]})
 
 
-def compiler(backend: str) -> str:
-    """Write qnn_compiler_config.json: where the options of the backend's compiler are, and what reads them.
+def compiler_config(backend: str) -> str:
+    """Return qnn_compiler_config.json: the file with the options of the backend's compiler, and its reader.
 
     Args:
         backend: Path of `qnn_compile_backend.json`.
@@ -100,7 +99,7 @@ def compiler(backend: str) -> str:
     )
 
 
-def backend(
+def backend_config(
     options: Mapping[str, Any],
     config: Mapping[str, Any],
     graphs: Sequence[str],
@@ -108,17 +107,17 @@ def backend(
     *,
     retains: bool,
 ) -> str:
-    """Write qnn_compile_backend.json: the options of the backend's compiler.
+    """Return qnn_compile_backend.json: the options of the backend's compiler.
 
     Args:
         options: Options of the target.
-        config: By the user's own file.
+        config: Values of the user's file.
         graphs: Names of all graphs.
         slicing: Path of `tensor_slicing.json`, if there is one.
         retains: Whether there are states.
     """
     chosen = {
-        key: str(options[name]) if name in _TEXTS else options[name]
+        key: str(options[name]) if name in _TEXT_OPTIONS else options[name]
         for key, name in SPELLED.items()
         if name in options
     }
@@ -127,8 +126,8 @@ def backend(
     return _dump({**DEFAULTS, **chosen, **follows, **config})
 
 
-def sliced(num_devices: int) -> str:
-    """Write tensor_slicing.json: the devices that every operator is sliced over."""
+def slicing_config(num_devices: int) -> str:
+    """Return tensor_slicing.json: every operator is sliced over all devices."""
     ids = [*range(num_devices)]
     devices = [{"deviceId": device} for device in ids]
     return _dump(

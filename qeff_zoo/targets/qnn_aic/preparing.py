@@ -54,10 +54,10 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
         yield files.data_formats, configs.data_formats(blocked, graphs)
     devices = options["num_devices"]
     if devices > 1:
-        yield files.partitions, configs.sliced(devices)
+        yield files.partitions, configs.slicing_config(devices)
     yield (
         files.backend,
-        configs.backend(
+        configs.backend_config(
             options,
             qnn_config.read(options).backend,
             graphs,
@@ -65,7 +65,7 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
             retains=bool(kept),
         ),
     )
-    yield files.compiler, configs.compiler(files.backend)
+    yield files.compiler, configs.compiler_config(files.backend)
 
 
 def _axes(value: Any) -> Iterator[int | str]:

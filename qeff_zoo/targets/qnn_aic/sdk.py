@@ -8,9 +8,9 @@ from pathlib import Path
 
 from qeff_zoo.targets.base import Finding
 
-#: Says where the SDK is.
+#: Variable with the folder of the SDK.
 VARIABLE = "QNN_SDK_ROOT"
-#: The machine that its tools run on, as it calls it.
+#: The SDK's name of the platform of its tools.
 HOST = "x86_64-linux-clang"
 CONVERTER, GENERATOR = "qairt-converter", "qnn-context-binary-generator"
 _VERSION = re.compile(r"""^version: *["']?([0-9A-Za-z._-]+)""", re.MULTILINE)
@@ -20,7 +20,7 @@ def root(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the folder of the SDK; None if no variable names it.
 
     Args:
-        environment: Variables.
+        environment: Environment variables.
     """
     named = environment.get(VARIABLE)
     return Path(named) if named else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.graph.numerics import STORED
-from qeff_zoo.targets.base import Finding, Lowered, Resolved, Target
+from qeff_zoo.targets.base import USUAL_OPENING, Finding, Lowered, OpenOptions, Resolved, Target
 from qeff_zoo.targets.qnn_htp.options import HtpOptions
 from qeff_zoo.versions import installed
 
@@ -98,13 +98,7 @@ class HtpTarget(Target):
         return out
 
     def open(
-        self,
-        package: "Package",
-        role: str,
-        *,
-        threads: int | None = None,
-        routing: bool = False,
-        smoke_test: bool = False,
+        self, package: "Package", role: str, options: OpenOptions = USUAL_OPENING
     ) -> "Program":
         """Open a program on the simulator, of the version that compiled it."""
         from qeff_zoo.targets import engines
@@ -112,7 +106,7 @@ class HtpTarget(Target):
         from . import session
 
         engines.require_to_run(package, _COMPILER)
-        return session.open_program(package, role, threads=threads, routing=routing)
+        return session.open_program(package, role, options)
 
 
 TARGET = HtpTarget()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen about a build for target `qnn-htp`."""
+"""Options of a build for target `qnn-htp`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from qeff_zoo.package.option import option
 
-#: Systems on a chip that onnxruntime-qnn 2.7 compiles for, by Qualcomm's number: their HTP.
+#: HTP versions of the systems on a chip that onnxruntime-qnn 2.7 supports, by Qualcomm's model number.
 SOC_MODELS: Mapping[int, str] = MappingProxyType({43: "v73", 57: "v75", 69: "v79", 87: "v81"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class HtpOptions:
-    """Fields of `Request` that are for target `qnn-htp`."""
+    """Fields of `Request` for target `qnn-htp`."""
 
     soc_model: int | None = option(
         "target.soc_model",

@@ -8,33 +8,31 @@ import numpy as np
 
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.fixed_shapes import FixedShapes
+from qeff_zoo.runtime.decoding.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
+from qeff_zoo.targets.base import USUAL_OPENING, OpenOptions
 from qeff_zoo.targets.qnn_htp.processes import Simulator
 
 
-def open_program(
-    package: Package, role: str, *, threads: int | None = None, routing: bool = False
-) -> "HtpProgram":
+def open_program(package: Package, role: str, options: OpenOptions = USUAL_OPENING) -> "HtpProgram":
     """Open a program of a package.
 
     Args:
         package: Package for target `qnn-htp`.
         role: Role of the program.
-        threads: CPU threads of the simulator; None for one per core.
-        routing: Whether calls also return the choices of routers and indexers, see `qeff_zoo.targets.base.Target.open`.
+        options: Options of the program; a smoke test is a call as any other.
 
     Raises:
-        GenerationError: Its states do not fit into memory.
+        GenerationError: The states do not fit into memory.
     """
     program = package.program(role)
     folder, soc_model = package.path / program.path, int(program.flags["soc_model"])
 
     def open_graph(name: str) -> Simulator:
-        return Simulator(folder / f"{name}.onnx", soc_model, threads)
+        return Simulator(folder / f"{name}.onnx", soc_model, options.threads)
 
-    return HtpProgram(program, open_graph, routing=routing)
+    return HtpProgram(program, open_graph, routing=options.routing)
 
 
 class Graph(Protocol):

@@ -7,8 +7,8 @@ See `qeff_zoo.tasks.audio_classification.tracing` for inputs and outputs.
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.tasks import Tracing, lazy
-from qeff_zoo.tasks.commands import Commands
+from qeff_zoo.contract import Tracing, lazy
+from qeff_zoo.contract.commands import Commands
 from qeff_zoo.tasks.encoders import whole_texts
 from qeff_zoo.tasks.speech import ctc
 
@@ -25,6 +25,8 @@ def _tracing(model: Any) -> Tracing:
 TASK = replace(
     ctc.TASK,
     name=NAME,
+    does="classify recordings",
+    guide="speech.md",
     by_token=False,
     auto_classes=("AutoModelForAudioClassification",),
     suffixes=("ForSequenceClassification", "ForAudioClassification"),

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import Dim
 
-from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.speech import ctc_tracing
+from qeff_zoo.contract import Tracing
+from qeff_zoo.export.tracing import ctc_tracing
 
 
 class ClassifyAudio(nn.Module):

@@ -4,9 +4,9 @@
 import numpy as np
 
 from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
-from qeff_zoo.validation import sample_audio
-from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
-from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.judgement.parity import Array
+from qeff_zoo.validation.trial import sample_audio
+from qeff_zoo.validation.trial.package_runner import Key, Trial, TrialContext
 
 
 class AudioTrial:

@@ -1,26 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`run` of audio classification packages: recordings in, scores of labels out."""
 
-import argparse
-from dataclasses import dataclass
 from typing import Any
 
+from qeff_zoo.contract.commands import Run
 from qeff_zoo.tasks.images.verbs import print_scores
 
 
-@dataclass(frozen=True)
-class ClassifyRecordings:
-    """Scores the labels of recordings.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command, which has none.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class ClassifyRecordings(Run):
+    """Scores the labels of recordings."""
 
     def __call__(self, session: Any) -> None:
         """Classify and print."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.engine.prompts import Prompt
 
 _REST = "{input}"
 

@@ -2,8 +2,8 @@
 """The `image-to-text` contract: an image in, and tokens of a generated text out.
 
 Two programs: `encoder` encodes an image once, `decoder` generates from its states. See
-`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. Models with images in their decoder prompt are of
-`image-text-to-text`.
+`qeff_zoo.export.tracing.encoder_decoder_tracing` for inputs and outputs. Models with images in their decoder prompt are
+of `image-text-to-text`.
 """
 
 import math
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import IMAGE_TO_TEXT, lazy
+from qeff_zoo.contract.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
 from qeff_zoo.errors import ZooError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TO_TEXT, lazy
-from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
 from qeff_zoo.tasks.images import whole_images
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
@@ -138,7 +138,7 @@ def _tracing(
 
 
 def _read(model: Any, *, height: int = 0, width: int = 0) -> Any:
-    from . import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.read_source(model, (height, width) if height else None)
 
@@ -151,13 +151,13 @@ def _size(
 
 
 def _writer(model: Any) -> Any:
-    from . import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.writer_of(model)
 
 
 def _reader(model: Any) -> Any:
-    from . import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.reader_of(model)
 
@@ -165,6 +165,8 @@ def _reader(model: Any) -> Any:
 TASK = replace(
     seq2seq.TASK,
     name=IMAGE_TO_TEXT,
+    does="caption images and recognize text",
+    guide="image-to-text.md",
     reads="image",
     beside=(),
     generation_warnings=lambda generation, recipe: (),
@@ -179,12 +181,13 @@ TASK = replace(
     variant=_variant,
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession"),
+    public=("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession",),
     trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:ImageToTextTrial"),
     reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:ImageToTextReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:DescribeImages"),
         run_options=(*PROMPTS, *GENERATION, "image"),
-        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve=lazy("qeff_zoo.tasks.text_generation.service:Generation"),
         serve_options=("lora_modules", "allow_adapters", "allow_image_url"),
         bench="generation",
         bench_options=(*BENCH_GENERATION, "image"),

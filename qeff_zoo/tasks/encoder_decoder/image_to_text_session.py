@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
+from qeff_zoo.contract import IMAGE_TO_TEXT
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
-from qeff_zoo.runtime.answers import Request, require_no_choices
+from qeff_zoo.runtime.engine.answers import Request, require_no_choices
+from qeff_zoo.runtime.engine.prompts import Prompt
+from qeff_zoo.runtime.engine.text_generation import Generation, Stream
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.text_generation import Generation, Stream
-from qeff_zoo.tasks import IMAGE_TO_TEXT
 from qeff_zoo.tasks.encoder_decoder.image_prompts import ImagePrompts
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 
@@ -156,9 +156,9 @@ class ImageToTextSession(WritingSession):
                 f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected an image. Leave it out."
             )
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
-        self._check(source)
-        begun = self._beginning(None if self.prompts else prompt)
-        made = self._begun(begun, **choices)
+        self._check_encoder_prompt(source)
+        tokens = self._decoder_prompt(None if self.prompts else prompt)
+        made = self._begun(tokens, **choices)
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
@@ -168,7 +168,7 @@ class ImageToTextSession(WritingSession):
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []
 
-    def _check(self, source: Sequence[int]) -> None:
+    def _check_encoder_prompt(self, source: Sequence[int]) -> None:
         """Refuse an encoder prompt that is too long, or has unknown tokens."""
         if self.prompts is None:
             return
@@ -190,7 +190,7 @@ class ImageToTextSession(WritingSession):
                 "the package's own tokenizer."
             )
 
-    def _beginning(self, prompt: Prompt | None) -> list[int]:
+    def _decoder_prompt(self, prompt: Prompt | None) -> list[int]:
         """Return the first tokens of the decoder, in the order of transformers' `generate`."""
         if prompt is None:
             return [self.start]

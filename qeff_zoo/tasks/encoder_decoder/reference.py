@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from qeff_zoo.tasks.text_generation.reference import DecoderReference
 from qeff_zoo.validation.reference.media import processor_of
 from qeff_zoo.validation.reference.runs import padded
-from qeff_zoo.validation.sample_images import NUMBERS, draw
+from qeff_zoo.validation.trial.sample_images import NUMBERS, draw
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,8 +56,8 @@ class ImageToTextReference(Text2TextReference):
 
     Args:
         model: Hugging Face model.
-        request: Request with `checkpoint`, `sequences`, `positions` and `sources`, as in `drawings.draw`, each followed
-            by the tokens of the encoder prompt, if there is one.
+        request: Request with `checkpoint`, `sequences`, `positions` and `sources`, as in `sample_images.draw`, each
+            followed by the tokens of the encoder prompt, if there is one.
         arrays: Unused.
     """
 

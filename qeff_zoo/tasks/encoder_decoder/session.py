@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.encoder_inputs import Sources
-from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.caches.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.decoding.encoder_inputs import Sources
+from qeff_zoo.runtime.engine.answers import Request
+from qeff_zoo.runtime.engine.text_generation import TextGenerationSession
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
 class WritingSession(TextGenerationSession):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
+from qeff_zoo.contract import TEXT2TEXT
 from qeff_zoo.errors import ContextLengthError, GenerationError
-from qeff_zoo.runtime.answers import Request, require_no_choices
+from qeff_zoo.runtime.engine.answers import Request, require_no_choices
+from qeff_zoo.runtime.engine.prompts import Prompt
+from qeff_zoo.runtime.engine.text_generation import Generation, Stream
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.text_generation import Generation, Stream
-from qeff_zoo.tasks import TEXT2TEXT
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 from qeff_zoo.tasks.encoder_decoder.translation import Languages
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.text.languages import code_of
 
 #: `__fr__` of M2M-100, `fra_Latn` of NLLB, `fr_XX` of mBART, `>>fra<<` of Marian.
 _OF_ANSWERS = re.compile(r"__([a-z]{2,4})__|([a-z]{3}_[A-Z][a-z]{3})|([a-z]{2}_[A-Z]{2})")

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.encoder_inputs import ImagePrompt
+from qeff_zoo.runtime.decoding.encoder_inputs import ImagePrompt
+from qeff_zoo.runtime.engine.answers import Request
 from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
 from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
-from qeff_zoo.validation import cases, sample_images, sample_texts
+from qeff_zoo.validation.trial import cases, sample_images
+
+from . import samples
 
 
 class Text2TextTrial(DecoderTrial):
@@ -27,7 +29,7 @@ class Text2TextTrial(DecoderTrial):
     def draw(self, stages: Sequence[cases.Stage]) -> None:
         """Set the stages, the tokens of each sequence, and its source text."""
         super().draw(stages)
-        self.sequences, self._sources = sample_texts.with_sources(self.sequences, self.session)
+        self.sequences, self._sources = samples.with_sources(self.sequences, self.session)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
         """Encode the texts of sequences that begin."""
@@ -63,10 +65,10 @@ class ImageToTextTrial(DecoderTrial):
         """Set the stages, the tokens of each sequence, its image, and the encoder prompt."""
         super().draw(stages)
         session = self.session
-        self.sequences = sample_texts.without_padding(self.sequences, session)
+        self.sequences = samples.without_padding(self.sequences, session)
         self._sources = sample_images.choose(len(self.sequences))
         if session.prompts:
-            self._sources = sample_texts.behind_images(self._sources, session)
+            self._sources = samples.behind_images(self._sources, session)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
         """Encode the images of sequences that begin."""

@@ -23,10 +23,30 @@ class Classify(nn.Module):
     ) -> Tensor:
         """Return logits."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        logits: Tensor = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, **types
-        ).logits
+        return self._logits(self.model(input_ids=input_ids, attention_mask=attention_mask, **types))
+
+    def _logits(self, output: Any) -> Tensor:
+        logits: Tensor = output.logits
         return logits
+
+
+class ScoreSpans(Classify):
+    """One call of a model that scores every token as the start and as the end of an answer."""
+
+    def _logits(self, output: Any) -> Tensor:
+        """Return both logits, (batch, tokens, 2)."""
+        return torch.stack([output.start_logits, output.end_logits], -1)
+
+
+class ScoreChoices(Classify):
+    """One call of a model that scores choices, each of which is a text of the batch."""
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return logits, (batch, 1)."""
+        types = None if token_type_ids is None else token_type_ids[:, None]
+        return super().forward(input_ids[:, None], attention_mask[:, None], types)
 
 
 class ScoreTokens(nn.Module):

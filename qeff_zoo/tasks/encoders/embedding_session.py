@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.sentence_transformers.files import files_of
-from qeff_zoo.checkpoint.sentence_transformers.modules import read_steps
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
-from qeff_zoo.checkpoint.sentence_transformers.steps import MultiVectorMask
+from qeff_zoo.contract import FEATURE_EXTRACTION
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.late_interaction import LateInteraction, max_similarities
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.texts import Text, Texts
-from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.tasks import FEATURE_EXTRACTION
+from qeff_zoo.runtime.text.late_interaction import LateInteraction, max_similarities
+from qeff_zoo.runtime.text.texts import Text, Texts
+from qeff_zoo.runtime.text.tokenizer import Encoded
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.similarity import SIMILARITIES, normalized
 
@@ -39,14 +36,13 @@ class EmbeddingSession(EncoderSession):
         spec = read_json(folder / "manifest.json").get("spec") or {}
         #: Whether the program scales embeddings to length 1.
         self.normalizes = bool((spec.get("task") or {}).get("normalize"))
-        kinds = {step["kind"] for step in (spec.get("task") or {}).get("modules") or ()}
-        self._late: LateInteraction | None = None
-        if MultiVectorMask.__name__ in kinds and self.tokenizer is not None:
-            steps = read_steps(files_of(folder))
-            mask = next(step for step in steps if isinstance(step, MultiVectorMask))
-            for marker in self.settings.markers:
-                self.tokenizer.register(marker)
-            self._late = LateInteraction.of(self.settings.expansion or {}, mask, self.tokenizer)
+        self._late = (
+            LateInteraction.of_package(folder, self.settings, self.tokenizer)
+            if self.tokenizer
+            else None
+        )
+        late = self._late
+        self.masks_expansion = late is not None and late.length > 0 and not late.attends
 
     def states(
         self,
@@ -118,7 +114,8 @@ class EmbeddingSession(EncoderSession):
         """
         if self._late is None:
             return states[: len(text.ids)]
-        return self._late.compared(text, states, kind)
+        compared: Array = states[self._late.places(text, kind)]
+        return compared
 
     def comparable(self, text: Encoded, output: Array, kind: str | None) -> Array | list[Array]:
         """Return the embedding of one text as `similarity` takes it, or the states of its compared tokens.

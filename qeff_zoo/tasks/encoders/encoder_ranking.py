@@ -11,9 +11,10 @@ Files of sentence-transformers name the modules: a pooling, and dense layers aft
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import ENCODER_RANKING, TEXT_RANKING, Tracing, lazy
+from qeff_zoo.contract.comparison import SCORES
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING, Tracing, lazy
 
 from . import text_classification, whole_texts
 
@@ -52,11 +53,13 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 TASK = whole_texts.task_of(
     name=ENCODER_RANKING,
+    does="rank texts by an encoder and modules",
+    guide="embeddings.md",
     noun="Ranking",
     verb="ClassifyTexts",
     options=("pair", "prompt_name"),
     tag=TEXT_RANKING,
-    answers="scores",
+    comparison=SCORES,
     auto_classes=("AutoModelForTextEncoding", "AutoModel"),
     suffixes=("Model",),
     on_request=True,

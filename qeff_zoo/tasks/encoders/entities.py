@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+from qeff_zoo.runtime.text.tokenizer import Encoded, Tokenizer
 
 #: Rules for the tokens of a word and of an entity, by transformers' names.
 Aggregation: TypeAlias = Literal["none", "simple", "first", "average", "max"]
@@ -70,10 +70,10 @@ def entities_of(
 
     Args:
         text: The text.
-        tokens: Its tokens from `parts_of`.
+        tokens: Tokens from `parts_of`.
         labels: Names of the labels.
-        aggregation: How the tokens of a word get one label: each its own ("none", which makes an entity of each token,
-            and "simple"), that of the first token, of the mean scores, or of the best score.
+        aggregation: Rule by which the tokens of a word get one label: each its own ("none", which makes an entity of
+            each token, and "simple"), that of the first token, of the mean scores, or of the best score.
         ignored: Labels of no entities.
     """
     parts = tokens if aggregation in ("none", "simple") else [*_words(tokens, aggregation)]
@@ -95,7 +95,7 @@ def parts_of(text: str, encoded: Encoded, shares: Array, tokenizer: Tokenizer) -
 
     Args:
         text: The text.
-        encoded: Its tokens.
+        encoded: Tokens.
         shares: Probabilities (tokens, labels).
         tokenizer: Tokenizer of the model, whose prefix of tokens within a word shows which those are.
     """

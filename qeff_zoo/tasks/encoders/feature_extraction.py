@@ -10,9 +10,10 @@ OUT  output (batch_size, hidden)            pooled over the tokens, through the 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import FEATURE_EXTRACTION, Default, Tracing, lazy
+from qeff_zoo.contract.comparison import EMBEDDINGS
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, Default, Tracing, lazy
 
 from . import whole_texts
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: File of sentence-transformers that describes the pooling of token states.
 _MODULES = "modules.json"
+#: Fields of a config with the number of tokens in a window of attention.
+_WINDOWS = ("local_attention", "sliding_window")
 #: Source of a pooling that nothing sets.
 _ASSUMED = f"assumed: no {_MODULES}"
 
@@ -38,7 +41,20 @@ def _variant(
 
     settings = {name: chosen[name] for name in ("pooling", "normalize")}
     found = modules.described(modules.read_steps(checkpoint.companions, **settings))
-    return {**settings, "modules": found} if found else settings
+    masks = {"masks_expansion": True} if _masks_beyond_window(checkpoint) else {}
+    return {**settings, **({"modules": found} if found else {}), **masks}
+
+
+def _masks_beyond_window(checkpoint: "Checkpoint") -> bool:
+    """Return whether queries are expanded by tokens that none attends to, beyond the window of some layers."""
+    from qeff_zoo.checkpoint.sentence_transformers import files, settings
+
+    read = files.reader_of(checkpoint.companions)
+    expansion = settings.read_settings(read).expansion
+    windows = [size for name in _WINDOWS if type(size := read("config.json").get(name)) is int]
+    if not expansion or expansion.get("attend") or not windows:
+        return False
+    return int(expansion.get("length", 0)) > min(windows) // 2
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
@@ -86,10 +102,12 @@ def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Default]) -> list[s
 
 TASK = whole_texts.task_of(
     name=FEATURE_EXTRACTION,
+    does="embed texts",
+    guide="embeddings.md",
     noun="Embedding",
     verb="EmbedTexts",
     options=("prompt_name", "prompt_prefix", "dimensions"),
-    answers="embeddings",
+    comparison=EMBEDDINGS,
     # For T5 the text encoder alone, which AutoModel does not create.
     auto_classes=("AutoModelForTextEncoding", "AutoModel"),
     suffixes=("Model",),
@@ -101,5 +119,6 @@ TASK = whole_texts.task_of(
     problems=_problems,
     warnings=_warnings,
     session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
+    public=("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession",),
     vllm_task="embed",
 )

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.checkpoint.sentence_transformers.steps import AND, MODULES, SCORES, SENTENCE, TOKENS
-from qeff_zoo.tasks import Tracing
+from qeff_zoo.contract import Tracing
+from qeff_zoo.export.transforms.attention import MAY_LACK_KEYS
 
 from . import whole_texts
 
@@ -148,6 +149,7 @@ def tracing(
     pooling: str = "mean",
     normalize: bool = False,
     modules: Sequence[Step] = (),
+    masks_expansion: bool = False,
 ) -> Tracing:
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
@@ -156,8 +158,14 @@ def tracing(
         pooling: Pooling method, see `pool`.
         normalize: Whether to scale each embedding to length 1.
         modules: All modules after the encoder, for a model with others than these two.
+        masks_expansion: Whether queries end with tokens that none attends to, beyond a window of all keys.
     """
     steps = modules or _plain(pooling, normalize)
+    # transformers computes zeros for queries without a key, unless its own eager attention is chosen.
+    if masks_expansion and getattr(model, "_supports_sdpa", False):
+        for module in model.modules():
+            if getattr(module, "sliding_window", None):
+                setattr(module, MAY_LACK_KEYS, True)
     _add_weights(model, steps)
     excludes = any(not step.get("include_prompt", True) for step in steps)
     further = (POOLED,) if excludes else ()

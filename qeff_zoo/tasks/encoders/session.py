@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of text encoder sessions: texts to calls, with padding to a specialization."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
@@ -10,16 +11,17 @@ import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import SIMILARITIES, read_settings
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.decoding.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.runtime.texts import Text, TextReader, Texts
-from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.texts import Text, TextReader, Texts
+from qeff_zoo.runtime.text.tokenizer import Encoded
 
 #: Input of a program that pools no tokens of a prompt.
 _POOLED = "pooling_mask"
 _T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
 
 
 class _Calls:
@@ -47,6 +49,8 @@ class EncoderSession:
     similarity_name: ClassVar[str] = SIMILARITIES[0]
     #: Whether it returns embeddings of tokens, for a package without pooling.
     has_states: bool = False
+    #: Whether queries end with tokens that none attends to.
+    masks_expansion: bool = False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})
@@ -63,6 +67,7 @@ class EncoderSession:
         self.excludes_prompts = _POOLED in program.inputs
         #: Maximum number of tokens; longer texts are truncated.
         self.max_length = min(self.settings.max_length, longest)
+        self._reported_cut = False
         self.config = read_json(folder / "config.json")
         self._reader = TextReader.of_package(
             folder,
@@ -130,8 +135,8 @@ class EncoderSession:
         answers: Array = output[: len(rows)].astype(np.float32, copy=False)
         return answers
 
-    def run_encoded(self, texts: Sequence[Encoded], slot: int = 0) -> Array:
-        """Run one call for at most `batch_size` texts; see `run`."""
+    def run_encoded(self, texts: Sequence[Encoded], slot: int = 0) -> Iterable[Array]:
+        """Run one call for at most `batch_size` texts, and return an output for each; see `run`."""
         return self.run(
             [one.ids for one in texts],
             types=[one.type_ids for one in texts],
@@ -223,7 +228,23 @@ class EncoderSession:
             reader = replace(reader, prompt="", template=None)
         elif prompt is not None:
             reader = replace(reader, prompt=prompt)
-        return reader.read(texts)
+        found = reader.read(texts)
+        if most < min(max_length or most + 1, self.settings.max_length) and any(
+            one.cut for one in found
+        ):
+            self._report_cut(most)
+        return found
+
+    def _report_cut(self, length: int) -> None:
+        """Log once that the package, not the model, limits the length of texts."""
+        if not self._reported_cut:
+            self._reported_cut = True
+            _LOG.warning(
+                "%s truncates texts to %d tokens, the largest of its seq_lens; the model reads longer ones. Build the "
+                "package with a larger --seq-lens.",
+                self.folder.name,
+                length,
+            )
 
 
 def _filled(rows: Sequence[_T], count: int) -> Iterator[_T]:

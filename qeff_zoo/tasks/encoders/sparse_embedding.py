@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import FEATURE_EXTRACTION, MASKED_LM, SPARSE_EMBEDDING, Tracing, lazy
+from qeff_zoo.contract.comparison import EMBEDDINGS
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, MASKED_LM, SPARSE_EMBEDDING, Tracing, lazy
 
 from . import whole_texts
 
@@ -56,11 +57,13 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 TASK = whole_texts.task_of(
     name=SPARSE_EMBEDDING,
+    does="embed texts sparsely",
+    guide="embeddings.md",
     noun="Embedding",
     verb="EmbedSparsely",
     options=("prompt_name", "prompt_prefix"),
     tag=FEATURE_EXTRACTION,
-    answers="embeddings",
+    comparison=EMBEDDINGS,
     auto_classes=("AutoModelForMaskedLM",),
     suffixes=(MASKED_LM,),
     on_request=True,
@@ -68,4 +71,8 @@ TASK = whole_texts.task_of(
     variant=_variant,
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.sparse_embedding_session:SparseEmbeddingSession"),
+    public=(
+        "qeff_zoo.tasks.encoders.sparse_embedding_session:SparseEmbedding",
+        "qeff_zoo.tasks.encoders.sparse_embedding_session:SparseEmbeddingSession",
+    ),
 )

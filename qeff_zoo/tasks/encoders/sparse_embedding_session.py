@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.sentence_transformers.settings import DOCUMENT, QUERY
+from qeff_zoo.contract import SPARSE_EMBEDDING
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.texts import Text
-from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.tasks import SPARSE_EMBEDDING
+from qeff_zoo.runtime.text.texts import Text
+from qeff_zoo.runtime.text.tokenizer import Encoded
 from qeff_zoo.tasks.encoders.session import EncoderSession
 from qeff_zoo.tasks.encoders.similarity import SIMILARITIES
 

@@ -11,9 +11,10 @@ Decoders pool the last token whose id is not `pad_token_id`; so padding must be 
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import TEXT_CLASSIFICATION, Tracing, find, lazy
+from qeff_zoo.contract.comparison import SCORES
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.tasks import TEXT_CLASSIFICATION, Tracing, find, lazy
 
 from . import whole_texts
 
@@ -35,7 +36,7 @@ def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder", output: str) -> 
     Args:
         checkpoint: Checkpoint of the model.
         encoder: Settings of the CrossEncoder.
-        output: Its `transformer_task` whose scores the task computes.
+        output: Value of `transformer_task` whose scores the task computes.
     """
     from qeff_zoo.checkpoint.sentence_transformers.files import reader_of
     from qeff_zoo.checkpoint.sentence_transformers.settings import read_settings
@@ -77,14 +78,20 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 TASK = whole_texts.task_of(
     name=TEXT_CLASSIFICATION,
+    does="classify texts and text pairs",
+    guide="embeddings.md",
     noun="Classification",
     verb="ClassifyTexts",
     options=("pair", "prompt_name"),
-    answers="scores",
+    comparison=SCORES,
     auto_classes=("AutoModelForSequenceClassification",),
     suffixes=("ForSequenceClassification",),
     tracing=_tracing,
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
+    public=(
+        "qeff_zoo.tasks.encoders.text_classification_session:Classification",
+        "qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession",
+    ),
     vllm_task="classify",
 )

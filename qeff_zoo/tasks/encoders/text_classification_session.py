@@ -7,12 +7,12 @@ from pathlib import Path
 
 from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 from qeff_zoo.checkpoint.sentence_transformers.files import files_of
+from qeff_zoo.contract import TEXT_CLASSIFICATION
 from qeff_zoo.runtime import labels
-from qeff_zoo.runtime.cross_encoders import reading_as
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.texts import Texts
-from qeff_zoo.tasks import TEXT_CLASSIFICATION
+from qeff_zoo.runtime.text.cross_encoders import reading_as
+from qeff_zoo.runtime.text.texts import Texts
 from qeff_zoo.tasks.encoders.session import EncoderSession
 
 

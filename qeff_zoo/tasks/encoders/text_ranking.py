@@ -10,9 +10,10 @@ Files of sentence-transformers name the two tokens (module LogitScore), and the 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import TEXT_GENERATION, TEXT_RANKING, Tracing, lazy
+from qeff_zoo.contract.comparison import SCORES
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import TEXT_GENERATION, TEXT_RANKING, Tracing, lazy
 
 from . import text_classification, whole_texts
 
@@ -51,10 +52,12 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 TASK = whole_texts.task_of(
     name=TEXT_RANKING,
+    does="rank texts by a language model",
+    guide="embeddings.md",
     noun="Ranking",
     verb="ClassifyTexts",
     options=("pair", "prompt_name"),
-    answers="scores",
+    comparison=SCORES,
     auto_classes=("AutoModelForCausalLM",),
     suffixes=(),
     head_of=TEXT_GENERATION,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions of models that rank texts: pairs in, a score for each out, by the logit of a token or by modules."""
 
+from qeff_zoo.contract import ENCODER_RANKING, TEXT_RANKING
 from qeff_zoo.runtime.labels import names_of
-from qeff_zoo.tasks import ENCODER_RANKING, TEXT_RANKING
 from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
 
 

@@ -7,7 +7,8 @@ OUT  logits (batch_size, seq_len, labels)
 
 from typing import Any
 
-from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Tracing, lazy
+from qeff_zoo.contract import TOKEN_CLASSIFICATION, Tracing, lazy
+from qeff_zoo.contract.comparison import SCORES
 
 from . import whole_texts
 
@@ -20,13 +21,20 @@ def _tracing(model: Any) -> Tracing:
 
 TASK = whole_texts.task_of(
     name=TOKEN_CLASSIFICATION,
+    does="classify tokens",
+    guide="embeddings.md",
     noun="Classification",
     verb="ClassifyTokens",
     options=("aggregation",),
-    answers="scores",
+    comparison=SCORES,
     by_token=True,
     auto_classes=("AutoModelForTokenClassification",),
     suffixes=("ForTokenClassification",),
     tracing=_tracing,
     session=lazy("qeff_zoo.tasks.encoders.token_classification_session:TokenClassificationSession"),
+    public=(
+        "qeff_zoo.tasks.encoders.entities:Entity",
+        "qeff_zoo.tasks.encoders.token_classification_session:TokenClassificationSession",
+        "qeff_zoo.tasks.encoders.token_classification_session:TokenLabel",
+    ),
 )

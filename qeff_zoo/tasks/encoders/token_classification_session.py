@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qeff_zoo.contract import TOKEN_CLASSIFICATION
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.activations import softmax
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.texts import Text
-from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+from qeff_zoo.runtime.text.texts import Text
+from qeff_zoo.runtime.text.tokenizer import Encoded
 from qeff_zoo.tasks.encoders.entities import (
     OUTSIDE,
     Aggregation,
@@ -107,8 +107,8 @@ class TokenClassificationSession(EncoderSession):
 
         Args:
             texts: Texts, truncated to `max_length` tokens.
-            aggregation: How the tokens of a word get one label, by transformers' names: "none" for single tokens,
-                "simple" for no words, "first", "average" or "max".
+            aggregation: Rule by which the tokens of a word get one label, by transformers' names: "none" for single
+                tokens, "simple" for no words, "first", "average" or "max".
             ignored: Labels of no entities.
             adapter: Name of one of `adapters`; None for the base model.
 

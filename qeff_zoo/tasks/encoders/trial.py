@@ -4,9 +4,9 @@
 import numpy as np
 
 from qeff_zoo.tasks.encoders.session import EncoderSession
-from qeff_zoo.validation import sample_texts
-from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
-from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.judgement.parity import Array
+from qeff_zoo.validation.trial import sample_texts
+from qeff_zoo.validation.trial.package_runner import Key, Trial, TrialContext
 
 
 class EncoderTrial:
@@ -33,6 +33,12 @@ class EncoderTrial:
         given = types if session.has_token_types else None
         # Prompts of a third of each text, which some models do not pool.
         prompts = [len(one) // 3 for one in sequences] if session.excludes_prompts else None
+        # A third of every second text, as queries that late interaction expands.
+        attended = (
+            [len(one) // 3 + 1 if at % 2 else len(one) for at, one in enumerate(sequences)]
+            if session.masks_expansion
+            else None
+        )
         by_token = task.by_token or session.has_states
         positions = [list(range(len(one))) if by_token else [0] for one in sequences]
         answers: dict[str, Array] = {}
@@ -50,7 +56,8 @@ class EncoderTrial:
                 rows = [sequences[number] for number in call.sequences]
                 kinds = [types[number] for number in call.sequences] if given else None
                 begun = [prompts[number] for number in call.sequences] if prompts else None
-                got = session.run(rows, call.seq_len, kinds, prompt_tokens=begun)
+                masked = [attended[number] for number in call.sequences] if attended else ()
+                got = session.run(rows, call.seq_len, kinds, prompt_tokens=begun, attended=masked)
                 found += [
                     one[: len(row)] if by_token else one[None]
                     for one, row in zip(got, rows, strict=True)
@@ -65,4 +72,5 @@ class EncoderTrial:
             runs=runs.runs,
             types=given,
             prompts=prompts,
+            attended=attended,
         )

@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` of encoders: texts in, embeddings or scores out."""
+"""`run` of encoders: texts in, embeddings, scores or answers out."""
 
-import argparse
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.contract.commands import Run
+from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.terminal.printing import print_json, table
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Command `run` with texts.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
-
-
-class EmbedTexts(_Run):
+class EmbedTexts(Run):
     """Embeds texts, and compares them with one another."""
 
     def __call__(self, session: Any) -> None:
@@ -43,7 +30,7 @@ class EmbedTexts(_Run):
         )
 
 
-class EmbedSparsely(_Run):
+class EmbedSparsely(Run):
     """Computes weights of the vocabulary's tokens for texts, and compares the texts with one another."""
 
     def __call__(self, session: Any) -> None:
@@ -75,7 +62,7 @@ class EmbedSparsely(_Run):
             _print_similarities(session, self.prompts, embeddings, session.settings.similarity)
 
 
-class ClassifyTexts(_Run):
+class ClassifyTexts(Run):
     """Scores the labels of texts, or of pairs of texts."""
 
     def __call__(self, session: Any) -> None:
@@ -99,7 +86,7 @@ class ClassifyTexts(_Run):
         print(table(rows, ["text", *(["pair"] if pairs else []), "label", "score"]))
 
 
-class ClassifyTokens(_Run):
+class ClassifyTokens(Run):
     """Scores the labels of every token of texts."""
 
     def __call__(self, session: Any) -> None:
@@ -138,6 +125,110 @@ class ClassifyTokens(_Run):
             for entity in entities
         ]
         print(table(rows, ["entity", "at", "label", "score"]))
+
+
+class FillMasks(Run):
+    """Fills the masks of texts."""
+
+    def __call__(self, session: Any) -> None:
+        """Fill and print."""
+        given = self.arguments
+        found = session.fill(
+            self.prompts, given.top_k, targets=given.targets, adapter=given.adapter
+        )
+        if given.json:
+            outputs = [
+                {"text": text, "masks": [[asdict(one) for one in fills] for fills in masks]}
+                for text, masks in zip(self.prompts, found, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        several = any(len(masks) > 1 for masks in found)
+        rows = [
+            [*([number] if several else []), one.text, f"{one.score:.4f}", one.sequence]
+            for masks in found
+            for number, fills in enumerate(masks, 1)
+            for one in fills
+        ]
+        print(table(rows, [*(["mask"] if several else []), "token", "score", "text"]))
+
+
+class AnswerQuestions(Run):
+    """Finds the answers to questions in contexts."""
+
+    def __init__(self, task: str, prompts: list[str], arguments: Namespace) -> None:
+        super().__init__(task, prompts, arguments)
+        if not (self.arguments.context or self.arguments.context_file):
+            raise GenerationError(
+                f"The questions {self.prompts!r} have no context; expected a text with their answers. Add --context "
+                "TEXT or --context-file FILE."
+            )
+
+    def __call__(self, session: Any) -> None:
+        """Find and print."""
+        given = self.arguments
+        found = session.find_answers(
+            self.prompts,
+            [*given.context, *map(read_text, given.context_file)],
+            1 if given.top_k is None else given.top_k,
+            doc_stride=given.doc_stride,
+            max_answer_len=given.max_answer_len,
+            impossible=given.impossible,
+            adapter=given.adapter,
+        )
+        if given.json:
+            outputs = [
+                {"question": question, "answers": [asdict(one) for one in answers]}
+                for question, answers in zip(self.prompts, found, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [question, one.text, f"{one.start}-{one.end}", f"{one.score:.4f}"]
+            for question, answers in zip(self.prompts, found, strict=True)
+            for one in answers
+        ]
+        print(table(rows, ["question", "answer", "at", "score"]))
+
+
+class ChooseTexts(Run):
+    """Scores the choices of a prompt."""
+
+    def __init__(self, task: str, prompts: list[str], arguments: Namespace) -> None:
+        super().__init__(task, prompts, arguments)
+        choices = self.arguments.choice or []
+        if len(choices) < 2:
+            raise GenerationError(
+                f"The prompts {self.prompts!r} have the choices {choices!r}; expected at least two. Add --choice TEXT, "
+                "once for each."
+            )
+
+    def __call__(self, session: Any) -> None:
+        """Score and print, in the order of the choices."""
+        choices = self.arguments.choice
+        scores = [
+            session.choose(prompt, choices, adapter=self.arguments.adapter)
+            for prompt in self.prompts
+        ]
+        if self.arguments.json:
+            outputs = [
+                {
+                    "prompt": prompt,
+                    "choices": [
+                        {"text": choice, "score": score}
+                        for choice, score in zip(choices, found, strict=True)
+                    ],
+                }
+                for prompt, found in zip(self.prompts, scores, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [prompt, choice, f"{score:.4f}"]
+            for prompt, found in zip(self.prompts, scores, strict=True)
+            for choice, score in zip(choices, found, strict=True)
+        ]
+        print(table(rows, ["prompt", "choice", "score"]))
 
 
 def print_embeddings(

@@ -11,24 +11,37 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qeff_zoo.contract import Task, Tracing, lazy, named
+from qeff_zoo.contract.commands import PROMPTS, Commands
 from qeff_zoo.recipe import ENCODER_SHAPES, Shape
-from qeff_zoo.tasks import Task, Tracing, lazy, named
-from qeff_zoo.tasks.commands import PROMPTS, Commands
 
+_SERVE_PATHS = (
+    *(
+        f"{api}/{name}"
+        for api in ("", "/v1")
+        for name in ("classify", "pooling", "rerank", "score")
+    ),
+    *("/v1/embeddings", "/embed", "/embed_all", "/embed_sparse", "/similarity", "/predict"),
+    *("/v1/embed", "/v2/embed", "/v2/rerank"),
+)
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
-#: Minimum number of inputs of a graph that reads samples of audio: a tenth of a second.
-LEAST_SAMPLES = 1600
 
 
-def run_once(model: Any) -> None:
-    """Run the model without any computation."""
+def run_once(model: Any, choices: int | None = None) -> None:
+    """Run the model without any computation.
+
+    Args:
+        model: Hugging Face model.
+        choices: Number of texts that a row of its inputs has; None for inputs without choices.
+    """
     import torch
 
     from qeff_zoo.export.uncomputed import uncomputed
 
     model.config.use_cache = False  # of a decoder
     with uncomputed():
-        tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
+        shape = (_BATCH, _SEQ) if choices is None else (_BATCH, choices, _SEQ)
+        tokens = torch.ones(shape, dtype=torch.long)
         model(input_ids=tokens, attention_mask=tokens.clone())
 
 
@@ -68,28 +81,39 @@ def takes_token_types(model: Any) -> bool:
     return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
 
 
-def task_of(*, noun: str, verb: str, options: Sequence[str] = (), **declared: Any) -> Task:
+def task_of(
+    *,
+    noun: str,
+    verb: str,
+    options: Sequence[str] = (),
+    reference: str = "TextReference",
+    probe: Callable[[Any], Any] = run_once,
+    **declared: Any,
+) -> Task:
     """Return a task of text encoders, with the fields that all of them share.
 
     Args:
         noun: Name of its specializations.
         verb: Class of `verbs` that `run` calls.
         options: Options of `run` besides prompts and adapter.
+        reference: Class of `reference` that runs transformers' model.
+        probe: Function that runs a model once without any computation.
         **declared: Fields of `Task` of its own.
     """
     return Task(
         role="encoder",
         shapes=ENCODER_SHAPES,
-        probe=run_once,
+        probe=probe,
         specializations=specializations(noun),
         trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
-        reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+        reference=lazy(f"qeff_zoo.tasks.encoders.reference:{reference}"),
         commands=Commands(
             run=lazy(f"qeff_zoo.tasks.encoders.verbs:{verb}"),
             run_options=(*PROMPTS, "adapter", *options),
-            serve=lazy("qeff_zoo.serving.services:TextEncoding"),
+            serve=lazy("qeff_zoo.tasks.encoders.service:TextEncoding"),
+            serve_paths=_SERVE_PATHS,
         ),
-        stages=lazy("qeff_zoo.validation.cases:encoder_stages"),
+        stages=lazy("qeff_zoo.validation.trial.cases:encoder_stages"),
         **declared,
     )
 

@@ -7,23 +7,26 @@ OUT  logits (batch_size, labels)
 
 from typing import Any
 
+from qeff_zoo.contract import IMAGE_CLASSIFICATION, Task, Tracing, lazy
+from qeff_zoo.contract.commands import Commands
+from qeff_zoo.contract.comparison import SCORES
 from qeff_zoo.recipe import IMAGE_SHAPES
-from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing, lazy
-from qeff_zoo.tasks.commands import Commands
 
 from . import whole_images
 
 
 def _tracing(model: Any, *, height: int, width: int) -> Tracing:
-    from qeff_zoo.tasks.images.image_tracing import Recognize
+    from qeff_zoo.tasks.images.image_tracing import Head
 
-    return whole_images.describe(model, Recognize(model), "logits", height=height, width=width)
+    return whole_images.describe(model, Head(model, "logits"), "logits", height=height, width=width)
 
 
 TASK = Task(
     name=IMAGE_CLASSIFICATION,
+    does="classify images",
+    guide="images.md",
     role="vision",
-    answers="scores",
+    comparison=SCORES,
     reads="image",
     auto_classes=("AutoModelForImageClassification",),
     suffixes=("ForImageClassification", "ForImageClassificationWithTeacher"),
@@ -34,6 +37,7 @@ TASK = Task(
     specializations=whole_images.specializations("Classification"),
     problems=whole_images.problems,
     session=lazy("qeff_zoo.tasks.images.session:ImageClassificationSession"),
+    public=("qeff_zoo.tasks.images.session:ImageClassificationSession",),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
     commands=Commands(

@@ -9,10 +9,11 @@ OUT  output (batch_size, hidden)    the model's own summary of an image, for CLI
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import IMAGE_FEATURE_EXTRACTION, Default, Task, Tracing, lazy
+from qeff_zoo.contract.commands import Commands
+from qeff_zoo.contract.comparison import EMBEDDINGS
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Default, Task, Tracing, lazy
-from qeff_zoo.tasks.commands import Commands
 
 from . import whole_images
 
@@ -52,8 +53,10 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 TASK = Task(
     name=IMAGE_FEATURE_EXTRACTION,
+    does="embed images",
+    guide="images.md",
     role="vision",
-    answers="embeddings",
+    comparison=EMBEDDINGS,
     reads="image",
     auto_classes=("AutoModel",),
     suffixes=("Model",),
@@ -66,12 +69,14 @@ TASK = Task(
     defaults=_defaults,
     problems=_problems,
     session=lazy("qeff_zoo.tasks.images.session:ImageEmbeddingSession"),
+    public=("qeff_zoo.tasks.images.session:ImageEmbeddingSession",),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.images.verbs:EmbedImages"),
         run_options=("image",),
-        serve=lazy("qeff_zoo.serving.services:ImageEmbeddings"),
+        serve=lazy("qeff_zoo.tasks.images.service:ImageEmbeddings"),
+        serve_paths=("/v1/embeddings",),
         serve_options=("allow_image_url",),
     ),
     stages=whole_images.stages,

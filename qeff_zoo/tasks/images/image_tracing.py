@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of an image model, for tracing: logits of a classifier, or one embedding of each image."""
+"""One call of an image model, for tracing: the output of its head, or one embedding of each image."""
 
 from typing import Any
 
@@ -8,21 +8,22 @@ from torch import Tensor, nn
 from qeff_zoo.errors import ExportError
 
 
-class Recognize(nn.Module):
-    """One call of a classifier.
+class Head(nn.Module):
+    """One call of a model with a head.
 
     Args:
         model: Hugging Face model.
+        output: Name of the head's output, such as "logits".
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, output: str) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.output = model, output
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Return logits."""
-        logits: Tensor = self.model(pixel_values=pixel_values).logits
-        return logits
+        """Return the head's output for each image."""
+        output: Tensor = getattr(self.model(pixel_values=pixel_values), self.output)
+        return output
 
 
 class Embed(nn.Module):

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.validation.reference.media import processor_of
 from qeff_zoo.validation.reference.runs import Answers, tick
-from qeff_zoo.validation.sample_images import draw
+from qeff_zoo.validation.trial.sample_images import draw
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,8 +25,8 @@ class ImageReference(Answers):
 
     Args:
         model: Hugging Face model.
-        request: Request with `checkpoint`, `task`, `sequences` as in `drawings.draw`, and in `settings` the options
-            that differ from the model's; and `texts` to match with the images.
+        request: Request with `checkpoint`, `task`, `sequences` as in `sample_images.draw`, and in `settings` the
+            options that differ from the model's; and `texts` to match with the images.
         arrays: Unused.
     """
 
@@ -36,7 +36,7 @@ class ImageReference(Answers):
         super().__init__([*request["sequences"], *self._texts], *halves)
         self._count = len(request["sequences"])
         self._model, self._settings = model, request["settings"]
-        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._embeds = contract.find(request["task"]).embeds
         self._process = processor_of(request)
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
@@ -50,7 +50,7 @@ class ImageReference(Answers):
         return [found[number] for number in numbers]
 
     def _read(self, text: Sequence[int]) -> Array:
-        """Embed a text, padded to the positions of the model."""
+        """Return the normalized embedding of a text, (1, width), padded to the positions of the model."""
         config = self._model.config.text_config
         tokens = torch.full((1, config.max_position_embeddings), config.pad_token_id or 0)
         tokens[0, : len(text)] = torch.tensor(text)
@@ -61,6 +61,7 @@ class ImageReference(Answers):
         return np.asarray(found.float().numpy())
 
     def _look(self, numbers: list[int]) -> list[Array]:
+        """Return the embeddings or logits of images, (1, width) each."""
         images = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
         pixels = self._process(images=images, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(next(self._model.parameters()).dtype)
@@ -69,6 +70,7 @@ class ImageReference(Answers):
         return list(found.float().numpy()[:, None])
 
     def _embed(self, pixels: Tensor) -> Tensor:
+        """Return the pooled states of images, (images, width), normalized by the settings."""
         both = hasattr(self._model, "get_image_features")
         call = self._model.get_image_features if both else self._model
         output = call(pixel_values=pixels)

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions of image encoder packages: a label with its score, or one vector, for each image."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from qeff_zoo.contract import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.image_processor import load_image_processor
-from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
+from qeff_zoo.media.image_processor import ImageProcessor, load_image_processor
+from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, read_image
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import batch_sizes
-from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.similarity import cosines
 
-_TOGETHER = 64  # images whose arrays are in memory at a time
+#: Number of images whose arrays are in memory at a time.
+TOGETHER = 64
 
 
 class ImageSession:
@@ -45,6 +48,7 @@ class ImageSession:
         self.processor = load_image_processor(folder, image_processor)
         #: Numbers of images per call, ascending.
         self.batch_sizes = batch_sizes(program.specializations)
+        #: Height and width of processed images; names of symbols if each image has its own.
         self.size = program.inputs["pixel_values"].shape[2:]
         self.config = read_json(folder / "config.json")
 
@@ -61,8 +65,31 @@ class ImageSession:
         Raises:
             MediaError: An image cannot be read, or exceeds a limit.
         """
-        pixels: Array = self.processor(images, limits)["pixel_values"]
-        if pixels.shape[2:] != self.size:
+        return self.input_of(self.preparation(images, limits)())
+
+    def preparation(
+        self, images: Sequence[ImageSource], limits: ImageLimits = LIMITS
+    ) -> Callable[[], dict[str, Any]]:
+        """Return a call that processes images for `input_of`, and that another process can make; see `prepare`."""
+        return partial(self.processor, images, limits)
+
+    def sized_preparation(
+        self, image: ImageSource, limits: ImageLimits = LIMITS
+    ) -> Callable[[], tuple[dict[str, Any], tuple[int, int]]]:
+        """Return a call as that of `preparation`, which returns the height and width of an image as well."""
+        return partial(_sized, self.processor, image, limits)
+
+    def input_of(self, processed: Mapping[str, Any]) -> Array:
+        """Return the input of the graph.
+
+        Args:
+            processed: Output of the processor.
+
+        Raises:
+            GenerationError: It does not fit the graph.
+        """
+        pixels: Array = processed["pixel_values"]
+        if pixels.shape[2:] != self.size and not any(isinstance(one, str) for one in self.size):
             raise GenerationError(
                 f"The processor of {str(self.folder)!r} makes images of {pixels.shape[2:]}, but its graph takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."
@@ -92,14 +119,52 @@ class ImageSession:
             yield start, start + rows
             start += rows
 
-    def _answer(self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits) -> Array:
+    @staticmethod
+    def listed(images: ImageSource | Sequence[ImageSource]) -> list[Any]:
+        """Return images as a list, also one alone.
+
+        Raises:
+            GenerationError: There are no images.
+        """
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         if not several:
             raise GenerationError(
                 "There is nothing to look at in []; expected at least one image. Give one."
             )
-        parts = (several[start : start + _TOGETHER] for start in range(0, len(several), _TOGETHER))
+        return several
+
+    def answers(
+        self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits
+    ) -> Iterator[tuple[Array, tuple[int, int]]]:
+        """Yield the graph's output for each image, and its height and width; adjacent images of one size share calls.
+
+        Args:
+            images: Images, see `prepare`.
+            limits: Limits of each image.
+
+        Raises:
+            GenerationError: There are no images.
+            MediaError: An image cannot be read, or exceeds a limit.
+        """
+        read = (read_image(image, limits) for image in self.listed(images))
+        for size, alike in groupby(read, key=lambda pixels: pixels.shape[:2]):
+            while part := list(islice(alike, TOGETHER)):
+                for output in self.run(self.prepare(part, limits)):
+                    yield output, size
+
+    def _answer(self, images: ImageSource | Sequence[ImageSource], limits: ImageLimits) -> Array:
+        several = self.listed(images)
+        parts = (several[start : start + TOGETHER] for start in range(0, len(several), TOGETHER))
         return np.concatenate([self.run(self.prepare(part, limits)) for part in parts])
+
+
+def _sized(
+    processor: ImageProcessor, image: ImageSource, limits: ImageLimits
+) -> tuple[dict[str, Any], tuple[int, int]]:
+    """Return the output of an image processor, and the height and width of the image."""
+    pixels = read_image(image, limits)
+    height, width = pixels.shape[:2]
+    return processor([pixels], limits), (height, width)
 
 
 class ImageEmbeddingSession(ImageSession):

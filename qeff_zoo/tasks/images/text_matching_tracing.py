@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from qeff_zoo.contract import Tracing
 from qeff_zoo.export.uncomputed import uncomputed
-from qeff_zoo.tasks import Tracing
 
 _BATCH = 2
 

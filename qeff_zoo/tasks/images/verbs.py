@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`run` of image encoders: images in, embeddings or scores out."""
 
-import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.contract.commands import Run
 from qeff_zoo.media.fetching import fetch_media, is_url
 from qeff_zoo.tasks.encoders.verbs import print_embeddings
 from qeff_zoo.terminal.printing import print_json, table
@@ -12,19 +12,8 @@ from qeff_zoo.terminal.printing import print_json, table
 _BEST = 5  # labels of an image that are shown
 
 
-@dataclass(frozen=True)
-class EmbedImages:
-    """Embeds images, and compares them with one another.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command, which has none.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class EmbedImages(Run):
+    """Embeds images, and compares them with one another."""
 
     def __call__(self, session: Any) -> None:
         """Embed and print."""
@@ -33,19 +22,8 @@ class EmbedImages:
         print_embeddings(session, "image", images, embeddings, as_json=self.arguments.json)
 
 
-@dataclass(frozen=True)
-class ClassifyImages:
-    """Scores the labels of images.
-
-    Args:
-        task: Name of the package's task.
-        prompts: Prompts of the command, which has none.
-        arguments: Arguments of the command.
-    """
-
-    task: str
-    prompts: list[str]
-    arguments: argparse.Namespace
+class ClassifyImages(Run):
+    """Scores the labels of images."""
 
     def __call__(self, session: Any) -> None:
         """Classify and print."""

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Common functions of image encoder tasks: run, tracing, specialization and validation.
 
-IN   pixel_values (batch_size, 3, height, width) f32    the output of the checkpoint's processor, all of one size
+IN   pixel_values (batch_size, 3, height, width) f32    the output of the checkpoint's processor, all of one size;
+                                                       height and width are symbols if each image has its own
 """
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import Tracing, lazy, named
 from qeff_zoo.errors import ExportError, ZooError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import Tracing, lazy, named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,9 @@ def _run(model: Any, height: int, width: int) -> None:
         call(pixel_values=torch.zeros(_BATCH, 3, height, width))
 
 
-def describe(model: Any, module: Any, output: str, *, height: int, width: int) -> Tracing:
+def describe(
+    model: Any, module: Any, output: str, *, height: int, width: int, any_size: bool = False
+) -> Tracing:
     """Describe how to trace a wrapped model: example inputs, names and symbols.
 
     Args:
@@ -50,6 +53,7 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
         output: Name of its output.
         height: Height of an image in pixels.
         width: Width of an image in pixels.
+        any_size: Whether images have any size; height and width are then those of the example.
 
     Raises:
         ExportError: The model takes no images of that size.
@@ -65,13 +69,26 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
             f"{str(error).splitlines()[0]} Expected a processor that belongs to the model; correct "
             "preprocessor_config.json."
         ) from error
+    axes = {0: Dim("batch_size", min=2)}
+    if any_size:
+        least = min(height, width) // 2  # convolutions and patches require one; graphs have none
+        axes |= {2: Dim("height", min=least), 3: Dim("width", min=least)}
     return Tracing(
         module=module.eval(),
         inputs={"pixel_values": torch.zeros(_BATCH, 3, height, width)},
-        dynamic_shapes={"pixel_values": {0: Dim("batch_size", min=2)}},
+        dynamic_shapes={"pixel_values": axes},
         input_names=["pixel_values"],
         output_names=[output],
+        then=_name_output_axes if any_size else None,
+        checked_later=any_size,
     )
+
+
+def _name_output_axes(graph: Any) -> None:
+    """Name the axes of outputs whose sizes are expressions of those of images."""
+    for output in graph.graph.outputs:
+        names = ("batch_size", "rows", "columns")
+        output.shape = type(output.shape)(names[: len(output.shape)])
 
 
 def image_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
@@ -85,23 +102,39 @@ def image_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
         CheckpointError: There is no processor, or the size depends on the image.
         UnsupportedModelError: The processor has an unsupported operation.
     """
-    import numpy as np
-
     from qeff_zoo.errors import CheckpointError
-    from qeff_zoo.media.image_processor import read_image_processor
 
-    processor = read_image_processor(files, default or None)
-    sizes = {
-        processor([np.zeros((*size, 3), np.uint8)])["pixel_values"].shape
-        for size in ((300, 200), (200, 300))
-    }
+    name, sizes = processed_shapes(files, default)
     (shape, *others) = sizes
     if others or len(shape) != 4:
         raise CheckpointError(
-            f"The processor {processor.name!r} makes arrays of the shapes {sorted(sizes)} of two images. Expected "
+            f"The processor {name!r} makes arrays of the shapes {sorted(sizes)} of two images. Expected "
             "one shape for all. Set `crop_size`, or height and width as its `size`, in preprocessor_config.json."
         )
     return int(shape[2]), int(shape[3])
+
+
+def processed_shapes(files: Mapping[str, "Path"], default: str) -> tuple[str, set[tuple[int, ...]]]:
+    """Return the name of a checkpoint's processor, and the shapes of its arrays for a tall and a wide image.
+
+    Args:
+        files: Small files of the checkpoint, by name.
+        default: Processor class of transformers, if the files name none.
+
+    Raises:
+        CheckpointError: There is no processor.
+        UnsupportedModelError: The processor has an unsupported operation.
+    """
+    import numpy as np
+
+    from qeff_zoo.media.image_processor import read_image_processor
+
+    processor = read_image_processor(files, default or None)
+    shapes = {
+        processor([np.zeros((*size, 3), np.uint8)])["pixel_values"].shape
+        for size in ((300, 200), (200, 300))
+    }
+    return processor.name, shapes
 
 
 def variant(
@@ -131,4 +164,4 @@ def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
 
 
 #: Planner of the compared calls.
-stages = lazy("qeff_zoo.validation.cases:image_stages")
+stages = lazy("qeff_zoo.validation.trial.cases:image_stages")

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import ZERO_SHOT, Part, Tracing, lazy
+from qeff_zoo.contract.commands import Commands
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ZERO_SHOT, Part, Tracing, lazy
-from qeff_zoo.tasks.commands import Commands
 
 from . import image_feature_extraction, whole_images
 
@@ -61,6 +61,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 TASK = replace(
     image_feature_extraction.TASK,
     name=ZERO_SHOT,
+    does="match images with labels",
+    guide="images.md",
     before=(
         Part(
             role="encoder",
@@ -80,11 +82,13 @@ TASK = replace(
     defaults=lambda checkpoint: {},
     problems=_problems,
     session=lazy("qeff_zoo.tasks.images.zero_shot_session:ZeroShotSession"),
+    public=("qeff_zoo.tasks.images.zero_shot_session:ZeroShotSession",),
     trial=lazy("qeff_zoo.tasks.images.trial:ZeroShotTrial"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.images.verbs:MatchImages"),
         run_options=("image", "label"),
-        serve=lazy("qeff_zoo.serving.services:ImageEmbeddings"),
+        serve=lazy("qeff_zoo.tasks.images.service:ImageEmbeddings"),
+        serve_paths=("/v1/embeddings",),
         serve_options=("allow_image_url",),
     ),
 )

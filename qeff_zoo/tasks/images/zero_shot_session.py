@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.contract import ZERO_SHOT
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.activations import sigmoid, softmax
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.texts import Text, TextReader
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
-from qeff_zoo.tasks import ZERO_SHOT
+from qeff_zoo.runtime.text.texts import Text, TextReader
+from qeff_zoo.runtime.text.tokenizer import Encoded, Tokenizer
 from qeff_zoo.tasks.images.session import ImageEmbeddingSession
 
 #: Default text of a label, in the place of `{}`; as in transformers' pipeline.

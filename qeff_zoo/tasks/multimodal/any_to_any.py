@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ANY_TO_ANY, lazy
-from qeff_zoo.tasks.commands import (
+from qeff_zoo.contract import ANY_TO_ANY, lazy
+from qeff_zoo.contract.commands import (
     BENCH_GENERATION,
     DECODER_CONVERSATION,
     DISAGGREGATED,
@@ -26,6 +24,8 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import Recipe, Shape
 
 from . import audio_text_to_text, image_text_to_text
 
@@ -59,6 +59,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 TASK = replace(
     _IMAGES,
     name=ANY_TO_ANY,
+    does="answer about images and audio in one prompt",
+    guide="vision-language.md",
     before=(*_IMAGES.before, *(replace(part, variant=_media) for part in _AUDIO.before)),
     auto_classes=("AutoModelForMultimodalLM",),
     variant=_variant,
@@ -79,7 +81,7 @@ TASK = replace(
             "audio",
         ),
         chat_options=DECODER_CONVERSATION,
-        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve=lazy("qeff_zoo.tasks.text_generation.service:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
         bench="generation",
         bench_options=(*BENCH_GENERATION, "image", "audio"),

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.contract import ANY_TO_ANY
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.encoding.audio_encoder import BESIDE, AudioPreparer, AudioReader
+from qeff_zoo.multimodal.encoding.prepared import Prepared
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.chat_template import ChatOptions
-from qeff_zoo.runtime.feature_cache import Reader
-from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.caches.feature_cache import Reader
+from qeff_zoo.runtime.decoding.call_inputs import feature_names
+from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
+from qeff_zoo.runtime.engine.answers import Request
+from qeff_zoo.runtime.engine.prompts import Prompt, options_of
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.prompts import Prompt, options_of
-from qeff_zoo.tasks import ANY_TO_ANY
-from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, AudioPreparer, AudioReader
+from qeff_zoo.runtime.text.chat_template import ChatOptions
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
-from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, Prepared, listed
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, listed
 
 _ROWS = "audio_embeds"
 
@@ -68,11 +70,10 @@ class AnyToAnySession(ImageTextToTextSession):
         )
         self._prepare_audio = AudioPreparer(self.audio_reader)
         #: Placeholder token of audio features.
-        self._audio_token = self._id(self.audio.token)
-        self.placeholders |= {self._audio_token}
-        self.markers["audio"] = self._audio_token
+        self._audio_token = self.names.token_id(self.audio.token)
+        self.media_tokens.add("audio", self._audio_token)
         if self.audio.spaced:
-            self.spaced[self._audio_token] = self.audio.spaced
+            self.prompt_text.spaced[self._audio_token] = self.audio.spaced
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -129,10 +130,10 @@ class AnyToAnySession(ImageTextToTextSession):
         **choices: Any,
     ) -> Request:
         """See `MediaTextSession`, with images and audio, each in the prompt's order."""
-        audio_token = self.markers["audio"]
-        self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, audio_token, len(audio), "recordings")
-        left = {self.marker: iter(prepared), audio_token: iter(audio)}
+        marker, audio_token = self.media_tokens.marker, self._audio_token
+        self.media_tokens.check_count(tokens, marker, len(prepared))
+        self.media_tokens.check_count(tokens, audio_token, len(audio), "recordings")
+        left = {marker: iter(prepared), audio_token: iter(audio)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
 
@@ -163,7 +164,7 @@ class AnyToAnySession(ImageTextToTextSession):
         if beside and (other := f"{BESIDE}{_ROWS}") in encoded_audio.features:
             rows = encoded_audio.features[other]
             digest = hashlib.blake2b(BESIDE.encode() + digest, digest_size=32).digest()
-        first, *added = self.decoder.feature_names
+        first, *added = feature_names(self.decoder.program)
         features = {first: rows, **{name: np.zeros_like(rows) for name in added}}
         return replace(encoded_audio, digest=digest, features=features)
 
@@ -171,8 +172,8 @@ class AnyToAnySession(ImageTextToTextSession):
         """Return the placeholder tokens of an image or audio input in a prompt."""
         if encoded.kind == "images":
             return super().run_of(encoded)
-        before, after = map(self._all_named, (self.audio.before, self.audio.after))
-        return [*before, *[self._audio_token] * encoded.rows, *after]
+        run = [self._audio_token] * encoded.rows
+        return self.names.tokens_of(*self.audio.before, *run, *self.audio.after)
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """See `MediaTextSession`."""

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.contract import AUDIO_TEXT_TO_TEXT
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.encoding.audio_encoder import AudioPreparer, AudioReader
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.package.files import read_json
 from qeff_zoo.recipe_media import AudioEncoder
-from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
-from qeff_zoo.runtime.multimodal_spans import Encoded
-from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.caches.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
-from qeff_zoo.tasks.multimodal.audio_encoder import AudioPreparer, AudioReader
+from qeff_zoo.runtime.text.chat_template import USUAL_CHAT, ChatOptions, Message
 from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 
 
@@ -65,7 +65,7 @@ class AudioTextToTextSession(MediaTextSession):
     def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         """Render messages; the parts of each are concatenated if the chat template supports text alone."""
         if self.media.text_messages and self.tokenizer is not None:
-            marker = self.tokenizer.piece(self.marker).strip()
+            marker = self.tokenizer.piece(self.media_tokens.marker).strip()
             messages = [
                 {**one, "content": "".join(part.get("text", marker) for part in one["content"])}
                 if isinstance(one.get("content"), list)

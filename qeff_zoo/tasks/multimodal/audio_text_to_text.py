@@ -10,11 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
-from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, Part, Tracing, lazy, named
-from qeff_zoo.tasks.commands import (
+from qeff_zoo.contract import AUDIO_TEXT_TO_TEXT, Part, Tracing, lazy, named
+from qeff_zoo.contract.commands import (
     BENCH_GENERATION,
     DECODER_CONVERSATION,
     DISAGGREGATED,
@@ -26,6 +23,9 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
+from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks.text_generation import task
 
 from . import image_text_to_text
@@ -87,6 +87,8 @@ def _windows(shape: Shape) -> list[dict[str, Any]]:
 TASK = replace(
     image_text_to_text.TASK,
     name=AUDIO_TEXT_TO_TEXT,
+    does="answer about audio",
+    guide="audio.md",
     before=(
         Part(
             role="audio",
@@ -114,7 +116,7 @@ TASK = replace(
             "audio",
         ),
         chat_options=DECODER_CONVERSATION,
-        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve=lazy("qeff_zoo.tasks.text_generation.service:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED),
         bench="generation",
         bench_options=(*BENCH_GENERATION, "audio"),

@@ -2,18 +2,19 @@
 """The `image-text-embedding` contract: images and tokens in, the state of the last token out.
 
 The programs are those of `image-text-to-text`, without an output head and without decode calls; long prompts take
-several calls. See `qeff_zoo.tasks.multimodal.embedding_tracing` for the output.
+several calls. See `qeff_zoo.multimodal.tracing.embedding_tracing` for the output.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import FEATURE_EXTRACTION, IMAGE_TEXT_EMBEDDING, Default, Tracing, lazy
+from qeff_zoo.contract.commands import PROMPTS, Commands
+from qeff_zoo.contract.comparison import EMBEDDINGS
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, IMAGE_TEXT_EMBEDDING, Default, Tracing, lazy
-from qeff_zoo.tasks.commands import PROMPTS, Commands
 from qeff_zoo.tasks.encoders import feature_extraction
 
 from . import image_text_to_text
@@ -26,7 +27,7 @@ _LAST = "lasttoken"
 
 
 def _tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing:
-    from . import embedding_tracing
+    from qeff_zoo.multimodal.tracing import embedding_tracing
 
     return embedding_tracing.tracing(model, images=images_of(images), **variant)
 
@@ -68,8 +69,10 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 TASK = replace(
     _GENERATES,
     name=IMAGE_TEXT_EMBEDDING,
+    does="embed texts and images",
+    guide="embeddings.md",
     tag=FEATURE_EXTRACTION,
-    answers="embeddings",
+    comparison=EMBEDDINGS,
     auto_classes=("AutoModel",),
     has_head=False,
     companion=feature_extraction.TASK.companion,
@@ -87,7 +90,8 @@ TASK = replace(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:EmbedWithMedia"),
         run_options=(*PROMPTS, "chat", "adapter", "image"),
-        serve=lazy("qeff_zoo.serving.services:PromptEmbeddings"),
+        serve=lazy("qeff_zoo.tasks.multimodal.embedding_service:PromptEmbeddings"),
+        serve_paths=("/v1/embeddings",),
         serve_options=("allow_image_url",),
     ),
 )

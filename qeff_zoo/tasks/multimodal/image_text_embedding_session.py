@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.contract import IMAGE_TEXT_EMBEDDING
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.decoder import EMBEDDING, Decoder
+from qeff_zoo.runtime.decoding.decoder import EMBEDDING, Decoder
+from qeff_zoo.runtime.engine.answers import Request
+from qeff_zoo.runtime.engine.prompts import Prompt
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.tasks import IMAGE_TEXT_EMBEDDING
 from qeff_zoo.tasks.encoders.similarity import cosines
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.session import listed

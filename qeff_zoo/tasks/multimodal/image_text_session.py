@@ -6,34 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.contract import IMAGE_TEXT_TO_TEXT
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.media.image_options import media_options, source_of, with_options, with_sampling
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps, finished
-from qeff_zoo.multimodal.images import Images
-from qeff_zoo.multimodal.manifest import entry_of, images_of
-from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
-from qeff_zoo.runtime.feature_cache import RemoteEncoder
-from qeff_zoo.runtime.multimodal_spans import Encoded
-from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
-from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
-from qeff_zoo.runtime.prompts import Prompt, options_of
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
-from qeff_zoo.tasks.multimodal.session import (
-    FEATURE_CACHE_BYTES,
-    USUAL,
-    MediaTextSession,
-    Prepared,
-    listed,
-)
-from qeff_zoo.tasks.multimodal.video_steps import (
+from qeff_zoo.media.videos import OpenedVideo
+from qeff_zoo.multimodal.encoding.prepared import Prepared
+from qeff_zoo.multimodal.encoding.video_steps import (
     TIMES,
     PreparedVideo,
     Stamps,
@@ -43,7 +28,21 @@ from qeff_zoo.tasks.multimodal.video_steps import (
     rows_of,
     steps_of,
 )
-from qeff_zoo.tasks.multimodal.vision_encoder import PassThroughEncoder, Vision
+from qeff_zoo.multimodal.encoding.vision_encoder import PassThroughEncoder, Vision
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import entry_of, images_of
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.caches.feature_cache import RemoteEncoder
+from qeff_zoo.runtime.caches.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
+from qeff_zoo.runtime.engine.answers import Request
+from qeff_zoo.runtime.engine.prompts import Prompt, options_of
+from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
+from qeff_zoo.runtime.text.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, listed
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.video_processor import VideoProcessor
 
 #: Number of texts of a recipe's `stamp` around steps of a video; further texts are around the whole video.
 _AROUND_STEPS = 3
@@ -103,7 +102,7 @@ class ImageTextToTextSession(MediaTextSession):
             reader.size = size
         super().__init__(folder, program, reader=reader, media=images, prefixes=prefixes)
         if images.has_frame_program:
-            self.placeholders |= {self._video_token()}
+            self.media_tokens.placeholders |= {self._video_token()}
         self._processor: Any = None
         self._video_processor: Any = None
 
@@ -201,12 +200,57 @@ class ImageTextToTextSession(MediaTextSession):
         """Return the encoder inputs of a video at once, see `preparing_video`."""
         return finished(self.preparing_video(given))
 
-    def preparing_video(self, given: Any) -> Steps[Prepared]:
+    def video_preparation(self, given: Any) -> "partial[dict[str, Any]]":
+        """Return a call that decodes and processes a video, and that another process can make.
+
+        Args:
+            given: A video file, a list of image files, or a `VideoInput` of one of these; see `preparing_video`.
+        """
+        return partial(self._process_video(given), source_of(given))
+
+    def video_tokens_of(self, videos: Sequence[Any], opened: Sequence[OpenedVideo]) -> list[int]:
+        """Return the minimum number of tokens that each video of a prompt takes, before any is decoded.
+
+        Counting ends at the first video beyond the context: the others have one token each.
+
+        Args:
+            videos: Video files, lists of image files, or `VideoInput` of these.
+            opened: Their headers.
+
+        Raises:
+            MediaError: If a video cannot be sampled by the checkpoint's settings, or has too many pixels.
+        """
+        found = [1] * len(videos)
+        for place, (given, header) in enumerate(zip(videos, opened, strict=True)):
+            if sum(found) > self.decoder.sizes.ctx_len:
+                break
+            if header.is_timed and header.shown.frames:
+                steps, *arrays = self._process_video(given).beginnings(header.shown)
+                one, two = map(self.video_rows, arrays)
+                found[place] = max(1, one + (steps - 1) * (two - one))
+        return found
+
+    def video_rows(self, prepared: Prepared) -> int:
+        """Return the minimum number of placeholder tokens of a prepared video."""
+        return rows_of(prepared, self.media, self.config)
+
+    def _process_video(self, given: Any) -> "VideoProcessor":
+        from qeff_zoo.media.video_processor import load_video_processor
+
+        if self._video_processor is None:
+            usual = self.media.video_processor
+            self._video_processor = load_video_processor(self.folder, usual)
+        return with_sampling(self._video_processor, media_options(given))
+
+    def preparing_video(
+        self, given: Any, arrays: Mapping[str, Any] | None = None
+    ) -> Steps[Prepared]:
         """Prepare a video, and pause after each of its frames.
 
         Args:
             given: A video in any form that `media.videos.read_video` accepts, or a `VideoInput` of one and of options;
                 or the output of a processor: see `video_steps.of_processor`; or of this function.
+            arrays: Result of `video_preparation`; None for a video that is decoded here.
 
         Returns:
             The encoder inputs of the video.
@@ -216,22 +260,18 @@ class ImageTextToTextSession(MediaTextSession):
             CheckpointError: If the package has no settings for video processing.
             GenerationError: If the package does not support videos, or the video does not fit the context.
         """
-        from qeff_zoo.media.video_processor import load_video_processor
-
         self.check_reads_videos()
         if isinstance(given, PreparedVideo) and given.is_whole:
             return given
         if isinstance(given, Mapping):
             made: Prepared = of_processor(given, self.media)
+        elif arrays is not None:
+            made = arrays
         else:
-            if self._video_processor is None:
-                usual = self.media.video_processor
-                self._video_processor = load_video_processor(self.folder, usual)
-            processor = with_sampling(self._video_processor, media_options(given))
-            made = yield from processor.processing(source_of(given))
+            made = yield from self._process_video(given).processing(source_of(given))
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
-        if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
+        if (rows := self.video_rows(made)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
@@ -283,10 +323,11 @@ class ImageTextToTextSession(MediaTextSession):
             videos: Prepared videos of the prompt.
         """
         video = self._video_token()
-        self._check_count(tokens, self.marker, len(images))
-        self._check_count(tokens, video, len(videos), "videos")
+        marker = self.media_tokens.marker
+        self.media_tokens.check_count(tokens, marker, len(images))
+        self.media_tokens.check_count(tokens, video, len(videos), "videos")
         if texts := self._stamp():
-            around = [self._special_token(name) for name in self._numbered]
+            around = [self.names.special_token(name) for name in self.names.settings.numbered]
             tokenizer = required(self.tokenizer)
             stamps = Stamps(texts, tokenizer, tokenizer.piece(video).strip(), around=around)
             if text is None:
@@ -294,10 +335,10 @@ class ImageTextToTextSession(MediaTextSession):
             else:
                 tokens = [*self._read(stamps.in_text(text, videos))]
             videos = [step for one in videos for step in steps_of(one)]
-        left = {self.marker: iter(self.prepare_all(images)), video: iter(videos)}
+        left = {marker: iter(self.prepare_all(images)), video: iter(videos)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # The token at a feature's position is ignored: one placeholder serves both.
-        return [self.marker if token == video else token for token in tokens], prepared
+        return [marker if token == video else token for token in tokens], prepared
 
     def _read_in_text(
         self,
@@ -308,13 +349,13 @@ class ImageTextToTextSession(MediaTextSession):
     ) -> tuple[list[int], list[Prepared]]:
         """As `_read_in_tokens`, for a prompt whose videos are marked by text that spans several tokens."""
         tokenizer = required(self.tokenizer)
-        image, video = tokenizer.name(self.marker), self.media.video
+        image, video = tokenizer.name(self.media_tokens.marker), self.media.video
         if video.endswith("_id"):
             video = tokenizer.name(self._video_token())
         whole = tokenizer.spelled(tokens) if text is None else text
         found = re.findall(f"{re.escape(image)}|{re.escape(video)}", whole)
-        self._check_places(found.count(image), image, len(images), self._nouns)
-        self._check_places(found.count(video), video, len(videos), "videos")
+        self.media_tokens.check_places(found.count(image), image, len(images))
+        self.media_tokens.check_places(found.count(video), video, len(videos), "videos")
         stamps = Stamps(self._stamp(), tokenizer, video, image)
         left = {
             image: iter([one] for one in self.prepare_all(images)), video: map(steps_of, videos)
@@ -336,7 +377,7 @@ class ImageTextToTextSession(MediaTextSession):
     def _of_videos(self) -> ChatTemplate | None:
         """Chat template for messages with videos, if it is a separate one."""
         source = self.media.video_template
-        return ChatTemplate(source, self._special) if source else None
+        return ChatTemplate(source, self.names.settings.special) if source else None
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the placeholder tokens of an image or video in a prompt."""
@@ -365,7 +406,7 @@ class ImageTextToTextSession(MediaTextSession):
 
     def _video_token(self) -> int:
         """Return the placeholder token of a video."""
-        named = self._named(self.media.video)
+        named = self.names.tokens_of(self.media.video)
         if len(named) != 1:
             raise GenerationError(
                 f"The tokenizer of the package makes {len(named)} tokens of {self.media.video!r}; expected one, "

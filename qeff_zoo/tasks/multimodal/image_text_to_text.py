@@ -3,12 +3,11 @@
 
 Two programs: `vision` encodes an image once, `language` takes its feature rows among the tokens, or by cross-attention;
 draft programs are beside them. A third, `tiles`, encodes tiles of an image that have another size, or `frames` encodes
-frames of a video that go through other operators. See `qeff_zoo.tasks.multimodal.vision_tracing`,
-`qeff_zoo.tasks.multimodal.language_tracing`, `qeff_zoo.tasks.multimodal.cross_attention_image_tracing` and
-`qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
+frames of a video that go through other operators. See `qeff_zoo.multimodal.tracing.vision_tracing`,
+`qeff_zoo.multimodal.tracing.language_tracing`, `qeff_zoo.multimodal.tracing.cross_attention_image_tracing` and
+`qeff_zoo.export.tracing.draft_tracing` for inputs and outputs.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,13 +15,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import token_of
-from qeff_zoo.disk.regular import read_text
-from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
-from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
-from qeff_zoo.tasks.commands import (
+from qeff_zoo.checkpoint.json_files import read_json
+from qeff_zoo.contract import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
+from qeff_zoo.contract.commands import (
     BENCH_GENERATION,
     DECODER_CONVERSATION,
     DISAGGREGATED,
@@ -34,6 +29,11 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
+from qeff_zoo.contract.comparison import LOGITS
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 from qeff_zoo.tasks.text_generation import task
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _tracing(
     encoder = None if audio is None else audio_of(audio)
     if images is not None:
         return images_of(images).trace_language(model, encoder, **variant)
-    from . import language_tracing
+    from qeff_zoo.multimodal.tracing import language_tracing
 
     return language_tracing.tracing(model, audio=encoder, **variant)
 
@@ -183,7 +183,7 @@ def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
     Without a file of the processor, prompts have the model's number.
     """
     file = checkpoint.companions.get("processor_config.json")
-    written = json.loads(read_text(file)) if file else {}
+    written = read_json(file) if file else {}
     for name in _ROWS:
         rows, computed = written.get(name), checkpoint.model_config.get(name)
         if file and computed is not None and rows != computed:
@@ -294,6 +294,8 @@ def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
 
 TASK = Task(
     name=IMAGE_TEXT_TO_TEXT,
+    does="answer about images and videos",
+    guide="vision-language.md",
     role="decoder",
     program="language",
     before=(
@@ -328,7 +330,7 @@ TASK = Task(
             specializations=_image_sizes,
         ),
     ),
-    answers="logits",
+    comparison=LOGITS,
     auto_classes=("AutoModelForImageTextToText", "AutoModelForMultimodalLM"),
     suffixes=(),
     shapes=DECODER_SHAPES,
@@ -354,7 +356,7 @@ TASK = Task(
             "video",
         ),
         chat_options=DECODER_CONVERSATION,
-        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve=lazy("qeff_zoo.tasks.text_generation.service:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
         bench="generation",
         bench_options=(*BENCH_GENERATION, "image"),

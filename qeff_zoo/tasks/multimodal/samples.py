@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.runtime.feature_cache import RemoteEncoder
+from qeff_zoo.multimodal.encoding.prepared import Prepared
+from qeff_zoo.runtime.caches.feature_cache import RemoteEncoder
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
-from qeff_zoo.tasks.multimodal.session import MediaTextSession, Prepared
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
 
 #: Positions of the inputs in each sequence: two inputs, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -35,7 +36,7 @@ def insert(
         The sequences, and the inputs in each: none if the package has no program that encodes them.
     """
     places = () if isinstance(session.reader, RemoteEncoder) else _PLACES
-    reserved = {*_tokens(session.config), *session.placeholders}
+    reserved = {*_tokens(session.config), *session.media_tokens.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
     inserted: list[list[Prepared]] = []

@@ -6,14 +6,15 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
+from qeff_zoo.multimodal.encoding.prepared import Prepared
+from qeff_zoo.runtime.decoding.multimodal_spans import MultimodalSpans
+from qeff_zoo.runtime.engine.answers import Request
 from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
 from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
-from qeff_zoo.tasks.multimodal.session import MediaTextSession, Prepared
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
-from qeff_zoo.validation import cases
+from qeff_zoo.validation.trial import cases
 
 from . import samples
 

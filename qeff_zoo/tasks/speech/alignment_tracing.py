@@ -19,10 +19,10 @@ from torch.export import Dim
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.contract import Tracing
+from qeff_zoo.export.tracing import encoder_decoder_tracing
 from qeff_zoo.export.transforms.attention import additive_mask
 from qeff_zoo.export.transforms.retained_state import Probe
-from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
 
 _IMPLEMENTATION = "qeff_zoo_weighed"
 _BATCH, _SEQ = 2, 6  # of the example

@@ -13,7 +13,7 @@ from typing import Any
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 
 _BEGINS_WORD = "\N{LOWER ONE EIGHTH BLOCK}"  # in pieces of SentencePiece
 

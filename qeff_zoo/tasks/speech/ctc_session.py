@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.contract import SPEECH_RECOGNITION
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
 from qeff_zoo.media.audio import (
@@ -30,7 +31,6 @@ from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.tasks import SPEECH_RECOGNITION
 from qeff_zoo.tasks.speech.speech_results import Segment, TimedText, Transcription, joined
 from qeff_zoo.tasks.speech.speech_turns import InOrder, Turns
 
@@ -149,7 +149,7 @@ class CtcSession:
         Args:
             audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None where they have the model's.
-            limits: How long each may be.
+            limits: Maximum length of each.
 
         Raises:
             MediaError: A recording cannot be read.

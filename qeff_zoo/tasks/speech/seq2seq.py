@@ -2,19 +2,21 @@
 """The `speech-seq2seq` contract: audio in, and tokens of the transcript out.
 
 Two programs: `encoder` encodes audio once, `decoder` generates from its states, see
-`qeff_zoo.tasks.encoder_decoder.tracing`. Checkpoints with alignment heads, which follow the audio, have a third
-program, `alignment`, for word-level timestamps, see `qeff_zoo.tasks.speech.alignment_tracing`. A model takes windows of
-one length, or audio of any length, by `SoundShape`. The Hub's tag is `automatic-speech-recognition`, as for CTC models.
+`qeff_zoo.export.tracing.encoder_decoder_tracing`. Checkpoints with alignment heads, which follow the audio, have a
+third program, `alignment`, for word-level timestamps, see `qeff_zoo.tasks.speech.alignment_tracing`. A model takes
+windows of one length, or audio of any length, by `AudioShape`. The Hub's tag is `automatic-speech-recognition`, as for
+CTC models.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.contract import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
+from qeff_zoo.contract.commands import BENCH_SPEECH, TIMES, Commands
+from qeff_zoo.contract.comparison import LOGITS
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import WINDOW_SHAPES, AudioShape, Recipe, Shape, Speech
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
-from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
 from qeff_zoo.tasks.speech.speech_settings import speech_problems, speech_warnings
 from qeff_zoo.tasks.text_generation import task
 
@@ -23,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def _probe(model: Any) -> Any:
-    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.probe(model)
 
 
 def _read(model: Any) -> Tracing:
-    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.read_source(model)
 
 
 def _tracing(model: Any, *, speech: Any = None, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+    from qeff_zoo.export.tracing import encoder_decoder_tracing
 
     return encoder_decoder_tracing.tracing(model, **variant)
 
@@ -106,6 +108,8 @@ def _has_windows(recipe: Recipe) -> bool:
 
 TASK = Task(
     name=SPEECH_SEQ2SEQ,
+    does="transcribe speech token by token",
+    guide="speech.md",
     role="decoder",
     before=(
         Part(
@@ -127,7 +131,7 @@ TASK = Task(
         ),
     ),
     tag="automatic-speech-recognition",
-    answers="logits",
+    comparison=LOGITS,
     reads="audio",
     auto_classes=("AutoModelForSpeechSeq2Seq",),
     suffixes=("ForConditionalGeneration",),
@@ -142,6 +146,11 @@ TASK = Task(
         generation, _has_windows(recipe)
     ),
     session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
+    public=(
+        "qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession",
+        "qeff_zoo.tasks.speech.transcription_options:TEMPERATURE_FALLBACK",
+        "qeff_zoo.tasks.speech.transcription_options:TranscriptionOptions",
+    ),
     trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
     reference=lazy("qeff_zoo.tasks.speech.reference:SpeechReference"),
     commands=Commands(
@@ -159,7 +168,8 @@ TASK = Task(
             "generation_len",
             *TIMES,
         ),
-        serve=lazy("qeff_zoo.serving.services:Transcriptions"),
+        serve=lazy("qeff_zoo.tasks.speech.service:Transcriptions"),
+        serve_paths=("/v1/audio/transcriptions", "/v1/audio/translations"),
         bench="speech",
         bench_options=(*BENCH_SPEECH, "generation_len", "language"),
     ),

@@ -13,19 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.contract import SPEECH_SEQ2SEQ
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
 from qeff_zoo.media.audio import LIMITS, AudioLimits, AudioSource, OpenedAudio, open_audio
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.encoder_inputs import Sources
-from qeff_zoo.runtime.languages import code_of
-from qeff_zoo.runtime.metrics import Timings
+from qeff_zoo.runtime.decoding.call_inputs import Piece
+from qeff_zoo.runtime.decoding.decoder import Decoder
+from qeff_zoo.runtime.decoding.encoder_inputs import Sources
+from qeff_zoo.runtime.decoding.sampling import likeliest
+from qeff_zoo.runtime.engine.metrics import Timings
 from qeff_zoo.runtime.program import Array, Program, require
-from qeff_zoo.runtime.sampling import likeliest
-from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ
+from qeff_zoo.runtime.text.languages import code_of
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.tasks.speech.speech_openings import begun, recording_of
 from qeff_zoo.tasks.speech.speech_results import Segment, Transcription
 from qeff_zoo.tasks.speech.speech_tokens import TICK, SpeechTokens
@@ -180,7 +181,7 @@ class SpeechSeq2SeqSession:
         Args:
             audio: Paths, bytes of files or arrays, see `qeff_zoo.media.audio.read_audio`; one or several.
             rate: Samples a second of arrays; None where they have the model's.
-            limits: How long each may be.
+            limits: Maximum length of each.
             choices: Language, task, times and more.
             listen: Callback with the number of a recording and each of its segments at the segment's end.
             **more: Fields that replace those of `choices`.

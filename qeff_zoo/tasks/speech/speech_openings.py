@@ -10,9 +10,9 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.audio import OpenedAudio, decoding
 from qeff_zoo.media.features import Features
 from qeff_zoo.media.steps import Steps
-from qeff_zoo.runtime.encoder_inputs import Sources
+from qeff_zoo.runtime.decoding.encoder_inputs import Sources
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions

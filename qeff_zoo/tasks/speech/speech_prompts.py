@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from qeff_zoo.errors import PackageError
-from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text.chat_template import ChatTemplate
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 
 #: Function from the codes of the spoken and of the written language to token ids.
 Begins: TypeAlias = Callable[[str, str], Sequence[int]]

@@ -7,7 +7,7 @@ Whisper's `generate` has settings of its own: tokens of languages and tasks, and
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.text.languages import code_of
 
 #: Tokens of a window of Whisper without `max_length`, as in transformers.
 LENGTH = 20

@@ -16,11 +16,11 @@ from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings, effective_of, problems
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.languages import code_of
-from qeff_zoo.runtime.logits_processors import LogitsProcessors
+from qeff_zoo.runtime.decoding.logits_processors import LogitsProcessors
+from qeff_zoo.runtime.decoding.sampling import Sampling
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sampling import Sampling
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.text.languages import code_of
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.tasks.speech.speech_prompts import Begins
 from qeff_zoo.tasks.speech.speech_settings import (
     LENGTH,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qeff_zoo.runtime.logits_processors import LogitsProcessors
+from qeff_zoo.runtime.decoding.logits_processors import LogitsProcessors
+from qeff_zoo.runtime.decoding.sampling import Sampler
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.tasks.speech.speech_results import Segment, TimedText
 from qeff_zoo.tasks.speech.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions, compression
@@ -346,7 +346,8 @@ def cut(
     for place, end in enumerate(ends):
         part = answer[begun:end]
         closes = -1 if place < len(ends) - 1 or single_timestamp_ending else -2
-        pieces.append((part[0] - base, part[closes] - base, part))
+        # Text without requested timestamps may precede the first pair.
+        pieces.append((max(part[0] - base, 0), part[closes] - base, part))
         begun = end
     forward = frames if single_timestamp_ending else (answer[begun - 2] - base) * stride
     return pieces, forward

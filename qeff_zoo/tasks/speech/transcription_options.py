@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.runtime.decoding.sampling import Sampling
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTask
 
 #: Choices that draw again what looks wrong, and leave out what is likely silence: those that transformers recommends.

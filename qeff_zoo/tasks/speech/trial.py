@@ -9,9 +9,9 @@ import numpy as np
 from qeff_zoo.tasks.speech.ctc_session import CtcSession
 from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
-from qeff_zoo.validation import cases, sample_audio
-from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
-from qeff_zoo.validation.parity import Array
+from qeff_zoo.validation.judgement.parity import Array
+from qeff_zoo.validation.trial import cases, sample_audio
+from qeff_zoo.validation.trial.package_runner import Key, Trial, TrialContext
 
 
 class CtcTrial:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.contract.commands import TIMES
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.audio import read_audio
-from qeff_zoo.tasks.commands import TIMES
 from qeff_zoo.terminal.printing import print_generated, print_json, table
 
 
@@ -77,7 +77,7 @@ class TranscribeByTokens(TranscribeByLabels):
 
 def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that retry doubtful windows."""
-    from qeff_zoo.runtime import TEMPERATURE_FALLBACK
+    from qeff_zoo.tasks.speech.transcription_options import TEMPERATURE_FALLBACK
 
     if "temperature" in given:
         raise GenerationError(

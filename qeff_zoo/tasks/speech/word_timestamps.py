@@ -17,8 +17,9 @@ from qeff_zoo.tasks.speech.speech_tokens import TICK
 #: Codes of languages that put no spaces between words.
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _OPENING, _CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
-_UNKNOWN = "\ufffd"  # stands for what is part of a character
-_SAME_ROW, _SAME_COLUMN = 2, 1
+_UNKNOWN = "\ufffd"  # replaces an incomplete character
+#: Steps of a path: to the next row and column, or within a column, or within a row.
+_DIAGONAL, _SAME_COLUMN, _SAME_ROW = 0, 1, 2
 _DIGITS = 2  # of seconds
 
 
@@ -30,9 +31,11 @@ def times_of(weights: Array, width: int) -> list[float]:
         width: Width of the median filter over the audio.
     """
     mean, deviation = weights.mean(1, keepdims=True), weights.std(1, keepdims=True)
-    # If all tokens have equal weights, as a single one does, there is no information.
-    even = np.divide(weights - mean, deviation, out=np.zeros_like(weights), where=deviation > 0)
-    rows, columns = _warp(-_smooth(even, width).mean(0))
+    # Equal weights of all tokens, as of a single one, have no information: they become 0.
+    normalized = np.divide(
+        weights - mean, deviation, out=np.zeros_like(weights), where=deviation > 0
+    )
+    rows, columns = _warp(-_smooth(normalized, width).mean(0))
     begins = np.diff(rows, prepend=-1) > 0
     return [float(column) * TICK for column in columns[begins]]
 
@@ -70,18 +73,25 @@ def _warp(costs: Array) -> tuple[Array, Array]:
         is_both, is_up = (both < up) & (both < left), (up < both) & (up < left)
         least = np.where(is_both, both, np.where(is_up, up, left))
         total[row, diagonal] = costs[row - 1, diagonal - row - 1] + least.astype(np.float64)
-        step[row, diagonal] = np.where(is_both, 0, np.where(is_up, _SAME_COLUMN, _SAME_ROW))
+        step[row, diagonal] = np.where(is_both, _DIAGONAL, np.where(is_up, _SAME_COLUMN, _SAME_ROW))
     return _path(step, rows, columns)
 
 
 def _path(step: Array, row: int, column: int) -> tuple[Array, Array]:
+    """Return rows and columns of a path, which is followed back from its last corner.
+
+    Args:
+        step: Last step to each cell, (rows, diagonals).
+        row: Number of rows.
+        column: Number of columns.
+    """
     found = []
     while row > 0 or column > 0:
         found.append((row - 1, column - 1))
-        went = step[row, row + column]
-        if row == 0 or (column > 0 and went == _SAME_ROW):
+        taken = step[row, row + column]
+        if row == 0 or (column > 0 and taken == _SAME_ROW):
             column -= 1
-        elif column == 0 or went == _SAME_COLUMN:
+        elif column == 0 or taken == _SAME_COLUMN:
             row -= 1
         else:
             row, column = row - 1, column - 1

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
-from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference import heads
 from qeff_zoo.validation.reference.damage import inputs_of, narrow_window
 from qeff_zoo.validation.reference.layers import DraftLayerLogits
@@ -22,6 +20,8 @@ from qeff_zoo.validation.reference.losses import MOST, Losses
 from qeff_zoo.validation.reference.media import Media, of_tokens
 from qeff_zoo.validation.reference.routing import unwatched
 from qeff_zoo.validation.reference.runs import Answers, hooked, padded, tick
+from qeff_zoo.validation.trial.cases import tokens_after, tokens_of_layer
+from qeff_zoo.validation.trial.faults import Fault
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

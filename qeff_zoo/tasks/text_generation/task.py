@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text-generation` contract: tokens and positions in, the last valid position's logits and the states out.
 
-See `qeff_zoo.tasks.text_generation.decoder_tracing` for inputs and outputs.
+See `qeff_zoo.export.tracing.decoder_tracing` for inputs and outputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import bidirectional_by
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT, DRAFT, HEADS
-from qeff_zoo.plan.request import OPTIONS, Request
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import (
-    TEXT_GENERATION,
-    Part,
-    Task,
-    Tracing,
-    find,
-    lazy,
-    named,
-    tasks_of,
-)
-from qeff_zoo.tasks.commands import (
+from qeff_zoo.contract import TEXT_GENERATION, Part, Task, Tracing, find, lazy, named, tasks_of
+from qeff_zoo.contract.commands import (
     BENCH_GENERATION,
     DECODER_CONVERSATION,
     DISAGGREGATED,
@@ -35,6 +24,9 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
+from qeff_zoo.contract.comparison import LOGITS
+from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.weights import kv_heads
 
 if TYPE_CHECKING:
@@ -42,13 +34,13 @@ if TYPE_CHECKING:
 
 
 def _probe(model: Any) -> Any:
-    from . import decoder_tracing
+    from qeff_zoo.export.tracing import decoder_tracing
 
     return decoder_tracing.probe(model)
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
-    from . import decoder_tracing
+    from qeff_zoo.export.tracing import decoder_tracing
 
     return decoder_tracing.tracing(model, **variant)
 
@@ -70,7 +62,7 @@ def _variant(
 
 
 def _heads(model: Any, **variant: Any) -> Tracing:
-    from . import draft_tracing
+    from qeff_zoo.export.tracing import draft_tracing
 
     return draft_tracing.tracing(model, **variant)
 
@@ -91,7 +83,7 @@ def _drafts(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _layer(model: Any, **variant: Any) -> Tracing:
-    from . import draft_tracing
+    from qeff_zoo.export.tracing import draft_tracing
 
     return draft_tracing.tracing_of_layer(model, **variant)
 
@@ -110,7 +102,7 @@ def _with_block(checkpoint: "Checkpoint", shape: Shape) -> Shape:
 
 
 def _assistant(model: Any, **variant: Any) -> Tracing:
-    from . import assistant_tracing
+    from qeff_zoo.export.tracing import assistant_tracing
 
     return assistant_tracing.tracing(model, **variant)
 
@@ -236,6 +228,8 @@ def _seeing(every: list[dict[str, int]], lengths: tuple[int, ...]) -> list[dict[
 
 TASK = Task(
     name=TEXT_GENERATION,
+    does="generate text",
+    guide="generation.md",
     role="decoder",
     beside=(
         Part(
@@ -264,7 +258,7 @@ TASK = Task(
             specializations=_assisted,
         ),
     ),
-    answers="logits",
+    comparison=LOGITS,
     auto_classes=("AutoModelForCausalLM",),
     suffixes=("ForCausalLM", "LMHeadModel"),
     shapes=DECODER_SHAPES,
@@ -273,7 +267,8 @@ TASK = Task(
     variant=_variant,
     specializations=_specializations,
     problems=_problems,
-    session=lazy("qeff_zoo.runtime.text_generation:TextGenerationSession"),
+    session=lazy("qeff_zoo.runtime.engine.text_generation:TextGenerationSession"),
+    public=("qeff_zoo.runtime.engine.text_generation:TextGenerationSession",),
     trial=lazy("qeff_zoo.tasks.text_generation.trial:DecoderTrial"),
     reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
     commands=Commands(
@@ -288,10 +283,10 @@ TASK = Task(
             "document",
         ),
         chat_options=DECODER_CONVERSATION,
-        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve=lazy("qeff_zoo.tasks.text_generation.service:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "block_attention"),
         bench="generation",
         bench_options=BENCH_GENERATION,
     ),
-    stages=lazy("qeff_zoo.validation.cases:decoder_stages"),
+    stages=lazy("qeff_zoo.validation.trial.cases:decoder_stages"),
 )

@@ -8,18 +8,19 @@ import numpy as np
 
 from qeff_zoo.checkpoint.generation_settings import GenerationSettings
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
-from qeff_zoo.runtime.sampling import Sampling
-from qeff_zoo.runtime.sessions import open_heads
-from qeff_zoo.runtime.text_generation import TextGenerationSession
-from qeff_zoo.validation import cases, sample_texts
-from qeff_zoo.validation.draft_logits import DraftLayerLogits, HeadLogits, drafting
-from qeff_zoo.validation.faults import of_stages
-from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
-from qeff_zoo.validation.parity import Array
-from qeff_zoo.validation.phases import expect
+from qeff_zoo.runtime.decoding.call_inputs import Piece
+from qeff_zoo.runtime.decoding.decoder import Decoder
+from qeff_zoo.runtime.decoding.multimodal_spans import MultimodalSpans
+from qeff_zoo.runtime.decoding.sampling import Sampling
+from qeff_zoo.runtime.engine.answers import Request
+from qeff_zoo.runtime.engine.text_generation import TextGenerationSession
+from qeff_zoo.sessions.opening import open_heads
+from qeff_zoo.validation.judgement.parity import Array
+from qeff_zoo.validation.trial import cases, sample_texts
+from qeff_zoo.validation.trial.draft_logits import DraftLayerLogits, HeadLogits, drafting
+from qeff_zoo.validation.trial.faults import of_stages
+from qeff_zoo.validation.trial.package_runner import Key, Trial, TrialContext
+from qeff_zoo.validation.trial.phases import expect
 
 _GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
 # A text up to the end of the context, or as long as this many bytes of weights are read, but with a minimum number of
@@ -123,7 +124,8 @@ class DecoderTrial:
         names = (
             {stage.name for stage in self.stages} if context.stages is None else {*context.stages}
         )
-        names |= {stage.after for stage in self.stages if stage.name in names}
+        for stage in reversed(self.stages):  # a stage precedes those that continue it
+            names |= {stage.after} if stage.name in names else set()
         calls = [call for stage in self.stages if stage.name in names for call in stage.calls]
         expect(context.step, sum(map(_tokens, calls)))
         for stage in self.stages:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.contract.commands import SAMPLING
 from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import ChatOptions, Grammar, Sampling
-from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.terminal.printing import print_generated, print_json
 
 

@@ -18,10 +18,12 @@ from typing import Any, Self
 import numpy as np
 
 from qeff_zoo.errors import ParityError
-from qeff_zoo.validation.package_runner import Key
-from qeff_zoo.validation.parity import Array
-from qeff_zoo.validation.phases import Progress, expect
+from qeff_zoo.validation.judgement.parity import Array
 from qeff_zoo.validation.reference.preloaded import Forked, Server
+from qeff_zoo.validation.trial.package_runner import Key
+from qeff_zoo.validation.trial.phases import Progress, expect
+
+_START = "qeff_zoo.validation.reference"  # starts a module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,16 @@ class Reference:
             else:
                 self._process = opened.enter_context(
                     subprocess.Popen(
-                        [sys.executable, "-W", "ignore", "-m", module, "answer.npz", "arrays.npz"],
+                        [
+                            sys.executable,
+                            "-W",
+                            "ignore",
+                            "-m",
+                            _START,
+                            module,
+                            "answer.npz",
+                            "arrays.npz",
+                        ],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=log,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache
 
-from qeff_zoo.validation.cases import LAYER_ANSWERS
 from qeff_zoo.validation.reference.layers import DraftLayerLogits
+from qeff_zoo.validation.trial.cases import LAYER_ANSWERS
 
 _CLUSTERS = "masked_embedding."
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.checkpoint.sentence_transformers.steps import MODULES
-from qeff_zoo.validation.faults import Fault
+from qeff_zoo.validation.trial.faults import Fault
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _MATRICES = (nn.Linear, Conv1D, nn.Conv1d)

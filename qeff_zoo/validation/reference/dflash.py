@@ -14,7 +14,6 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from qeff_zoo.validation.cases import LAYER_ANSWERS
 from qeff_zoo.validation.reference.layers import (
     ROTATED,
     DraftLayerLogits,
@@ -23,6 +22,7 @@ from qeff_zoo.validation.reference.layers import (
     put,
     rotate,
 )
+from qeff_zoo.validation.trial.cases import LAYER_ANSWERS
 
 
 class DFlash(DraftLayerLogits):

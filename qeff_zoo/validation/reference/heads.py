@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qeff_zoo.validation.cases import LAYER_ANSWERS
 from qeff_zoo.validation.reference.assistant import Assistant
 from qeff_zoo.validation.reference.dflash import DFlash
 from qeff_zoo.validation.reference.formats.files import plain
 from qeff_zoo.validation.reference.layers import DraftLayerLogits, Eagle3, Mtp, put
 from qeff_zoo.validation.reference.loading import decoded_weights
+from qeff_zoo.validation.trial.cases import LAYER_ANSWERS
 
 #: Hidden states (rows, size) and tokens (rows, heads), the newest first: logits (rows, heads, vocab).
 Drafting: TypeAlias = Callable[[Tensor, Tensor], Tensor]

@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from qeff_zoo.validation.cases import LAYER_ANSWERS
+from qeff_zoo.validation.trial.cases import LAYER_ANSWERS
 
 
 class DraftLayerLogits:

@@ -20,20 +20,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.runtime.memory import MEMORY_ENV, available_memory
 from qeff_zoo.terminal.printing import human_size
-from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, HeadDamage, damaged, narrow_window
 from qeff_zoo.validation.reference.formats.orders import by_parameter
 from qeff_zoo.validation.reference.loading import count_parameters, decoded_weights, load_unloaded
 from qeff_zoo.validation.reference.noticing import Early, Noticing
-from qeff_zoo.validation.reference.numerics import Arithmetic, in_float16
+from qeff_zoo.validation.reference.numerics import Arithmetic, Preparation, in_float16
 from qeff_zoo.validation.reference.routing import ChoiceRecorder, Choices
 from qeff_zoo.validation.reference.runs import Answers
 from qeff_zoo.validation.reference.turns import Pass, Turns
 from qeff_zoo.validation.reference.unloaded import Unloaded
+from qeff_zoo.validation.trial.faults import Fault
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Around: TypeAlias = Callable[[Answers], AbstractContextManager[Any]]
@@ -67,7 +67,7 @@ def unloaded_if_large(request: Mapping[str, Any], arrays: Mapping[str, Array]) -
         any(name.startswith("audio.") for name in arrays),
         (Path(request["checkpoint"]) / "adapter_config.json").is_file(),
     ]
-    if tasks.find(request["task"]).answers == "logits" and not any(beside):
+    if contract.find(request["task"]).generates and not any(beside):
         return load_unloaded(request, request["task"], factors)
     if needed <= available:
         return None
@@ -117,12 +117,14 @@ class Layerwise:
         self._numerics = Numerics.from_dict(request["numerics"])
         self._judged = "rounded" if self._numerics.rounds_weights else "reference"
         self._everyone = range(len(request["sequences"]))
-        self._losses = answers.losses() if self._numerics.rounds else None
+        self._losses = answers.losses() if self._numerics.rounds_weights else None
         self._measured: dict[str, Array] = {}
         self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
         weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
         orders = by_parameter(unloaded.model, weights.tensors, weights.orders) if weights else {}
-        self._turns = Turns(unloaded, answers, self._numerics.matrices, orders)
+        self._turns = Turns(
+            unloaded, answers, self._numerics.matrices, orders, Preparation.of(request)
+        )
 
     def run(self) -> Found:
         """Run everything."""
@@ -162,9 +164,7 @@ class Layerwise:
             _batch(group, choices.repeat, partial(Arithmetic, halved=True)) for group in together
         ]
         if numerics.int8_activations:
-            passes["simulated"] = self._begun(
-                self._everyone, early.enough, within=simulating, scored="simulated"
-            )
+            passes["simulated"] = self._begun(self._everyone, early.short, within=simulating)
             whole = (
                 self._alone
                 if self._request.get("swapped")
@@ -219,7 +219,6 @@ class Layerwise:
         numbers: Sequence[int],
         length: int,
         within: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        scored: str = "",
         **how: Any,
     ) -> list[Pass]:
         """Return passes of the beginnings of sequences, see `Answers.beginnings`."""
@@ -228,20 +227,20 @@ class Layerwise:
         )
 
         def run(answers: Answers, group: list[int]) -> Mapping[int, Array]:
-            with within(), self._scoring(scored, group[0])(answers):
+            with within():
                 return answers.beginnings(group, length)
 
         return [Pass(run=partial(run, group=group), **how) for group in groups]
 
     def _notice(self, found: dict[str, dict[int, Array]]) -> dict[str, Any]:
         """Find the slightest damage that each stage notices, and the faults."""
-        kind = tasks.find(self._request["task"]).answers
+        comparison = contract.find(self._request["task"]).comparison
         expected, *others = (
             [found[name][number] for number in self._everyone]
             for name in (self._judged, "noise", "half")
             if name in found
         )
-        noticing = Noticing(self._request, kind, expected, others)
+        noticing = Noticing(self._request, comparison, expected, others)
         words = {}
         for number in _CANARIES:
             with damaged(self._answers.halves, HEADS[number]) as mutation:

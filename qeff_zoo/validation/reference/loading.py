@@ -14,7 +14,7 @@ import transformers
 from accelerate import init_empty_weights
 from torch import nn
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.export import architectures
@@ -38,6 +38,10 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         rope_factors: Set of longrope factors for every text: "short" or "long"; None for other models.
     """
     folder = Path(request["checkpoint"])
+    if is_pipeline(folder):
+        from qeff_zoo.validation.reference.pipelines import load_pipeline
+
+        return load_pipeline(folder)
     auto, config, weights = _open(request, task)
     source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
     if weights is not None:
@@ -102,7 +106,7 @@ def _open(
     """Return the class of a checkpoint's model, its configuration, and what opens tensors that are decoded here."""
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
     config = parsed_model_config(_parsed(folder))
-    auto = tasks.auto_class(task, config)
+    auto = contract.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
     if not (gguf or weights):
         return auto, config, None
@@ -175,7 +179,14 @@ def _quantization(folder: Path) -> dict[str, Any]:
     return {"quant_method": "modelopt", **found} if "quant_algo" in found else found
 
 
+def is_pipeline(folder: Path) -> bool:
+    """Return whether a checkpoint is a pipeline of diffusers, whose components have a folder each."""
+    return not (folder / "config.json").is_file() and (folder / "model_index.json").is_file()
+
+
 def _config(folder: Path) -> dict[str, Any]:
+    if is_pipeline(folder):
+        return {}
     config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
     return config
 

@@ -9,12 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo.tasks import AnswerKind
-from qeff_zoo.validation.cases import short_stages
-from qeff_zoo.validation.faults import Fault
-from qeff_zoo.validation.parity import Tolerance, allowed, measure_floor, relative_errors
+from qeff_zoo.contract.comparison import Comparison
+from qeff_zoo.validation.judgement.parity import Tolerance, allowed, measure_floor, relative_errors
 from qeff_zoo.validation.reference.damage import HEADS
-from qeff_zoo.validation.reference.losses import MOST
+from qeff_zoo.validation.trial.cases import short_stages
+from qeff_zoo.validation.trial.faults import Fault
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,8 +37,6 @@ class Early:
         self.each_stage = 1 + max(first, default=0)
         #: The stages that rounding is measured in.
         self.short = max(short_stages(stages, positions).values(), default=0)
-        #: The same, and the text of `Losses`.
-        self.enough = max(1 + MOST, self.short)
 
 
 class Noticing:
@@ -47,7 +44,7 @@ class Noticing:
 
     Args:
         request: With `stages` (number and index of each answer), `faults` and `tolerance`.
-        kind: Kind of answers.
+        comparison: Comparison of the task's answers.
         expected: The right answers.
         others: Answers that are as right.
     """
@@ -55,7 +52,7 @@ class Noticing:
     def __init__(
         self,
         request: Mapping[str, Any],
-        kind: AnswerKind,
+        comparison: Comparison,
         expected: Sequence[Array],
         others: Sequence[Sequence[Array]],
     ) -> None:
@@ -63,7 +60,7 @@ class Noticing:
         self._stages: Mapping[str, list[tuple[int, int]]] = request["stages"]
         self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
         whole = np.concatenate(expected)
-        floor = measure_floor([(whole, np.concatenate(other)) for other in others], kind)
+        floor = measure_floor([(whole, np.concatenate(other)) for other in others], comparison)
         self._spread, self._noise = floor.spread, 2 * floor.error
         self._plain = _PLAINLY * allowed(Tolerance(**request["tolerance"]), floor.error).value
 

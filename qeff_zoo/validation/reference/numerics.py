@@ -8,7 +8,8 @@ right answers lie apart.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +22,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from qeff_zoo.graph import microscaling
 from qeff_zoo.graph.numerics import RoundedMatrix
 from qeff_zoo.validation.reference.formats.orders import Orders, order_of
+from qeff_zoo.weights.importance import Importance, load, of_matrix
 from qeff_zoo.weights.quantization import round_trip
+from qeff_zoo.weights.smoothing import Smoothing
 
 _INT8_MAX = 127
 _aten = torch.ops.aten
@@ -49,21 +52,63 @@ class LeftSide:
     order: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Preparation:
+    """Preparation of weights before a package rounded them.
+
+    Args:
+        importance: Importance of columns.
+        smoothing: Smoothing by parameter.
+    """
+
+    importance: Importance = field(default_factory=dict)
+    smoothing: Smoothing = field(default_factory=Smoothing)
+
+    @staticmethod
+    def of(request: Mapping[str, Any]) -> "Preparation":
+        """Return what a request to the reference names."""
+        importance, smoothing = (
+            Path(request[name]) if request.get(name) else None
+            for name in ("importance", "smoothing")
+        )
+        return Preparation(load(importance), Smoothing.load(smoothing))
+
+
+def smoothed(tensors: Mapping[str, Tensor], smoothing: Smoothing) -> dict[str, Tensor]:
+    """Return those parameters that are smoothed, in new tensors.
+
+    Args:
+        tensors: Parameters by name; those without data are left out.
+        smoothing: Smoothing by parameter.
+    """
+    return {
+        name: torch.from_numpy(smoothing.apply(name, tensors[name].detach().float().numpy()))
+        for name in smoothing.exponents
+        if name in tensors and not tensors[name].is_meta
+    }
+
+
 def round_weights(
-    model: nn.Module, matrices: Sequence[RoundedMatrix], orders: Orders | None = None
+    model: nn.Module,
+    matrices: Sequence[RoundedMatrix],
+    orders: Orders | None = None,
+    preparation: Preparation = Preparation(),
 ) -> dict[int, list[LeftSide]]:
-    """Give weights the values that a package's integers have, in place.
+    """Give weights the values that a package has, in place: smoothed, and rounded to its integers.
 
     Args:
         model: With the weights as they are.
         matrices: Matrices to round, except kept ones. Of tied weights only those uses that the package rounds.
         orders: Column orders of a quantized checkpoint.
+        preparation: Preparation of the weights.
 
     Returns:
         By storage, the left sides of products by weights that the package multiplies by, for `Arithmetic`.
     """
     left_sides: dict[int, list[LeftSide]] = defaultdict(list)
     named = dict(model.named_parameters(remove_duplicate=False))
+    for name, values in smoothed(named, preparation.smoothing).items():
+        named[name].data = values
     places = [place_of(named, matrix.name) for matrix in matrices]
     last = {name: at for at, (name, _) in enumerate(places)}
     for at, (matrix, (name, number)) in enumerate(zip(matrices, places, strict=True)):
@@ -71,12 +116,14 @@ def round_weights(
         parameter = named.pop(name) if last[name] == at else named[name]
         stored = parameter.data
         whole = stored.dim() == 2 and number is None
+        weights = of_matrix(preparation.importance, matrix.name) if matrix.format.fitted else None
         if whole and not matrix.kept:
-            stored = _round_uses(model, parameter, matrix)
+            stored = _round_uses(model, parameter, matrix, weights)
         parts = [stored] if whole else _parts(stored, matrix, number)
         if not whole and not matrix.kept:
-            for part in parts:
-                part.copy_(_rounded(part, matrix))
+            for at_part, part in enumerate(parts):
+                own = weights if weights is None or weights.ndim == 1 else weights[at_part]
+                part.copy_(_rounded(part, matrix, own))
         first = number or 0 if stored.dim() > 2 else 0
         for index, part in enumerate(parts if matrix.multiplied else [], first):
             order = order_of(orders or {}, name, index) if matrix.format.act_order else None
@@ -95,9 +142,11 @@ def place_of(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | N
     return stack, int(number)
 
 
-def _round_uses(model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix) -> Tensor:
+def _round_uses(
+    model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any
+) -> Tensor:
     """Give a matrix's rounded values to those who hold it and whose use of it the package rounds."""
-    fresh = nn.Parameter(_rounded(parameter.data, matrix), requires_grad=False)
+    fresh = nn.Parameter(_rounded(parameter.data, matrix, weights), requires_grad=False)
     for module in model.modules():
         rounds = matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied
         for name, held in module._parameters.items():
@@ -176,9 +225,9 @@ def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix
             )
 
 
-def _rounded(stored: Tensor, matrix: RoundedMatrix) -> Tensor:
+def _rounded(stored: Tensor, matrix: RoundedMatrix, weights: Any) -> Tensor:
     values = (stored.T if matrix.input_major else stored).contiguous().numpy()
-    rounded = round_trip(values, matrix.format)
+    rounded = round_trip(values, matrix.format, weights)
     return torch.from_numpy(rounded.T.copy() if matrix.input_major else rounded)
 
 
@@ -220,10 +269,12 @@ class Arithmetic(TorchDispatchMode):
 
 def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     columns = values.shape[-1]
-    order = torch.arange(columns) if side.order is None else side.order
     block = side.block or columns
-    padded = nn.functional.pad(values[..., order], (0, -columns % block))
+    if side.order is not None:
+        values = values[..., side.order]
+    padded = nn.functional.pad(values, (0, -columns % block)) if columns % block else values
     blocks = padded.unflatten(-1, (-1, block))
     scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
     rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
-    return rounded.flatten(-2)[..., torch.argsort(order)]
+    found = rounded.flatten(-2)[..., :columns]
+    return found if side.order is None else found[..., torch.argsort(side.order)]

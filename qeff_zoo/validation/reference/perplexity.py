@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference's perplexity: transformers' own model, unpatched, in a process of its own.
 
-    python -m qeff_zoo.validation.reference.perplexity request.json answer.npz
+    python -m qeff_zoo.validation.reference qeff_zoo.validation.reference.perplexity request.json answer.npz
 
 In: a checkpoint's folder, `tokens`, `windows` (start, first, stop), a `batch_size`, and a file for `logits` or None.
 Out: `losses`, in nats, one for each target of each window; in the file the logits that predict each. Windows run in
@@ -9,7 +9,6 @@ batches of one length, so that nothing is padded.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.validation.reference.media import of_tokens
 from qeff_zoo.validation.reference.process import assert_unpatched
@@ -87,7 +86,3 @@ def _logits(model: Any, tokens: Tensor, batch: list[list[int]]) -> Tensor:
         logits: Tensor = of_tokens(model)(input_ids=input_ids, use_cache=False).logits
     tick()
     return logits
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

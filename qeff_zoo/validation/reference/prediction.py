@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of a prediction: transformers' own model, unpatched, in a process of its own.
 
-    python -m qeff_zoo.validation.reference.prediction request.json answer.npz
+    python -m qeff_zoo.validation.reference qeff_zoo.validation.reference.prediction request.json answer.npz
 
 In: a checkpoint's folder, a task, token sequences and the positions whose answers matter, as for
 `qeff_zoo.validation.reference.process`; and perhaps `device`, the fields of `qeff_zoo.graph.numerics.DeviceNumerics`
@@ -10,7 +10,6 @@ values) of each sequence.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -42,7 +41,3 @@ def main(arguments: Sequence[str]) -> None:
     about = json.dumps({"class": type(model).__name__})
     arrays = {f"reference.{number}": array for number, array in enumerate(found)}
     np.savez(arguments[0], allow_pickle=False, about=np.array(about), **arrays)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

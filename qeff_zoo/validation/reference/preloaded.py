@@ -9,6 +9,7 @@ input, and a child ends with its connection.
 """
 
 import functools
+import gc
 import json
 import os
 import select
@@ -29,8 +30,8 @@ class Forked:
     """A reference that a server forked, with the attributes of `subprocess.Popen` that its client uses.
 
     Args:
-        stdin: Its standard input.
-        stdout: Its standard output.
+        stdin: Standard input of the process.
+        stdout: Standard output of the process.
         connection: Connection to it, over which it sends its exit code.
     """
 
@@ -73,9 +74,9 @@ class Server:
         """Fork a reference.
 
         Args:
-            folder: Its working folder.
+            folder: Working folder of the process.
             log: Destination of its standard error.
-            environment: Its environment.
+            environment: Environment of the process.
         """
         assert self._process.stdout is not None
         if not Path(self._where).exists():
@@ -171,4 +172,5 @@ if __name__ == "__main__":
 
     import qeff_zoo.validation.reference.process  # noqa: F401
 
+    gc.freeze()  # a fork's collections visit its own objects alone, and copy no page
     _serve(sys.argv[1])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference: transformers' own model, unpatched, in a process of its own.
 
-    python -m qeff_zoo.validation.reference.process answer.npz arrays.npz < request.json
+    python -m qeff_zoo.validation.reference qeff_zoo.validation.reference.process answer.npz arrays.npz < request.json
 
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
 and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once; of a text decoder that
@@ -21,8 +21,8 @@ does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.lay
     swapped     of packages that round activations, are emulated, or draw tokens: two heads swapped; of the first
                 beginnings alone
 
-and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
-rounding costs, see `qeff_zoo.validation.reference.losses`.
+and for each fault of a stage (`qeff_zoo.validation.trial.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT`
+are what rounding costs, see `qeff_zoo.validation.reference.losses`.
 
 Where a model chooses, of experts or of keys, `noise`, `half` and `double` choose as the variant that they are compared
 with does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in
@@ -40,9 +40,8 @@ import numpy as np
 import torch
 import transformers
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
-from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference.damage import HEADS, damaged
 from qeff_zoo.validation.reference.device import computing_as
 from qeff_zoo.validation.reference.formats.orders import by_parameter
@@ -51,6 +50,7 @@ from qeff_zoo.validation.reference.loading import about_quantization, decoded_we
 from qeff_zoo.validation.reference.noticing import Early, Noticing
 from qeff_zoo.validation.reference.numerics import (
     Arithmetic,
+    Preparation,
     Widest,
     compute_in_float64,
     in_float16,
@@ -62,6 +62,7 @@ from qeff_zoo.validation.reference.routing import Choices
 from qeff_zoo.validation.reference.runs import Answers, announce, read_request
 from qeff_zoo.validation.reference.subjects import answers_of
 from qeff_zoo.validation.reference.turns import keep_freed_memory, return_freed_memory
+from qeff_zoo.validation.trial.faults import Fault
 
 from . import sentences, settings, stored_weights, text
 
@@ -130,7 +131,8 @@ def _run_variants(
     if (tokens := _tokens(model, request, answers, numerics)) is not None:
         announce(tokens)
     continued = _continued(answers, request.get("greedy"))
-    losses = answers.losses() if numerics.rounds else None
+    rounds = bool(numerics.rounds_weights or request.get("float16_weights"))
+    losses = answers.losses() if rounds else None
     resuming = Resuming(model, answers)
     with resuming.recording(), answers.scoring(losses, "reference") as found:
         runs = {"reference": answers.alone(choices.note)}
@@ -138,11 +140,11 @@ def _run_variants(
     begun: dict[str, Mapping[int, Array]] = {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
-    left_sides = round_weights(model, numerics.matrices, orders)
+    left_sides = round_weights(model, numerics.matrices, orders, Preparation.of(request))
     judged = "reference"
     if request.get("float16_weights"):
         round_matrices_to_float16(model, numerics.matrices)
-    if numerics.rounds_weights or request.get("float16_weights"):
+    if rounds:
         judged = "rounded"
         with resuming.recording(), answers.scoring(losses, "rounded") as scored:
             runs["rounded"] = answers.alone(choices.note)
@@ -150,9 +152,8 @@ def _run_variants(
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
     if numerics.int8_activations:
-        with Arithmetic(left_sides, halved=False), answers.scoring(losses, "simulated") as scored:
-            begun["simulated"] = answers.beginnings(every, early.enough)
-        found |= scored
+        with Arithmetic(left_sides, halved=False):
+            begun["simulated"] = answers.beginnings(every, early.short)
     if numerics.int8_activations or request.get("swapped"):
         with damaged(answers.halves):
             if request.get("swapped"):
@@ -163,13 +164,13 @@ def _run_variants(
         runs["half"] = _in_float16(model, answers, choices)
     followed = _follow_package(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]
-    kind = tasks.find(request["task"]).answers
+    comparison = contract.find(request["task"]).comparison
 
     def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
         return resuming.beginnings(HEADS[number], sequences, early.each_stage, runs[judged])
 
     faults = [Fault.from_dict(entry) for entry in request["faults"]]
-    damages, noticed = Noticing(request, kind, runs[judged], others).run(
+    damages, noticed = Noticing(request, comparison, runs[judged], others).run(
         damage, lambda number: answers.faulty(faults[number])
     )
     if request.get("device"):
@@ -202,7 +203,7 @@ def _tokens(
     passes += not device and not numerics.rounds and _is_small(model)
     lengths = [early.each_stage]
     if numerics.int8_activations:
-        lengths += [early.enough, *([] if request.get("swapped") else [early.short])]
+        lengths += [early.short] * (1 if request.get("swapped") else 2)
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
     return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
 
@@ -273,7 +274,3 @@ def assert_unpatched() -> None:
     """Make sure that nothing of ours was there to change transformers."""
     ours = [name for name in sys.modules if name.startswith(_OURS)]
     assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from qeff_zoo.runtime.decoding.token_axis import as_it_was, by_token
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.token_axis import as_it_was, by_token
-from qeff_zoo.validation.routing import members
+from qeff_zoo.validation.trial.routing import members
 
 _aten = torch.ops.aten
 #: Operator -> what its choices are called, and which of its results has the indices.

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference.losses import Losses
 from qeff_zoo.validation.reference.routing import ChoiceRecorder
+from qeff_zoo.validation.trial.faults import Fault
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -2,14 +2,15 @@
 """Part of the reference: texts as sentence-transformers reads them where it is installed, by its prompts and lengths.
 
 In: a checkpoint's folder, and transformers' model of it. Out, in JSON values: texts with prompts and kinds, each with
-its token ids and the number of them that are a prompt; of a CrossEncoder pairs too, and scores of logits.
+its token ids and the number of them that are a prompt; of a CrossEncoder pairs too, and scores of logits; for late
+interaction the number of attended tokens, and the places of compared tokens.
 
 Only the reference process imports this.
 """
 
 import importlib.metadata
 import importlib.util
-import json
+import string
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import Any
 import torch
 import transformers
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
+from qeff_zoo.checkpoint.sentence_transformers.colbert import read_colbert, translated
+from qeff_zoo.checkpoint.sentence_transformers.files import SETTINGS, files_of, reader_of
 
 _TEXTS = (
     "a",
@@ -26,9 +29,10 @@ _TEXTS = (
     "The harbour was quiet before the storm; fishermen pulled their boats up. " * 12,
     "naïve Ångström İstanbul ŒŸ ΣΑΣ",
     "天空很蓝。孩子们在河边放风筝。",
+    string.punctuation,  # which late interaction skips
 )
-_SINGLE, _SCORES, _SPARSE = "SentenceTransformer", "CrossEncoder", "SparseEncoder"
-_SETTINGS = "config_sentence_transformers.json"
+_SINGLE, _SCORES = "SentenceTransformer", "CrossEncoder"
+_SPARSE, _SEVERAL = "SparseEncoder", "MultiVectorEncoder"
 _FREE = "Represent this: "
 _KINDS = (None, "query", "document")
 
@@ -41,14 +45,15 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
         model: transformers' model of the checkpoint.
     """
     folder = Path(request["checkpoint"])
-    saved = (folder / _SETTINGS).is_file()
-    listed = saved and (folder / "modules.json").is_file()
-    settings = json.loads((folder / _SETTINGS).read_bytes()) if saved else {}
-    kind = settings.get("model_type") or _SINGLE
-    expected = {tasks.SPARSE_EMBEDDING: _SPARSE}.get(request["task"], _SINGLE)
-    if kind != (_SCORES if tasks.scores_texts(request["task"]) else expected):
+    saved = all((folder / name).is_file() for name in (SETTINGS, "modules.json"))
+    read = reader_of(files_of(folder))
+    kind = translated(read)(SETTINGS).get("model_type") or _SINGLE
+    if kind not in _kinds_of(request["task"]):
         return None
-    if not (listed and request.get("text")) or "pooling" in request["settings"]:
+    if (
+        not ((saved or read_colbert(read)) and request.get("text"))
+        or "pooling" in request["settings"]
+    ):
         return None
     if importlib.util.find_spec("sentence_transformers") is None:
         return None
@@ -71,6 +76,13 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     }
 
 
+def _kinds_of(task: str) -> tuple[str, ...]:
+    """Return the library's classes of models of a task."""
+    if contract.scores_texts(task):
+        return (_SCORES,)
+    return (_SPARSE,) if task == contract.SPARSE_EMBEDDING else (_SINGLE, _SEVERAL)
+
+
 def _scores(opened: Any) -> list[dict[str, Any]]:
     """Return logits, a number for each label, with the scores that a CrossEncoder makes of them."""
     logits = torch.linspace(-4, 4, 5 * opened.num_labels).reshape(opened.num_labels, 5).T
@@ -85,7 +97,13 @@ def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[
     left_out = any(getattr(module, "include_prompt", True) is False for module in opened)
     skipped = int(found.get("prompt_length") or 0) if left_out else 0
     ids = found["input_ids"]  # of a static embedding all texts in one row
-    return {"ids": (ids if ids.dim() == 1 else ids[0]).tolist(), "skipped": skipped}
+    read = {"ids": (ids if ids.dim() == 1 else ids[0]).tolist(), "skipped": skipped}
+    masks = [module for module in opened if type(module).__name__ == "MultiVectorMask"]
+    if masks:
+        read["attended"] = int(found["attention_mask"].sum())
+        compared = masks[0](dict(found), task=kind)["attention_mask"][0]
+        read["compared"] = compared.nonzero().flatten().tolist()
+    return read
 
 
 def open_around(folder: Path, model: Any, kind: str) -> Any:

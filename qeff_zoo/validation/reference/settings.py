@@ -12,12 +12,14 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 
 #: Files that set what a model answers; a prompt of sentence-transformers among them.
 _FILES = (
     *("config.json", "generation_config.json", "modules.json", "sentence_bert_config.json"),
     *("config_sentence_transformers.json", "[0-9]*_*/config.json"),
+    *("model_index.json", "scheduler/scheduler_config.json", "text_encoder*/config.json"),
+    *("unet/config.json", "transformer/config.json", "vae/config.json"),
 )
 
 
@@ -29,7 +31,7 @@ def answer(request: Mapping[str, Any], model: Any) -> dict[str, Any]:
         model: transformers' own.
     """
     folder = Path(request["checkpoint"])
-    named = tasks.names_labels(request["task"]) and not model.can_generate()
+    named = contract.names_labels(request["task"]) and not model.can_generate()
     labels = model.config.id2label or {} if named else None
     return {
         "class": type(model.config).__name__,

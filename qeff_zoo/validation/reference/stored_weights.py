@@ -24,8 +24,10 @@ from torch import Tensor
 
 from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, Format, Numerics, RoundedMatrix
 from qeff_zoo.validation.reference.loading import decoded_weights
+from qeff_zoo.validation.reference.numerics import Preparation, smoothed
 from qeff_zoo.validation.reference.unloaded import Unloaded
 from qeff_zoo.validation.reference.weight_file import WeightFile, distance, pieces
+from qeff_zoo.weights.smoothing import Smoothing
 
 _EXACT, _COMPUTED = (
     0,
@@ -43,7 +45,7 @@ _MOST = 1e9  # in place of infinity, which JSON lacks
 
 
 @dataclass
-class Comparison:
+class WeightComparison:
     """What was compared.
 
     Args:
@@ -98,14 +100,13 @@ def answer(
     matrices = Numerics.from_dict(request["numerics"]).matrices
     slack = _COMPUTED if _is_computed(request) else _EXACT
     compared = _Compared(Path(request["weight_file"]), request["reads"], model, matrices, slack)
+    smoothing = Preparation.of(request).smoothing
     if unloaded is None:
-        compared.add(_tensors(model))
+        compared.add(_tensors(model, smoothing))
     else:
         for path in unloaded.parts:
             with unloaded.reading(path):
-                compared.add(
-                    {name: one for name, one in _tensors(model).items() if not one.is_meta}
-                )
+                compared.add(_tensors(model, smoothing))
     return compared.result().as_dict()
 
 
@@ -115,13 +116,14 @@ def _is_computed(request: Mapping[str, Any]) -> bool:
     return bool(decoded or request.get("adapters"))
 
 
-def _tensors(model: Any) -> dict[str, Tensor]:
-    """Return a model's parameters and buffers by all their names."""
+def _tensors(model: Any, smoothing: Smoothing) -> dict[str, Tensor]:
+    """Return a model's parameters and buffers by all their names, after smoothing; those in memory alone."""
     named = [
         *model.named_buffers(remove_duplicate=False),
         *model.named_parameters(remove_duplicate=False),
     ]
-    return {name: tensor.detach() for name, tensor in named}
+    found = {name: tensor.detach() for name, tensor in named if not tensor.is_meta}
+    return found | smoothed(found, smoothing)
 
 
 class _Compared:
@@ -142,7 +144,7 @@ class _Compared:
         names = self._file.names
         read = {name: name for name in names} | dict(reads)
         self._waiting = {name: at for name, at in read.items() if not _is_beside(name, names)}
-        self._found = Comparison()
+        self._found = WeightComparison()
         for name, at in read.items():
             if at not in names or (at != name and _is_beside(name, names)):
                 self._waiting.pop(name, None)
@@ -155,7 +157,7 @@ class _Compared:
                 del self._waiting[name]
                 self._compare(name, place, found)
 
-    def result(self) -> Comparison:
+    def result(self) -> WeightComparison:
         """Return what was compared."""
         for name in self._waiting:
             self._found.left[name] = "the model has no parameter of this name"

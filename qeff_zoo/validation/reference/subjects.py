@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo import tasks
+from qeff_zoo import contract
 from qeff_zoo.validation.reference.runs import Answers
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -26,5 +26,5 @@ def answers_of(
         request: With `task`, and what that takes.
         arrays: Arrays of the request: `audio.sequence`, and images or audio among text, see `Media`.
     """
-    answers: Answers = tasks.find(request["task"]).reference()(model, request, arrays)
+    answers: Answers = contract.find(request["task"]).reference()(model, request, arrays)
     return answers

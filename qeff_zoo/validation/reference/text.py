@@ -18,7 +18,8 @@ from transformers import TokenizersBackend
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.errors import is_panic
-from qeff_zoo.validation.tokenizer_content import SETTINGS, sections
+from qeff_zoo.runtime.garbage import uncollected
+from qeff_zoo.validation.content.tokenizer import SETTINGS, sections
 
 _TEXTS = (
     *("", " ", "\n", "a", "Hello world", " Hello world", "  Hello   world  ", "Hello world\n"),
@@ -120,6 +121,7 @@ _DRAWN, _LENGTH = 48, 24  # sequences of ids that are decoded, and ids of each
 _CUT = 9  # tokens of texts and pairs that are cut
 
 
+@uncollected()
 def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what transformers makes of the corpus; None for a package that has no tokenizer.
 

@@ -6,10 +6,9 @@ until the weights of that are read. All passes that wait for a part run through 
 next part is read.
 """
 
-import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -19,22 +18,25 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.graph.numerics import RoundedMatrix
-from qeff_zoo.runtime.memory import available_memory
+from qeff_zoo.runtime.memory import (
+    ARENA_MAX,
+    MMAP_THRESHOLD,
+    TRIM_THRESHOLD,
+    available_memory,
+    set_malloc,
+)
 from qeff_zoo.validation.reference.formats.orders import Orders
-from qeff_zoo.validation.reference.numerics import LeftSide, place_of, round_weights
+from qeff_zoo.validation.reference.numerics import LeftSide, Preparation, place_of, round_weights
 from qeff_zoo.validation.reference.runs import Answers
 from qeff_zoo.validation.reference.unloaded import REST, Unloaded, put
 
-#: Of glibc's `mallopt`: number of heaps that threads have, bytes from which on memory is returned once it is freed, and
-#: free bytes at the end of a heap from which on they are returned.
-_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
 _MOST = (1 << 31) - 1
 _PLENTY = 4  # times the weights
 
 
 def return_freed_memory() -> None:
     """Let this process keep little memory that is freed: each thread would keep its own."""
-    _set_malloc({_ARENA_MAX: 1, _MMAP_THRESHOLD: 1 << 19})
+    set_malloc({ARENA_MAX: 1, MMAP_THRESHOLD: 1 << 19})
 
 
 def keep_freed_memory(weights: int) -> None:
@@ -45,14 +47,7 @@ def keep_freed_memory(weights: int) -> None:
     """
     available = available_memory()
     if available is not None and available >= _PLENTY * weights:
-        _set_malloc({_MMAP_THRESHOLD: _MOST, _TRIM_THRESHOLD: _MOST})
-
-
-def _set_malloc(options: Mapping[int, int]) -> None:
-    with suppress(OSError, AttributeError):  # another C library
-        library = ctypes.CDLL(None)
-        for option in options.items():
-            library.mallopt(*option)
+        set_malloc({MMAP_THRESHOLD: _MOST, TRIM_THRESHOLD: _MOST})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +73,7 @@ class Turns:
         answers: Answers of the model.
         matrices: Matrices that a package rounds.
         orders: Column orders of a quantized checkpoint.
+        preparation: Preparation of weights before the package rounded them.
     """
 
     def __init__(
@@ -86,8 +82,10 @@ class Turns:
         answers: Answers,
         matrices: Sequence[RoundedMatrix],
         orders: Orders,
+        preparation: Preparation,
     ) -> None:
         self._unloaded, self._answers, self._orders = unloaded, answers, orders
+        self._preparation = preparation
         #: By storage of weights that are in memory, as `Arithmetic` takes them.
         self.left_sides: dict[int, list[LeftSide]] = {}
         named = dict(unloaded.model.named_parameters(remove_duplicate=False))
@@ -107,7 +105,7 @@ class Turns:
         """Return what stays in memory, rounded, and its left sides."""
         model, memo = self._unloaded.model, dict[int, Any]()
         put(model, {name: deepcopy(one, memo) for name, one in self._stored_rest.items()})
-        left = round_weights(model, self._matrices[REST], self._orders)
+        left = round_weights(model, self._matrices[REST], self._orders, self._preparation)
         rounded = self._unloaded.state(REST)
         put(model, self._stored_rest)
         return rounded, left
@@ -134,7 +132,8 @@ class Turns:
                 one.resume()
         left = {}
         if path != REST:
-            left = round_weights(self._unloaded.model, self._matrices[path], self._orders)
+            matrices = self._matrices[path]
+            left = round_weights(self._unloaded.model, matrices, self._orders, self._preparation)
         self.left_sides.update({**self._left_of_rest, **left})
         put(self._unloaded.model, self._rest)
         for one in running:

@@ -24,6 +24,9 @@ _HALF = 0.5005  # of a step: half, and what float32 adds to it
 _EPSILON = float(torch.finfo(torch.float32).eps)
 _TINY = float(torch.finfo(torch.float32).tiny)  # blocks of smaller numbers become 0
 _FLOAT16 = float(torch.finfo(torch.float16).max)
+_RANGE, _SHIFTED = 15, 4  # steps of int4, and how many of them a fitted grid may be shifted by
+#: Shares of the step that reaches over a block's values between which a fitted one is.
+_COARSEST, _FINEST = 15 / 14 * (1 + 1e-4), 15 / 24 * (1 - 1e-4)
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,12 @@ class Piece:
     Args:
         values: Factors of a product, float32.
         steps: Difference of neighbouring values that its integers have, in the shape of `values`; None for floats.
-        at_end: Whether an integer is the first or the last of its range; None for floats.
+        end: -1 where an integer is the first of its range, 1 where it is the last, else 0; None for floats.
     """
 
     values: Tensor
     steps: Tensor | None = None
-    at_end: Tensor | None = None
+    end: Tensor | None = None
 
 
 class WeightFile:
@@ -87,7 +90,7 @@ class WeightFile:
         if format.per_channel:
             integers = data.to(torch.int16) - self._part(f"{name}.zero_points", index)[..., None]
             steps = scales[..., None].expand_as(integers)
-            return Piece(integers * steps, steps, integers.abs() >= 127)
+            return Piece(integers * steps, steps, integers.sign() * (integers.abs() >= 127))
         integers = _unpacked(data, format.bits)
         zeros: Tensor | int = 1 << (format.bits - 1)
         if format.zero_points:
@@ -99,7 +102,10 @@ class WeightFile:
         every = [values]
         if rounded:
             last = (1 << format.bits) - 1
-            every += [scales[..., None].expand_as(values), (integers == 0) | (integers == last)]
+            every += [
+                scales[..., None].expand_as(values),
+                (integers == last).int() - (integers == 0).int(),
+            ]
         return Piece(*(one.flatten(-2)[..., :columns] for one in every))
 
     def _part(self, name: str, index: Index) -> Tensor:
@@ -157,7 +163,9 @@ def distance(
     """Compare rows of the file with the model's.
 
     Values that are rounded may lie half a step from the model's: of a step that the model's own values of a block
-    have in a format, which the file's may not exceed. int4 clips the extremes of a block, by less than half a step.
+    have in a format, which the file's may not exceed. int4 clips the extremes of a block, by less than half a step. A
+    fitted int4 may clip more of them: its step has bounds, and its grid lies within the range of the block. What it
+    does not clip is at the nearest step of the file.
     Floats, and integers of a checkpoint, are what they are.
 
     Args:
@@ -173,10 +181,12 @@ def distance(
     if format.bits == 16 and format.is_float:
         expected = expected.clamp(-_FLOAT16, _FLOAT16).half().float()
     error = (expected - piece.values).abs()
-    if rounded and piece.steps is not None and piece.at_end is not None:
+    if rounded and piece.steps is not None and piece.end is not None:
         error = error.double()
         steps = _steps(expected, format)
-        allowed = torch.where(piece.at_end & (format.bits == 4), 1.0, _HALF) * steps + _TINY
+        if format.fitted:
+            return _distance_of_fitted(expected, piece, error, steps)
+        allowed = torch.where((piece.end != 0) & (format.bits == 4), 1.0, _HALF) * steps + _TINY
         coarse = _largest(piece.steps.double(), steps * (1 + 1e-4) + _TINY)
         return Distance(
             error=max(_largest(error, allowed), coarse),
@@ -189,6 +199,29 @@ def distance(
     )
     allowed = size * _EPSILON * slack
     return Distance(error=_largest(error, allowed), zeroed=_largest(values, allowed))
+
+
+def _distance_of_fitted(expected: Tensor, piece: Piece, error: Tensor, steps: Tensor) -> Distance:
+    """Compare rows of fitted int4.
+
+    Args:
+        expected: The model's values.
+        piece: The file's.
+        error: Distances of both.
+        steps: The step of each value's block whose 15 reach over its range.
+    """
+    assert piece.steps is not None
+    assert piece.end is not None
+    stored = piece.steps.double()
+    half = _HALF * stored + _TINY
+    beyond = (expected - piece.values) * piece.end > 0
+    clipped = half + (_RANGE * (steps - stored)).clamp(min=0) + _SHIFTED * stored
+    reach = _largest(stored, steps * _COARSEST + _TINY)
+    short = _largest(steps * _FINEST, stored + _TINY)
+    return Distance(
+        error=max(_largest(error, torch.where(beyond, clipped, half)), reach, short),
+        zeroed=_largest(expected.abs().double(), half),
+    )
 
 
 def _steps(expected: Tensor, format: Format) -> Tensor:

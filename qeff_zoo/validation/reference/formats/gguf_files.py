@@ -5,6 +5,7 @@ Names are those that gguf-py gives the tensors of a Hugging Face model, and what
 undone. Source: https://github.com/ggml-org/llama.cpp `convert_hf_to_gguf.py`.
 """
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,8 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes experts": "gpt-oss",
         "transposes halves": " llama4",
         "": "afmoe apertus bert chatglm cohere2 command-r dbrx deepseek2 dots1 ernie4_5 ernie4_5-moe eurobert "
-        "exaone-moe exaone4 falcon-h1 gemma3n gemma4 glm4 glm4moe hunyuan-dense hunyuan-moe jamba "
+        "exaone-moe exaone4 falcon-h1 gemma3n gemma4 glm-dsa glm4 glm4moe hunyuan-dense hunyuan-moe jamba "
+        "kimi-linear "
         "jina-bert-v2 lfm2 lfm2moe mamba mamba2 minicpm3 minimax-m2 modern-bert mpt nemotron_h nemotron_h_moe "
         "olmo2 olmoe phi2 phi3 qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss "
         "stablelm starcoder starcoder2 t5 t5encoder",
@@ -51,7 +53,8 @@ _HEADS = re.compile(r"model\.layers\.(\d+)\.self_attn\.[qkv]_proj")
 #: Kind and length of an array in the metadata, and the length of a text in it.
 _ARRAYS, _TEXTS = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
 _ARRAY, _LENGTH = struct.Struct("<IQ"), struct.Struct("<Q")
-_ROWS = 1024  # that are dequantized at once, within a processor's cache
+_TOGETHER = 16  # rows that gguf-py dequantizes at once
+_CACHED = 1 << 17  # bytes of them, which stay in a processor's cache
 
 
 class _Reader(gguf.GGUFReader):
@@ -99,11 +102,8 @@ class _Tensors(Mapping[str, Tensor]):
         if name in self._numbers:
             return torch.from_numpy(self._numbers[name].copy())
         one = self._found[name]
-        parts = [
-            gguf.quants.dequantize(one.data[start : start + _ROWS], one.tensor_type)
-            for start in range(0, len(one.data), _ROWS)
-        ]
-        return torch.from_numpy(np.concatenate(parts).astype("f4", copy=False))
+        decoded = _decoded(one.data, one.tensor_type)
+        return torch.from_numpy(np.require(decoded, "f4", "W"))  # floats lie in the file itself
 
     def __contains__(self, name: object) -> bool:
         return (
@@ -115,6 +115,18 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._found) + len(self._numbers)
+
+
+def _decoded(data: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
+    """Dequantize a tensor, several rows as if they were one: most of the time goes into calls for few short rows."""
+    if data.ndim < 2:  # a vector
+        return np.asarray(gguf.quants.dequantize(data, kind))
+    rows = math.prod(data.shape[:-1])
+    joined = math.gcd(rows, 1 << 12)
+    while joined > 1 and _TOGETHER * joined * data.shape[-1] * data.itemsize > _CACHED:
+        joined //= 2
+    decoded = gguf.quants.dequantize(data.reshape(rows // joined, -1), kind)
+    return np.asarray(decoded.reshape(*data.shape[:-1], -1))
 
 
 def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> dict[str, Decoded]:
@@ -154,6 +166,9 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
         if name.endswith("shared_mlp.output_linear.weight") and not parts["value"]:
             parts["value"] = place_of(name.replace("shared_mlp.output_linear", "mlp.down_proj"))
+        if name.endswith("self_attn.conv1d.weight"):
+            kinds = {one: place_of(name.replace("conv1d", f"{one}_conv1d")) for one in "qkv"}
+            parts = dict(zip(("queries", "keys", "values"), kinds.values(), strict=True))
         if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
             halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
             parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
@@ -180,7 +195,11 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             continue
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
-            undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            undo = (
+                _latent_heads
+                if "keys" in sources and "queries" not in sources
+                else _undo(done[architecture], name, config)
+            )
             undo = _joined if "gated_layers" in name and "gate" in sources else undo
             undo = _as_it_is if "gate_up_proj" in name and "value" in sources else undo
             found[name] = Decoded(tensors, sources, undo)
@@ -209,6 +228,7 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp").replace("feed_forward.experts", "mlp.experts")
     name = name.replace("gate.moe_statics", "moe_statics").replace("mixer.experts", "mlp.experts")
+    name = name.replace("self_attn.forget_gate.", "self_attn.")
     for end, other in _CALLED.items():
         name = name.removesuffix(end) + other if name.endswith(end) else name
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
@@ -256,6 +276,10 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         return partial(_third, "qkv".index(module[0]))
     if ".experts.mlp." in name:
         return partial(_below, name.endswith("w2"))
+    if name.endswith("self_attn.conv1d.weight"):
+        return _kernels
+    if name.endswith("forget_gate.A_log"):
+        return _logarithm_of_heads
     if name.endswith("A_log"):
         return _logarithm
     if name.endswith((".D", "mixer.norm.weight", "mamba.norm.weight")):
@@ -318,6 +342,15 @@ def _below(transposes: bool, value: Tensor) -> Tensor:
 def _logarithm(value: Tensor) -> Tensor:
     found = torch.log(-value)
     return found.flatten() if found.shape[-1] == 1 else found  # of a head, or of states
+
+
+def _logarithm_of_heads(value: Tensor) -> Tensor:
+    return torch.log(-value).reshape(1, 1, -1, 1)
+
+
+def _kernels(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Put the kernels of queries, keys and values one below the other."""
+    return torch.cat([one.reshape(-1, 1, one.shape[-1]) for one in (queries, keys, values)])
 
 
 def _by_key_heads(config: Any, heads: Tensor, gates: Tensor) -> Tensor:

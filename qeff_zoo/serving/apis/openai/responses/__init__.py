@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's Responses and Conversations APIs: items in memory that later requests continue."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server process: sockets, models, middleware, options and the page, around the endpoints."""

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models that estimate depth: maps of depths, in the model's own size.
+
+Only the reference process imports this.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.reference.runs import tick
+from qeff_zoo.validation.trial.sample_images import draw
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_COUNT = 1 << 15
+
+
+class DepthReference(ImageReference):
+    """Depths of images, which transformers' own processor converts to arrays; each image alone.
+
+    Args:
+        model: Hugging Face model.
+        request: See `ImageReference`.
+        arrays: Unused.
+    """
+
+    def _look(self, numbers: list[int]) -> list[Array]:
+        depths = []
+        for number in numbers:
+            image = Image.fromarray(draw(*self._sequences[number]))
+            pixels = self._process(images=[image], return_tensors="pt")["pixel_values"]
+            pixels = pixels.to(next(self._model.parameters()).dtype)
+            depth = self._model(pixel_values=pixels).predicted_depth
+            depths.append(depth.flatten(1)[:, _points(depth[0].numel())].float().numpy())
+            tick()
+        return depths
+
+
+def _points(size: int) -> torch.Tensor:
+    """Return as many evenly spaced places of a flat map as a trial compares."""
+    return torch.arange(_COUNT) * (size - 1) // (_COUNT - 1)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""APIs of images: OpenAI's `/v1/images/generations`, and Hugging Face's inference API at `/models/MODEL`."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+
+from qeff_zoo.errors import BusyError
+from qeff_zoo.runtime import Stats
+from qeff_zoo.serving.answers.streaming import UNBUFFERED, unless_gone
+from qeff_zoo.serving.apis.hub import PREFIX
+from qeff_zoo.serving.errors import ApiError, blaming, invalid, queue_full
+from qeff_zoo.serving.queues.threads import Calls
+from qeff_zoo.serving.queues.waiting import Waiting
+from qeff_zoo.serving.requests.model import Model
+from qeff_zoo.serving.requests.schemas import RequestBody
+from qeff_zoo.tasks.diffusion.options import GeneratedImage, ImageOptions
+from qeff_zoo.tasks.diffusion.session import TextToImageSession
+
+_LONGEST = 4096  # characters of a prompt; text encoders read 512 tokens at most
+_MOST = 10  # images of a request, as in OpenAI's API
+#: Most pixels of an image, and most steps of all images of a request, each of the default size: in units of those.
+_LARGEST, _STEPS = 4, 500
+_PNG = "image/png"
+
+Prompt = Annotated[str, Field(min_length=1, max_length=_LONGEST)]
+NegativePrompt = Annotated[str, Field(max_length=_LONGEST)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 64)]
+Side = Annotated[int, Field(ge=1)]
+Steps = Annotated[int, Field(ge=1)]
+Scale = Annotated[float, Field(ge=0)]
+
+
+class ImageRequest(RequestBody):
+    """Body of /v1/images/generations; the options after `partial_images` are beyond OpenAI's API."""
+
+    prompt: Prompt
+    n: Annotated[int, Field(ge=1, le=_MOST)] = 1
+    size: str = "auto"
+    response_format: Literal["b64_json"] = "b64_json"
+    output_format: Literal["png"] = "png"
+    quality: Literal["auto", "standard"] = "auto"
+    background: Literal["auto", "opaque"] = "auto"
+    moderation: Literal["auto", "low"] = "auto"
+    stream: bool = False
+    partial_images: Annotated[int, Field(ge=0, le=3)] = 0
+    negative_prompt: NegativePrompt | None = None
+    seed: Seed | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Scale | None = None
+    true_cfg_scale: Scale | None = None
+
+
+class HubParameters(BaseModel):
+    """Parameters of Hugging Face's inference API."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    negative_prompt: NegativePrompt | None = None
+    height: Side | None = None
+    width: Side | None = None
+    num_inference_steps: Steps | None = None
+    guidance_scale: Scale | None = None
+    seed: Seed | None = None
+
+
+class HubRequest(BaseModel):
+    """Body of /models/MODEL."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    inputs: Prompt
+    parameters: HubParameters = HubParameters()
+
+
+class DrawingQueue:
+    """Queue of prompts whose images are drawn; each client has one step in turn.
+
+    Args:
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
+    """
+
+    def __init__(self, session: TextToImageSession, *, max_waiting: int) -> None:
+        self.session, self._requests = session, Waiting(max_waiting)
+        self._calls = Calls("qeff-zoo images")
+
+    async def draw(
+        self,
+        prompt: str,
+        options: ImageOptions,
+        warn: Callable[[str], object],
+        *,
+        partial_images: int = 0,
+    ) -> AsyncGenerator[GeneratedImage]:
+        """Yield images of steps in between, and then the image of a prompt.
+
+        Args:
+            prompt: The text.
+            options: Options of the image.
+            warn: Function that gets a sentence for each text that is too long.
+            partial_images: Number of images of steps in between.
+
+        Raises:
+            BusyError: The queue is full.
+            GenerationError: An option is out of its range, or the image has values that are not finite.
+            ApiError: The server shuts down.
+        """
+        shown = {options.steps * (one + 1) // (partial_images + 1) for one in range(partial_images)}
+        with self._requests.one():
+            read = partial(self.session.conditions, prompt, options, warn)
+            conditions = await self._calls.run(read)
+            samples = self.session.denoise(conditions, options)
+            step, sample = 0, None
+            while (later := await self._calls.run(partial(next, samples, None))) is not None:
+                step, sample = step + 1, later
+                if step in shown and step < options.steps:
+                    yield await self._decoded(sample, options)
+            yield await self._decoded(sample, options)
+
+    async def _decoded(self, sample: Any, options: ImageOptions) -> GeneratedImage:
+        pixels = await self._calls.run(partial(self.session.decode, sample, options))
+        return GeneratedImage(pixels=pixels, options=options)
+
+    def close(self) -> None:
+        """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
+        self._calls.close()
+
+    def stats(self) -> Stats:
+        """Return the statistics of finished and waiting requests."""
+        running = min(self._requests.active, 1)
+        return self._requests.stats(rows=1, running=running, prompt_tokens=0)
+
+
+def routes(prefix: str, queue: DrawingQueue, model: Model) -> APIRouter:
+    """Return the endpoints.
+
+    Args:
+        prefix: Prefix of the path of OpenAI's endpoint.
+        queue: Queue of the requests.
+        model: Description of the model.
+    """
+    router = APIRouter()
+
+    @router.post(f"{prefix}images/generations")
+    async def generate(request: Request, body: ImageRequest) -> Response:
+        model.admit(body)
+        height, width = _sides_of(body.size)
+        options = _options(
+            queue.session,
+            body.n,
+            negative_prompt=body.negative_prompt,
+            seed=body.seed,
+            steps=body.num_inference_steps,
+            guidance_scale=body.guidance_scale,
+            true_cfg_scale=body.true_cfg_scale,
+            height=height,
+            width=width,
+        )
+        if body.stream and body.n > 1:
+            raise invalid(
+                "n", body.n, "1 with 'stream'", "Ask for one image, or leave 'stream' out"
+            )
+        if body.partial_images and not body.stream:
+            raise invalid(
+                "partial_images", body.partial_images, "0 without 'stream'", "Set 'stream' to true"
+            )
+        lost = dict[str, None]()  # sentences about texts that are too long, each once
+        try:
+            with blaming("prompt"):
+                if body.stream:
+                    images = queue.draw(
+                        body.prompt,
+                        options[0],
+                        lost.setdefault,
+                        partial_images=body.partial_images,
+                    )
+                    first = await unless_gone(request, anext(images))
+                    events = _events(first, images, lost)
+                    return StreamingResponse(
+                        events, headers=UNBUFFERED, media_type="text/event-stream"
+                    )
+                drawn = await unless_gone(request, _all(queue, body.prompt, options, lost))
+        except BusyError as error:
+            raise queue_full(error) from error
+        contents = [await asyncio.to_thread(_base64, image) for image in drawn]
+        data = [{"b64_json": one} for one in contents]
+        answer = {**_described(options[0]), **_warnings(lost), "data": data}
+        return Response(to_json(answer), media_type="application/json")
+
+    @router.post(f"{PREFIX}{{model:path}}")
+    async def draw(request: Request, model: str, body: HubRequest) -> Response:
+        check(model)
+        given = body.parameters.model_dump()
+        (options,) = _options(queue.session, 1, steps=given.pop("num_inference_steps"), **given)
+        try:
+            with blaming("inputs"):
+                (image,) = await unless_gone(request, _all(queue, body.inputs, [options], {}))
+        except BusyError as error:
+            raise queue_full(error) from error
+        return Response(await asyncio.to_thread(image.as_png), media_type=_PNG)
+
+    check = model.check
+    return router
+
+
+def _sides_of(size: str) -> tuple[int | None, int | None]:
+    """Return the height and width of a size such as `1024x1536`, which are width and height."""
+    if size == "auto":
+        return None, None
+    width, cross, height = size.partition("x")
+    if not (cross and all(side.isdecimal() and len(side) < 6 for side in (width, height))):
+        raise invalid("size", size, "'auto', or width and height such as '512x512'", "Correct it")
+    return int(height), int(width)
+
+
+def _options(session: TextToImageSession, count: int, **chosen: Any) -> list[ImageOptions]:
+    """Return the options of each image of a request, whose seeds follow each other; refuse a request that costs more.
+
+    Args:
+        session: Session of the model.
+        count: Number of images.
+        **chosen: Fields of `ImageOptions`; None for the pipeline's.
+    """
+    with blaming("size"):
+        first = session.options(**chosen)
+    height, width = session.family.size
+    area = first.height * first.width / (height * width)
+    if area > _LARGEST:
+        raise invalid(
+            "size",
+            f"{first.width}x{first.height}",
+            f"at most {_LARGEST} times the pixels of {width}x{height}",
+            "Ask for a smaller image",
+        )
+    if (cost := count * first.steps * max(area, 1 / _LARGEST)) > _STEPS:
+        raise ApiError(
+            400,
+            f"{count} images of {first.width}x{first.height} pixels by {first.steps} steps cost as much as {cost:,.0f} "
+            f"steps of {width}x{height} pixels; expected at most {_STEPS}. Ask for fewer images, or fewer steps.",
+            param="num_inference_steps",
+            code="too_many_steps",
+        )
+    return [replace(first, seed=(first.seed + number) % (1 << 64)) for number in range(count)]
+
+
+async def _all(
+    queue: DrawingQueue, prompt: str, options: Iterable[ImageOptions], lost: dict[str, None]
+) -> list[GeneratedImage]:
+    """Return the image of each options, one after the other."""
+    return [image for one in options async for image in queue.draw(prompt, one, lost.setdefault)]
+
+
+def _warnings(lost: dict[str, None]) -> dict[str, Any]:
+    """Return the field of an answer that names lost parts of texts; none without any."""
+    return {"warnings": [*lost]} if lost else {}
+
+
+def _described(options: ImageOptions) -> dict[str, Any]:
+    """Return the fields that answers and events of OpenAI's API share; `seed` is beyond it."""
+    return {
+        "created": int(time.time()),
+        "size": f"{options.width}x{options.height}",
+        "quality": "auto",
+        "background": "opaque",
+        "output_format": "png",
+        "seed": options.seed,
+    }
+
+
+def _base64(image: GeneratedImage) -> str:
+    return base64.b64encode(image.as_png()).decode()
+
+
+async def _events(
+    first: GeneratedImage, images: AsyncGenerator[GeneratedImage], lost: dict[str, None]
+) -> AsyncGenerator[bytes]:
+    """Yield server-sent events: images of steps in between, and the image."""
+    number, held = 0, first
+    try:
+        async with aclosing(images):
+            with blaming("prompt"):
+                async for image in images:
+                    kind = "image_generation.partial_image"
+                    yield await _event(kind, held, partial_image_index=number)
+                    number, held = number + 1, image
+    except ApiError as error:
+        yield b"data: %b\n\n" % to_json(error.body)
+        return
+    yield await _event("image_generation.completed", held, **_warnings(lost))
+
+
+async def _event(kind: str, image: GeneratedImage, **fields: Any) -> bytes:
+    content = await asyncio.to_thread(_base64, image)
+    shared = _described(image.options)
+    created = {"created_at": shared.pop("created")}
+    event = {"type": kind, "b64_json": content, **created, **shared, **fields}
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json(event))

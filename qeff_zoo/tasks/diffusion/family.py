@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of pipeline families: what sets pipelines apart between their text encoders and their scheduler, in numpy."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.tasks.diffusion.options import ImageOptions
+
+#: Inputs of the model that removes noise for one text, by name; the first axis is 1.
+Conditions: TypeAlias = Mapping[str, Array]
+#: Runs a program.
+Run: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+class Encodes(Protocol):
+    """Text encoder of a pipeline."""
+
+    def __call__(self, text: str) -> Mapping[str, Array]:
+        """Return the outputs of the encoder for a text; the first axis is 1."""
+
+
+class Family:
+    """A family of pipelines; the module of a family defines `FAMILY`, a subclass.
+
+    Args:
+        config: Configuration of the pipeline, with those of its components.
+    """
+
+    #: Role of the program that removes noise.
+    denoiser: ClassVar[str]
+    #: Default number of steps, and default scale of guidance.
+    steps: ClassVar[int]
+    guidance_scale: ClassVar[float]
+    #: Lengths of prompts by the role of their encoder, if the tokenizer's settings are not those of the pipeline.
+    lengths: ClassVar[Mapping[str, int]] = {}
+    #: Options of an image that a negative prompt has an effect on.
+    guided: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.components: Mapping[str, Mapping[str, Any]] = config["components"]
+
+    @property
+    def vae_factor(self) -> int:
+        """Pixels on a side for each latent."""
+        return int(2 ** (len(self.components["vae"]["block_out_channels"]) - 1))
+
+    @property
+    def unit(self) -> int:
+        """Number of pixels of which height and width are multiples."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Default height and width."""
+        raise NotImplementedError
+
+    @property
+    def scheduler(self) -> Mapping[str, Any]:
+        """Configuration of the scheduler, as the pipeline changes it."""
+        found = self.components["scheduler"]
+        return {name: value for name, value in found.items() if name != "_library"}
+
+    def problems(self) -> list[str]:
+        """Return why the model that removes noise cannot be built, a phrase each that follows the checkpoint's name."""
+        return []
+
+    def check(self, options: ImageOptions) -> None:
+        """Refuse options that the pipeline does not have.
+
+        Raises:
+            GenerationError: There is such an option.
+        """
+        options.check(self.unit)
+        if options.true_cfg_scale != 1:
+            raise GenerationError(
+                f"true_cfg_scale is {options.true_cfg_scale!r}, and the model's guidance is guidance_scale; expected "
+                "that alone. Leave true_cfg_scale out."
+            )
+
+    def is_guided(self, options: ImageOptions) -> bool:
+        """Whether a step also predicts noise without the prompt."""
+        return options.guidance_scale > 1
+
+    def noise_shape(self, options: ImageOptions) -> tuple[int, ...]:
+        """Return the shape of the noise that an image begins with."""
+        raise NotImplementedError
+
+    def encode(self, encoders: Mapping[str, Encodes], text: str) -> Conditions:
+        """Return the conditions of a prompt.
+
+        Args:
+            encoders: Text encoders by role.
+            text: The prompt.
+        """
+        raise NotImplementedError
+
+    def encode_negative(
+        self, encoders: Mapping[str, Encodes], options: ImageOptions, positive: Conditions
+    ) -> Conditions:
+        """Return the conditions of the negative prompt, by default an empty text.
+
+        Args:
+            encoders: Text encoders by role.
+            options: Options of the image.
+            positive: Conditions of the prompt.
+        """
+        return self.encode(encoders, options.negative_prompt or "")
+
+    def schedule(self, options: ImageOptions) -> dict[str, Any]:
+        """Return further arguments of `schedulers.open_scheduler`."""
+        return {}
+
+    def begin(self, noise: Array, options: ImageOptions) -> Array:
+        """Return the sample that an image begins with, in the form that the model takes."""
+        return noise
+
+    def predict(
+        self,
+        run: Run,
+        sample: Array,
+        timestep: float,
+        conditions: Sequence[Conditions],
+        options: ImageOptions,
+    ) -> Array:
+        """Return the output of the model for a step, guided if there are conditions of a negative prompt.
+
+        Args:
+            run: Runs the program.
+            sample: Sample of the step.
+            timestep: Timestep of the step.
+            conditions: Conditions of the negative prompt, if guided, and of the prompt.
+            options: Options of the image.
+        """
+        raise NotImplementedError
+
+    def latents_of(self, sample: Array, options: ImageOptions) -> Array:
+        """Return the input of the VAE's decoder from the last sample."""
+        scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
+        latents: Array = sample / scale
+        return latents
+
+
+def guided(outputs: Array, scale: float) -> Array:
+    """Return the output of a model with guidance, (1, …).
+
+    Args:
+        outputs: Outputs for the negative prompt and for the prompt, (2, …); without guidance (1, …).
+        scale: Scale of guidance.
+    """
+    if len(outputs) == 1:
+        return outputs
+    without, with_prompt = outputs[:1], outputs[1:]
+    found: Array = without + np.float32(scale) * (with_prompt - without)
+    return found
+
+
+def joined(conditions: Sequence[Conditions]) -> dict[str, Array]:
+    """Return the conditions of several texts in one call."""
+    return {name: np.concatenate([one[name] for one in conditions]) for name in conditions[0]}
+
+
+def family_of(config: Mapping[str, Any], name: str) -> Family:
+    """Return the family of a pipeline.
+
+    Args:
+        config: Configuration of the pipeline, with those of its components.
+        name: Module of the family.
+    """
+    module = importlib.import_module(f"qeff_zoo.tasks.diffusion.families.{name}")
+    family: Family = module.FAMILY(config)
+    return family

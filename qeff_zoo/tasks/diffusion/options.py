@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of an image that a text becomes, and the image."""
+
+import math
+import operator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.program import Array
+
+#: Most steps, those of the training; and the longest side of an image.
+MOST_STEPS, _LONGEST = 1000, 4096
+_SEEDS = 1 << 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """Options of an image.
+
+    Args:
+        negative_prompt: Text that the image is guided away from; None for none.
+        seed: Seed of the noise: equal seeds give equal images, and the noise of PyTorch's generator on the CPU.
+        steps: Number of steps of the scheduler.
+        guidance_scale: Scale of guidance by the prompt.
+        true_cfg_scale: Scale of guidance away from the negative prompt, for models whose own guidance is an input.
+        height: Height in pixels.
+        width: Width in pixels.
+    """
+
+    negative_prompt: str | None = None
+    seed: int
+    steps: int
+    guidance_scale: float
+    true_cfg_scale: float = 1.0
+    height: int
+    width: int
+
+    def check(self, unit: int) -> None:
+        """Refuse values that no image has.
+
+        Args:
+            unit: Number of pixels of which height and width are multiples.
+
+        Raises:
+            GenerationError: A value is out of its range.
+        """
+        _require_integer("steps", self.steps, 1, MOST_STEPS)
+        _require_integer("seed", self.seed, 0, _SEEDS - 1)
+        for name, side in (("height", self.height), ("width", self.width)):
+            _require_integer(name, side, unit, _LONGEST)
+            if side % unit:
+                near = max(unit, round(side / unit) * unit)
+                raise GenerationError(
+                    f"The {name} of an image is {side}; expected a multiple of {unit} pixels, which the model's levels "
+                    f"and its VAE divide it by. Choose {near}."
+                )
+        for name in ("guidance_scale", "true_cfg_scale"):
+            scale = getattr(self, name)
+            if not (isinstance(scale, int | float) and math.isfinite(scale) and scale >= 0):
+                raise GenerationError(
+                    f"{name} is {scale!r}; expected a number of 0 or more. Correct it, or leave it out."
+                )
+
+
+def _require_integer(name: str, value: Any, least: int, most: int) -> None:
+    try:
+        fits = not isinstance(value, bool) and least <= operator.index(value) <= most
+    except TypeError:
+        fits = False
+    if not fits:
+        raise GenerationError(
+            f"{name} is {value!r}; expected a whole number from {least:,} to {most:,}. Correct it, or leave it out."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GeneratedImage:
+    """An image of a text.
+
+    Args:
+        pixels: Red, green and blue, uint8 (height, width, 3).
+        options: Options of the image, such as its seed.
+    """
+
+    pixels: Array
+    options: ImageOptions
+
+    def as_png(self) -> bytes:
+        """Return the image as a PNG file."""
+        from PIL import Image
+
+        file = BytesIO()
+        Image.fromarray(self.pixels).save(file, "PNG")
+        return file.getvalue()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""diffusers' own pipelines: images of prompts, and outputs of single components for the inputs that a package had.
+
+Only the reference process imports this.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from qeff_zoo.validation.reference.runs import Answers, tick
+from qeff_zoo.validation.trial.faults import Fault
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_COUNT = 1 << 14  # compared values of a row
+_TIMESTEPS = 1000
+
+
+class PipelineReference(Answers):
+    """Last latents and pixels of images, or outputs of a component; (outputs, values).
+
+    Args:
+        model: Loaded pipeline, see `qeff_zoo.validation.reference.pipelines`.
+        request: Request with `sequences`: each the characters of a case in JSON.
+        arrays: Arrays `audio.number`: inputs of components.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().__init__(request["sequences"], *model.halves)
+        self._model, self._stages = model, request["stages"]
+        self._cases = [json.loads("".join(map(chr, one))) for one in request["sequences"]]
+        self._arrays = [array for name, array in arrays.items() if name.startswith("audio.")]
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        found = []
+        for number in numbers:
+            case = self._cases[number]
+            outputs = self._call(case) if "role" in case else self._draw(case)
+            found.append(np.stack([_row_of(one) for one in outputs]))
+            tick()
+        return found
+
+    def faulty(self, fault: Fault) -> dict[int, Array]:
+        """Run the images of a stage with its fault."""
+        numbers = sorted({number for number, _ in self._stages[fault.stage]})
+        found = {}
+        for number in numbers:
+            case = dict(self._cases[number])
+            if fault.kind == "guidance":
+                true = case["true_cfg_scale"] > 1
+                case["true_cfg_scale" if true else "guidance_scale"] = 1.0
+            if fault.kind == "prompts":
+                case["prompt"], case["negative_prompt"] = case["negative_prompt"], case["prompt"]
+            with ExitStack() as stack:
+                if fault.kind == "timestep":
+                    stack.enter_context(self._later())
+                if fault.kind == "scale":
+                    stack.enter_context(self._unscaled())
+                found[number] = np.stack([_row_of(one) for one in self._draw(case)])
+        return found
+
+    @contextmanager
+    def _later(self) -> Iterator[None]:
+        """Let the model that removes noise get timesteps that are one too high."""
+        denoiser = getattr(self._model, "unet", None) or self._model.transformer
+        forward = denoiser.forward
+
+        def moved(*args: Any, **kwargs: Any) -> Any:
+            if "timestep" in kwargs:  # of transformers, from 0 to 1
+                kwargs["timestep"] = kwargs["timestep"] + 1 / _TIMESTEPS
+            else:
+                args = (args[0], args[1] + 1, *args[2:])
+            return forward(*args, **kwargs)
+
+        denoiser.forward = moved
+        try:
+            yield
+        finally:
+            del denoiser.forward
+
+    @contextmanager
+    def _unscaled(self) -> Iterator[None]:
+        """Let the VAE read latents without their scale."""
+        vae = self._model.vae
+        scale = vae.config.scaling_factor
+        vae.register_to_config(scaling_factor=1.0)
+        try:
+            yield
+        finally:
+            vae.register_to_config(scaling_factor=scale)
+
+    def _draw(self, case: Mapping[str, Any]) -> list[Tensor]:
+        """Return the last latents and the pixels of an image, from 0 to 1."""
+        last: list[Tensor] = []
+
+        def note(_: Any, step: int, time: Any, values: dict[str, Tensor]) -> dict[str, Tensor]:
+            last[:] = [values["latents"]]
+            return values
+
+        names = ["prompt", "negative_prompt", "guidance_scale", "height", "width"]
+        if case["true_cfg_scale"] > 1:
+            names.append("true_cfg_scale")
+        with NoiseInFloat32():
+            images = self._model.pipeline(
+                **{name: case[name] for name in names},
+                num_inference_steps=case["steps"],
+                generator=torch.Generator().manual_seed(case["seed"]),
+                output_type="pt",
+                callback_on_step_end=note,
+            ).images
+        return [last[0], images[0]]
+
+    def _call(self, case: Mapping[str, Any]) -> list[Tensor]:
+        """Return the outputs of a component for the inputs of a call."""
+        component = "vae" if case["role"] == "vae_decoder" else case["role"]
+        module = getattr(self._model, component)
+        dtype = next(module.parameters()).dtype
+        inputs: dict[str, Any] = {}
+        for name, number in case["inputs"].items():
+            value = torch.from_numpy(self._arrays[number].copy())
+            inputs[name] = value.to(dtype) if value.is_floating_point() else value
+        if case["role"] == "vae_decoder":
+            return [module.decode(inputs["latent_sample"]).sample]
+        if component.startswith("text_encoder"):
+            found = module(inputs["input_ids"], output_hidden_states=True)
+            more = {"penultimate_state": found.hidden_states[-2]}
+            return [more[name] if name in more else found[name] for name in case["outputs"]]
+        added = {name: inputs.pop(name) for name in ("text_embeds", "time_ids") if name in inputs}
+        if added:
+            inputs["added_cond_kwargs"] = added
+        return [module(**inputs).sample]
+
+
+def _row_of(values: Tensor) -> Array:
+    """Return the values at as many evenly spaced points as a trial compares."""
+    flat = values.detach().flatten()
+    points = torch.arange(_COUNT) * (flat.numel() - 1) // (_COUNT - 1)
+    found: Array = flat[points].float().numpy()
+    return found
+
+
+class NoiseInFloat32(TorchFunctionMode):
+    """Draws noise in float32 also for a model in float64: the numbers of a generator depend on the type."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of PyTorch."""
+        kwargs = kwargs or {}
+        wide = kwargs.get("dtype")
+        if func is not torch.randn or wide is not torch.float64:
+            return func(*args, **kwargs)
+        return func(*args, **{**kwargs, "dtype": torch.float32}).to(wide)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of a package's programs: latents and pixels of the pipeline's default image, and the tokens of a prompt."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.checkpoint.files import COMPONENTS
+from qeff_zoo.recipe import Shape
+from qeff_zoo.registry import find_recipe
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+_PATCH = 2  # latents on a side of a patch
+_GUIDED = 2  # rows of a step for an image: for the negative prompt, and for the prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageShape(Shape):
+    """Sizes of the programs of a pipeline.
+
+    Args:
+        latent_height: Rows of latents.
+        latent_width: Columns of latents.
+        tokens: Number of tokens of a prompt, by text encoder.
+    """
+
+    latent_height: int
+    latent_width: int
+    tokens: Mapping[str, int]
+
+    def symbols(self, role: str) -> dict[str, int]:
+        """Return the sizes of a program, by symbol.
+
+        Args:
+            role: Role of the program.
+        """
+        if role in self.tokens:
+            return {"batch_size": self.batch_size, "seq_len": self.tokens[role]}
+        sides = {"latent_height": self.latent_height, "latent_width": self.latent_width}
+        if role == "vae_decoder":
+            return {"batch_size": self.batch_size, **sides}
+        # A model reads the states of its last text encoder.
+        text = {"seq_len": [*self.tokens.values()][-1]}
+        if role == "unet":
+            return {"batch_size": _GUIDED * self.batch_size, **text, **sides}
+        patches = self.latent_height * self.latent_width // _PATCH**2
+        return {"batch_size": self.batch_size, **text, "image_len": patches}
+
+
+def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
+    """Return the sizes of the programs of a checkpoint.
+
+    Args:
+        checkpoint: Checkpoint of a pipeline.
+        shape: Sizes of the package.
+    """
+    from qeff_zoo.tasks.diffusion.family import family_of
+
+    pipeline = find_recipe(checkpoint.model_type).pipeline
+    assert pipeline
+    family = family_of(checkpoint.config, pipeline.family)
+    height, width = (side // family.vae_factor for side in family.size)
+    components: Mapping[str, Mapping[str, Any]] = checkpoint.config[COMPONENTS]
+    tokens = {
+        role: family.lengths.get(role) or int(components[role].get("max_position_embeddings") or 77)
+        for role in pipeline.components
+        if role.startswith("text_encoder")
+    }
+    own = {name: value for name, value in asdict(shape).items() if name in Shape.__annotations__}
+    return ImageShape(
+        **own,
+        latent_height=height,
+        latent_width=width,
+        tokens=tokens,
+    )

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models that segment images: logits of labels and of masks, in the model's own size.
+
+Only the reference process imports this.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.reference.runs import tick
+from qeff_zoo.validation.trial.sample_images import draw
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_COUNT = 1 << 15
+
+
+class SegmentationReference(ImageReference):
+    """Logits of images, which transformers' own processor converts to arrays; each image alone.
+
+    Args:
+        model: Hugging Face model.
+        request: See `ImageReference`.
+        arrays: Unused.
+    """
+
+    def _look(self, numbers: list[int]) -> list[Array]:
+        found = []
+        for number in numbers:
+            image = Image.fromarray(draw(*self._sequences[number]))
+            inputs = self._process(images=[image], return_tensors="pt")
+            inputs = inputs.to(next(self._model.parameters()).dtype)
+            outputs = self._model(**inputs)
+            pair: tuple[Any, ...]
+            if "masks_queries_logits" in outputs:
+                pair = outputs.class_queries_logits, outputs.masks_queries_logits
+            elif "pred_masks" in outputs:
+                pair = outputs.logits, outputs.pred_masks
+            else:
+                pair = (outputs.logits,)
+            *labels, maps = (one.float().flatten() for one in pair)
+            points = maps[torch.arange(_COUNT) * (len(maps) - 1) // (_COUNT - 1)].numpy()
+            found.append(np.stack([*(np.resize(one.numpy(), _COUNT) for one in labels), points]))
+            tick()
+        return found

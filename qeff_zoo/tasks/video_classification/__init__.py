@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Video classification: scores of labels for a whole video."""

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""diffusers' own pipeline of a checkpoint, unpatched, in float32, with its components as parts of one module.
+
+Only the reference process imports this.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+#: Components that a package leaves out.
+_LEFT_OUT = ("safety_checker", "feature_extractor", "image_encoder")
+
+
+class Component(nn.Module):
+    """A component under a configuration of transformers' kind, for the code that damages models.
+
+    Args:
+        folder: Folder of the component.
+        module: The component.
+    """
+
+    def __init__(self, folder: str, module: nn.Module) -> None:
+        super().__init__()
+        self.add_module(folder, module)
+        self.config = PreTrainedConfig()
+
+
+class LoadedPipeline(nn.Module):
+    """Components of a pipeline by folder, so that names of parameters begin with it.
+
+    Args:
+        pipeline: diffusers' pipeline.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__()
+        for folder, part in pipeline.components.items():
+            if isinstance(part, nn.Module):
+                self.add_module(folder, part)
+        self.pipeline = pipeline
+        self.config = PreTrainedConfig()
+
+    @property
+    def halves(self) -> list[Component]:
+        """Components, each with a configuration."""
+        return [Component(*named) for named in self.named_children()]
+
+    def can_generate(self) -> bool:
+        """Return whether it generates tokens."""
+        return False
+
+
+def load_pipeline(folder: Path) -> LoadedPipeline:
+    """Load the pipeline of a checkpoint; the class is named as the pipeline's.
+
+    Args:
+        folder: Folder of the checkpoint.
+    """
+    logging.getLogger("diffusers").setLevel(logging.ERROR)
+    index = json.loads((folder / "model_index.json").read_bytes())
+    left_out = {name: None for name in _LEFT_OUT if name in index}
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(
+        folder, torch_dtype=torch.float32, local_files_only=True, use_safetensors=True, **left_out
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    kind: Any = type(type(pipeline).__name__, (LoadedPipeline,), {})
+    loaded: LoadedPipeline = kind(pipeline).eval()
+    return loaded
