@@ -101,7 +101,9 @@ def _changed(path: Path, options: OpenOptions) -> bytes | None:
         return None  # ONNX Runtime, which opens it as it is, says what is wrong
     changed = choices.return_choices(model.graph) if options.routing else 0
     changed += trial.shorten(model.graph) if options.smoke_test else 0
-    changed += unrounded.unround(model.graph) if options.unrounded else 0
+    if options.unrounded:
+        available = available_memory()  # for floats, and for their copy in the kernels' layout
+        changed += unrounded.unround(model.graph, available and available // 2)
     return ir.to_proto(model).SerializeToString() if changed else None
 
 

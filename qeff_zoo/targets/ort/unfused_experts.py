@@ -66,15 +66,11 @@ def _product(
     op = tape.op
     packed, scales, bias = matrix
     block = node.attributes.get_int("block_size", 0)
-    last = integers(tape, -1)
-    middle = _float(tape, _MIDDLE)
-    if zero_points is not None:
-        middle = op("Unsqueeze", [op("Cast", [zero_points], {"to": ir.DataType.FLOAT}), last])
-    blocks = op(
-        "Reshape",
-        [op("Cast", [packed], {"to": ir.DataType.FLOAT}), integers(tape, 0, 0, -1, block)],
+    blocks = op("Reshape", [packed, integers(tape, 0, 0, -1, block)])
+    scales, zero_points = (
+        one and op("Unsqueeze", [one, integers(tape, -1)]) for one in (scales, zero_points)
     )
-    values = op("Mul", [op("Sub", [blocks, middle]), op("Unsqueeze", [scales, last])])
+    values = dequantized(tape, blocks, scales, zero_points)
     weights = op("Reshape", [values, integers(tape, 0, 0, -1)])  # (experts, rows, columns)
     product = op("MatMul", [x, op("Transpose", [weights], {"perm": [0, 2, 1]})])
     return (
@@ -82,6 +78,22 @@ def _product(
         if bias is None
         else op("Add", [product, op("Unsqueeze", [bias, integers(tape, 1)])])
     )
+
+
+def dequantized(
+    tape: Tape, blocks: ir.Value, scales: ir.Value | None, zero_points: ir.Value | None
+) -> ir.Value:
+    """Return the floats of blocks of 8 bits.
+
+    Args:
+        tape: Writes the operators.
+        blocks: Bytes (..., block).
+        scales: Scale of each block (..., 1).
+        zero_points: Zero point of each block (..., 1); None for the middle.
+    """
+    op, to_float = tape.op, {"to": ir.DataType.FLOAT}
+    middle = op("Cast", [zero_points], to_float) if zero_points else _float(tape, _MIDDLE)
+    return op("Mul", [op("Sub", [op("Cast", [blocks], to_float), middle]), scales])
 
 
 def _float(tape: Tape, value: float) -> ir.Value:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph without the rounding of activations: the same packed weights and kernels, each product computed of parts.
+"""A graph without the rounding of activations: the same packed weights, each product computed in float32.
 
-MatMulNBits and QGemm round their left side to int8. A left side that is rounded already loses nothing, so
+MatMulNBits and QGemm round their left side to int8. Of int4, MatMulNBits has a kernel of floats, which is as fast with
+many rows. Of int8 it has none: a matrix is dequantized by plain operators, which ONNX Runtime folds when it opens the
+graph, so that its floats lie in memory. A matrix whose floats have no room there, the output matrix, which few rows are
+multiplied by, and the matrices of QGemm are multiplied by the shipped kernel, in parts. A left side that is rounded
+already loses nothing, so
 
     x = r1 + r2 + rest      r1 = x rounded to int8 in the kernel's blocks, r2 = x - r1 rounded likewise
 
-and a product is the sum of the shipped kernel's products of the three parts. The error left is that of the rest,
-1/254**2 of the usual one. By int4, the kernel of integers multiplies r1 alone and that of floats x - r1, which is 1/254
-of x: of int4 there is such a kernel, and without VNNI it is as fast. QMoE has a function between its two products, so
-it computes in float32: by accuracy level 1, or, of 8 bits, for which there is no such kernel, by plain operators on
+and a product is the sum of the kernel's products of the three parts. The error left is that of the rest, 1/254**2 of
+the usual one. QMoE computes in float32 as well: by accuracy level 1 of int4, and of int8 by plain operators on
 dequantized weights, see `unfused_experts`.
 """
 
@@ -17,29 +19,44 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from . import unfused_experts
+from .unfused_experts import dequantized
 
 _STEPS = 127
 _PARTS = 3
 _LEAST = 1e-30  # of a block's largest magnitude: a block of zeros is divided, too
 #: Operators between QuantizeLinear and QGemm, which only move integers.
 _MOVES = {"Reshape", "Split", "Gather", "GatherND", "Unsqueeze", "Squeeze", "Transpose"}
-_FLOAT32, _INT4 = 1, 4
+_FLOAT32, _INT4, _INT8 = 1, 4, 8
 _BIAS = 5  # input of MatMulNBits
+#: Values of a matrix that is dequantized; a larger one is an output matrix.
+_MOST_FLOATS = 1 << 26
+_FLOAT_BYTES = 4
 
 
-def unround(graph: ir.Graph) -> int:
-    """Compute every product that rounds its left side of parts, in place; return how many did.
+def unround(graph: ir.Graph, memory: int | None = None) -> int:
+    """Compute every product that rounds its left side in float32 or of parts, in place; return how many did.
 
     Args:
         graph: Lowered for ONNX Runtime.
+        memory: Bytes that floats of matrices may take; None if no limit is known.
     """
     splitter = _Splitter(graph)
+    products = [
+        node
+        for node in graph
+        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
+    ]
+    floats = [node for node in products if _is_dequantized(node)]
+    if memory is not None and _FLOAT_BYTES * sum(map(_values, floats)) > memory:
+        floats = []
     for node in list(graph):
-        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes:
-            if node.attributes.get_int("bits", _INT4) == _INT4:
-                splitter.split_int4(node)
-            else:
-                splitter.split_blocks(node)
+        if node in products and node.attributes.get_int("bits", _INT4) == _INT4:
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
+            splitter.count += 1
+        elif node in floats:
+            splitter.dequantize(node)
+        elif node in products:
+            splitter.split_blocks(node)
         elif node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 0) == _INT4:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
             splitter.count += 1
@@ -54,40 +71,77 @@ def unround(graph: ir.Graph) -> int:
     return splitter.count
 
 
+def _is_dequantized(node: ir.Node) -> bool:
+    """Whether a product in blocks has its matrix dequantized, if there is room."""
+    return node.attributes.get_int("bits", _INT4) == _INT8 and _values(node) <= _MOST_FLOATS
+
+
+def _values(node: ir.Node) -> int:
+    """Return the number of values of a product's matrix."""
+    return node.attributes.get_int("N", 0) * node.attributes.get_int("K", 0)
+
+
 class _Splitter:
     """Parts of the values of one graph, each made once."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.tape, self.count = Tape(), 0
         self._graph = graph
-        self._floats: dict[tuple[ir.Value, int, int], list[ir.Value]] = {}
+        self._floats: dict[tuple[ir.Value, int], list[ir.Value]] = {}
         self._integers: dict[ir.Value, list[ir.Value]] = {}
+        self._matrices: dict[ir.Value, ir.Value] = {}
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         #: Parts one below the other, and the sizes to split what is made of them.
         self._stacked: dict[tuple[ir.Value, ...], tuple[ir.Value, ir.Value]] = {}
 
     def split_blocks(self, node: ir.Node) -> None:
         """Compute a product by integers in blocks of parts of its left side."""
-        parts, others, bias = self._inputs(node, _PARTS)
+        parts, others, bias = self._inputs(node)
         self._replace(node, [*self._products(node, parts, others), *bias])
 
-    def split_int4(self, node: ir.Node) -> None:
-        """Compute a product by int4 of its rounded left side, and one in float32 of the rest."""
-        (rounded, rest), others, bias = self._inputs(node, 2)
-        product = self._again(node, [rounded, *others])
-        small = self._again(node, [rest, *others], accuracy_level=_FLOAT32)
-        self._replace(node, [*product, *small, *bias])
+    def dequantize(self, node: ir.Node) -> None:
+        """Compute a product by a matrix of int8 in float32."""
+        x, packed, scales, zero_points, _, bias, *_ = [*node.inputs, *[None] * _BIAS]
+        assert packed is not None
+        if packed not in self._matrices:
+            self._matrices[packed] = self._matrix(node, packed, scales, zero_points)
+        product = self.tape.op(
+            "FusedMatMul", [x, self._matrices[packed]], {"transB": 1}, domain=node.domain
+        )
+        self._replace(node, [product] if bias is None else [product, bias])
+
+    def _matrix(
+        self,
+        node: ir.Node,
+        packed: ir.Value,
+        scales: ir.Value | None,
+        zero_points: ir.Value | None,
+    ) -> ir.Value:
+        """Return the floats (rows, columns) of a matrix of int8."""
+        op, (rows, columns) = self.tape.op, (node.attributes.get_int(name, 0) for name in "NK")
+        of_blocks = self._constant([rows, -1, 1])
+        blocks = dequantized(
+            self.tape,
+            packed,
+            op("Reshape", [scales, of_blocks]),
+            zero_points and op("Reshape", [zero_points, of_blocks]),
+        )
+        matrix = op("Reshape", [blocks, self._constant([rows, -1])])
+        if columns % node.attributes.get_int("block_size", 1):
+            bounds = [self._constant([number]) for number in (0, columns, 1)]
+            matrix = op("Slice", [matrix, *bounds])
+        return matrix
 
     def _inputs(
-        self, node: ir.Node, count: int
+        self, node: ir.Node
     ) -> tuple[list[ir.Value], list[ir.Value | None], list[ir.Value]]:
         """Return the parts of a product's left side, its other inputs, and its bias, which is added once, if any."""
         x, *others = node.inputs
         assert x is not None
         block, columns = (node.attributes.get_int(name, 0) for name in ("block_size", "K"))
-        key = x, block, count
+        key = x, block
         if key not in self._floats:
-            self._floats[key] = self._parts_of_blocks(x, block, columns, count)
+            self._floats[key] = self._parts_of_blocks(x, block, columns)
         bias = others[_BIAS - 1] if len(others) >= _BIAS else None
         if bias is not None:
             others[_BIAS - 1] = None
@@ -119,9 +173,9 @@ class _Splitter:
         (product,) = self._again(node, [stacked, *others])
         return list(self.tape.op_multi_out("Split", [product, sizes], num_outputs=len(parts)))
 
-    def _parts_of_blocks(self, x: ir.Value, block: int, columns: int, count: int) -> list[ir.Value]:
+    def _parts_of_blocks(self, x: ir.Value, block: int, columns: int) -> list[ir.Value]:
         parts, rest = [], x
-        for _ in range(count - 1):
+        for _ in range(_PARTS - 1):
             parts.append(self._rounded(rest, block, columns))
             rest = self.tape.op("Sub", [rest, parts[-1]])
         return [*parts, rest]
@@ -168,14 +222,12 @@ class _Splitter:
             rest = self.tape.op("Mul", [rest, self._constant(np.float32(2 * _STEPS))])
         return parts
 
-    def _again(
-        self, node: ir.Node, inputs: list[ir.Value | None], **changed: int
-    ) -> list[ir.Value]:
-        """Add a copy of a node with other inputs, and perhaps other attributes; return its outputs."""
+    def _again(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
+        """Add a copy of a node with other inputs; return its outputs."""
         outputs = self.tape.op_multi_out(
             node.op_type,
             inputs,
-            {**node.attributes, **changed},
+            node.attributes,
             num_outputs=len(node.outputs),
             domain=node.domain,
         )
