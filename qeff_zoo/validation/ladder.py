@@ -410,7 +410,7 @@ def _judges(
         held[_DEVICE] = (what, device.states or "fp16", ["device_noise"])
     judges = {}
     for variant, (dtype, row, others) in held.items():
-        pairs = [(reference.all(variant), reference.all(other)) for other in others]
+        pairs = [reference.beside(variant, other) for other in others]
         judges[variant] = Judge(
             level=level,
             tolerance=TOLERANCES[row],

@@ -154,6 +154,20 @@ def cosine_distances(expected: Array, got: Array) -> Array:
     return distances
 
 
+def in_common(answers: Sequence[Array], others: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the answers to the questions that two variants answered, one of which may have read beginnings alone.
+
+    Args:
+        answers: Answers of a variant, by sequence.
+        others: Answers of another.
+    """
+    pairs = [
+        (one[: len(other)], other[: len(one)]) for one, other in zip(answers, others, strict=True)
+    ]
+    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    return first, second
+
+
 def measure_floor(pairs: Sequence[tuple[Array, Array]], comparison: Comparison) -> Floor:
     """Measure how far equally right answers lie apart.
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from qeff_zoo.errors import ParityError
-from qeff_zoo.validation.judgement.parity import Array
+from qeff_zoo.validation.judgement.parity import Array, in_common
 from qeff_zoo.validation.reference.preloaded import Forked, Server
 from qeff_zoo.validation.trial.package_runner import Key
 from qeff_zoo.validation.trial.phases import Progress, expect
@@ -60,6 +60,14 @@ class Answers:
         names = [name.split(".") for name in self.arrays]
         found = [name for name in names if name[0] == variant and len(name) == 2]
         return np.concatenate([self.arrays[".".join(name)] for name in found])
+
+    def beside(self, variant: str, other: str) -> tuple[Array, Array]:
+        """Return the answers of two variants to the questions that both answered."""
+        names = [name for name in self.arrays if name.count(".") == 1]
+        numbers = [name.partition(".")[2] for name in names if name.startswith(f"{variant}.")]
+        return in_common(
+            *([self.arrays[f"{one}.{number}"] for number in numbers] for one in (variant, other))
+        )
 
     def has(self, variant: str) -> bool:
         """Whether a variant was run."""

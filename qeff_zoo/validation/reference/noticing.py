@@ -10,7 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.contract.comparison import Comparison
-from qeff_zoo.validation.judgement.parity import Tolerance, allowed, measure_floor, relative_errors
+from qeff_zoo.validation.judgement.parity import (
+    Tolerance,
+    allowed,
+    in_common,
+    measure_floor,
+    relative_errors,
+)
 from qeff_zoo.validation.reference.damage import HEADS
 from qeff_zoo.validation.trial.cases import short_stages
 from qeff_zoo.validation.trial.faults import Fault
@@ -59,8 +65,7 @@ class Noticing:
         self._expected = expected
         self._stages: Mapping[str, list[tuple[int, int]]] = request["stages"]
         self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
-        whole = np.concatenate(expected)
-        floor = measure_floor([(whole, np.concatenate(other)) for other in others], comparison)
+        floor = measure_floor([in_common(expected, other) for other in others], comparison)
         self._spread, self._noise = floor.spread, 2 * floor.error
         self._plain = _PLAINLY * allowed(Tolerance(**request["tolerance"]), floor.error).value
 

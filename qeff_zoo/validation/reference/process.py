@@ -10,7 +10,8 @@ does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.lay
     reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
                 weights
     rounded     the same with the weights that the package rounds rounded; what follows has them, too
-    noise       as right, but not the same: every sum in another order, sequences in padded batches
+    noise       as right, but not the same: every sum in another order, sequences in padded batches; of packages that
+                round activations beginnings alone, which answer a question of each stage
     half        of packages that compute in float16: as right, computed by transformers in float16
     double      as right, in float64; of small models that are not quantized
     simulated   of packages that round activations: the left sides of products rounded likewise; beginnings alone
@@ -150,7 +151,9 @@ def _run_variants(
             runs["rounded"] = answers.alone(choices.note)
         found |= scored
     with Arithmetic(halved=True):
-        runs["noise"] = answers.together(choices.repeat)
+        runs["noise"] = answers.together(
+            choices.repeat, early.each_stage if _has_short_noise(request, answers) else None
+        )
     if numerics.int8_activations:
         with Arithmetic(left_sides, halved=False):
             begun["simulated"] = answers.beginnings(every, early.short)
@@ -198,14 +201,27 @@ def _tokens(
     if whole is None:
         return None
     device, halves = bool(request.get("device")), bool(request.get("float16_weights"))
-    passes = 2 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
+    passes = 1 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
     passes += numerics.activations == "float16" and not halves
     passes += not device and not numerics.rounds and _is_small(model)
-    lengths = [early.each_stage]
+    passes += not (short_noise := _has_short_noise(request, answers))
+    lengths = [early.each_stage] * (1 + short_noise)
     if numerics.int8_activations:
         lengths += [early.short] * (1 if request.get("swapped") else 2)
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
     return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
+
+
+def _has_short_noise(request: Mapping[str, Any], answers: Answers) -> bool:
+    """Whether noise is that of beginnings: of a decoder that rounds activations and makes no choices.
+
+    Whatever rounds them is compared in float32, and lies far within a tolerance made of that noise.
+    """
+    return (
+        Numerics.from_dict(request["numerics"]).int8_activations
+        and answers.plain
+        and not request["runs"]
+    )
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:

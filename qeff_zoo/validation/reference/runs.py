@@ -39,23 +39,31 @@ class Answers:
         """Run each sequence by itself, without padding; return (positions, values) each."""
         return [self.batch([number], watching)[number] for number in range(len(self._sequences))]
 
-    def together(self, watching: ChoiceRecorder) -> list[Array]:
-        """Run sequences in padded batches of those that are about as long."""
-        found = self.some(range(len(self._sequences)), watching)
+    def together(self, watching: ChoiceRecorder, length: int | None = None) -> list[Array]:
+        """Run sequences, or their beginnings, in padded batches of those that are about as long.
+
+        Args:
+            watching: Notes or repeats choices.
+            length: Tokens of a beginning; None for whole sequences.
+        """
+        found = self.some(range(len(self._sequences)), watching, length)
         return [found[number] for number in range(len(self._sequences))]
 
     def some(
-        self, numbers: Sequence[int], watching: ChoiceRecorder | None = None
+        self,
+        numbers: Sequence[int],
+        watching: ChoiceRecorder | None = None,
+        length: int | None = None,
     ) -> dict[int, Array]:
         """Run some sequences in padded batches of those that are about as long; return (positions, values) each."""
         found: dict[int, Array] = {}
-        for group in self.groups(numbers):
-            found |= self.batch(group, watching)
+        for group in self.groups(numbers, length):
+            found |= dict(zip(group, self._watched(group, watching, length), strict=True))
         return found
 
-    def groups(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Group the numbers of sequences that are about as long."""
-        return alike({number: len(self._sequences[number]) for number in numbers})
+    def groups(self, numbers: Sequence[int], length: int | None = None) -> list[list[int]]:
+        """Group the numbers of sequences, or of their beginnings, that are about as long."""
+        return alike({number: len(self._beginning(number, length)) for number in numbers})
 
     def batch(self, numbers: list[int], watching: ChoiceRecorder | None = None) -> dict[int, Array]:
         """Run some sequences in one padded batch; return (positions, values) each."""
