@@ -159,9 +159,11 @@ class Layerwise:
         if rounds:
             passes["rounded"] = self._alone(choices.note, scored="rounded")
         early = Early(self._request)
-        together = [*self._answers.groups(self._everyone)]
+        length = early.each_stage if early.suffices_for_noise(self._answers) else None
+        halving = partial(Arithmetic, halved=True)
         passes["noise"] = [
-            _batch(group, choices.repeat, partial(Arithmetic, halved=True)) for group in together
+            _batch(group, choices.repeat, halving, length=length)
+            for group in self._answers.groups(self._everyone, length)
         ]
         if numerics.int8_activations:
             passes["simulated"] = self._begun(self._everyone, early.short, within=simulating)
@@ -270,13 +272,14 @@ def _batch(
     watching: ChoiceRecorder | None = None,
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
     scoring: Callable[[Answers], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    length: int | None = None,
     **how: Any,
 ) -> Pass:
-    """Return a pass of sequences in one batch."""
+    """Return a pass of sequences, or their beginnings, in one batch."""
 
     def run(answers: Answers) -> dict[int, Array]:
         with within(), scoring(answers):
-            return answers.batch(group, watching)
+            return answers.batch(group, watching, length)
 
     return Pass(run=run, **how)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.contract.comparison import Comparison
+from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.validation.judgement.parity import (
     Tolerance,
     allowed,
@@ -18,6 +19,7 @@ from qeff_zoo.validation.judgement.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.reference.damage import HEADS
+from qeff_zoo.validation.reference.runs import Answers
 from qeff_zoo.validation.trial.cases import short_stages
 from qeff_zoo.validation.trial.faults import Fault
 
@@ -31,7 +33,7 @@ class Early:
     """Lengths of beginnings that suffice for variants that are wrong, or rounded, on purpose.
 
     Args:
-        request: With `stages` and `positions`.
+        request: With `stages`, `positions`, `numerics` and `runs`.
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -43,6 +45,15 @@ class Early:
         self.each_stage = 1 + max(first, default=0)
         #: The stages that rounding is measured in.
         self.short = max(short_stages(stages, positions).values(), default=0)
+        self._rounds = Numerics.from_dict(request["numerics"]).int8_activations
+        self._chooses = bool(request["runs"])
+
+    def suffices_for_noise(self, answers: Answers) -> bool:
+        """Whether beginnings have noise enough: of a decoder that rounds activations, and makes no choices.
+
+        Such a package is compared in float32, and its answers lie far within a tolerance made of that noise.
+        """
+        return self._rounds and answers.plain and not self._chooses
 
 
 class Noticing:

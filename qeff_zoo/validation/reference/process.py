@@ -152,7 +152,7 @@ def _run_variants(
         found |= scored
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(
-            choices.repeat, early.each_stage if _has_short_noise(request, answers) else None
+            choices.repeat, early.each_stage if early.suffices_for_noise(answers) else None
         )
     if numerics.int8_activations:
         with Arithmetic(left_sides, halved=False):
@@ -204,24 +204,12 @@ def _tokens(
     passes = 1 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
     passes += numerics.activations == "float16" and not halves
     passes += not device and not numerics.rounds and _is_small(model)
-    passes += not (short_noise := _has_short_noise(request, answers))
-    lengths = [early.each_stage] * (1 + short_noise)
+    passes += not early.suffices_for_noise(answers)
+    lengths = [early.each_stage] * (1 + early.suffices_for_noise(answers))
     if numerics.int8_activations:
         lengths += [early.short] * (1 if request.get("swapped") else 2)
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
     return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
-
-
-def _has_short_noise(request: Mapping[str, Any], answers: Answers) -> bool:
-    """Whether noise is that of beginnings: of a decoder that rounds activations and makes no choices.
-
-    Whatever rounds them is compared in float32, and lies far within a tolerance made of that noise.
-    """
-    return (
-        Numerics.from_dict(request["numerics"]).int8_activations
-        and answers.plain
-        and not request["runs"]
-    )
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:

@@ -58,16 +58,21 @@ class Answers:
         """Run some sequences in padded batches of those that are about as long; return (positions, values) each."""
         found: dict[int, Array] = {}
         for group in self.groups(numbers, length):
-            found |= dict(zip(group, self._watched(group, watching, length), strict=True))
+            found |= self.batch(group, watching, length)
         return found
 
     def groups(self, numbers: Sequence[int], length: int | None = None) -> list[list[int]]:
         """Group the numbers of sequences, or of their beginnings, that are about as long."""
         return alike({number: len(self._beginning(number, length)) for number in numbers})
 
-    def batch(self, numbers: list[int], watching: ChoiceRecorder | None = None) -> dict[int, Array]:
-        """Run some sequences in one padded batch; return (positions, values) each."""
-        return dict(zip(numbers, self._watched(numbers, watching), strict=True))
+    def batch(
+        self,
+        numbers: list[int],
+        watching: ChoiceRecorder | None = None,
+        length: int | None = None,
+    ) -> dict[int, Array]:
+        """Run some sequences, or their beginnings, in one padded batch; return (positions, values) each."""
+        return dict(zip(numbers, self._watched(numbers, watching, length), strict=True))
 
     def faulty(self, fault: Fault) -> dict[int, Array]:
         """Run the sequences of a stage with its fault; return (positions, values) each, nothing if there is none."""
