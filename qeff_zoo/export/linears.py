@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers of a loaded layer of a model, grouped by their input."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,10 +32,12 @@ class Stage:
     Args:
         groups: One, or those of all experts.
         routed: Whether a router chooses the tokens of each.
+        calls: Calls of each linear layer of one group in a run; 0 where a router decides it.
     """
 
     groups: tuple[Group, ...]
     routed: bool = False
+    calls: int = 0
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -59,6 +62,7 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
         for linear in expert
     }
     found: dict[Any, list[str]] = {}
+    counts = Counter[str]()
     made: dict[Any, str] = {}
     kept: list[Tensor] = []  # so that no two have one address
 
@@ -70,6 +74,7 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
         if id(module) in stacks:
             found.setdefault(stacks[id(module)], [])
             return
+        counts[names[id(module)]] += 1
         called = found.setdefault(identity(arguments[0]), [])
         if not any(names[id(module)] in one for one in found.values()):
             called.append(names[id(module)])
@@ -91,7 +96,8 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
             experts = (tuple(names[id(one)] for one in expert) for expert in place.experts)
             stages.append(Stage(tuple(map(Group, experts)), routed=True))
         elif called:
-            stages.append(Stage((Group(tuple(called), made.get(place)),)))
+            group = Group(tuple(called), made.get(place))
+            stages.append(Stage((group,), calls=counts[called[0]]))
     return stages
 
 
@@ -122,18 +128,30 @@ def weights_of(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     return {name: linear_of(layer, name).weight.data for name in names}
 
 
+class Recorded(Exception):  # noqa: N818 -- it ends a run, and is no error
+    """All inputs of a run that are wanted are recorded, and the run ends."""
+
+
 @contextmanager
-def recorded_inputs(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, list[Tensor]]]:
+def recorded_inputs(
+    module: nn.Module, names: Iterable[str], calls: int = 0
+) -> Iterator[dict[str, list[Tensor]]]:
     """Yield the inputs of linear layers, (tokens, columns) for each call.
 
     Args:
         module: Module with the linear layers, loaded.
         names: Their names in it.
+        calls: A run ends with `Recorded` once so many calls of a linear layer are recorded; 0 for a whole run.
     """
     recorded: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def recording(inputs: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, arguments: inputs.append(arguments[0].flatten(0, -2))
+        def record(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            inputs.append(arguments[0].flatten(0, -2))
+            if len(inputs) == calls:
+                raise Recorded
+
+        return record
 
     with ExitStack() as hooks:
         for name, inputs in recorded.items():

@@ -5,6 +5,7 @@ The model is built without weights. One run without its layers records the argum
 loaded from the checkpoint, run on the hidden states of every text, and emptied again.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -201,6 +202,9 @@ class Streamed:
         """
         self._calls = [[] for _ in self.layers]
         firsts = []
+        # What the output matrix would make of all tokens is not read here.
+        takes = inspect.signature(self.model.forward).parameters
+        fewest = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         with self.loaded():
             for one in inputs:
                 problem: Exception | None = None
@@ -209,7 +213,7 @@ class Streamed:
                     calls: list[Call] = []
                     with self._cut_out(self._recorder(recorded, calls)):
                         try:
-                            self._run(one)
+                            self._run(one, **fewest)
                         except (
                             AttributeError,
                             IndexError,
@@ -234,9 +238,9 @@ class Streamed:
                     every.append(call)
         return firsts
 
-    def _run(self, inputs: Mapping[str, Tensor]) -> Any:
+    def _run(self, inputs: Mapping[str, Tensor], **more: Any) -> Any:
         # Models without states do not know of caches.
-        return self.model(**inputs, **({"use_cache": False} if self.is_decoder else {}))
+        return self.model(**inputs, **({"use_cache": False} if self.is_decoder else {}), **more)
 
     @property
     def is_decoder(self) -> bool:

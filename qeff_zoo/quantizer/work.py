@@ -6,6 +6,7 @@ A group is rounded for the inputs that the layers before it, rounded, now give i
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from qeff_zoo.checkpoint.floats import FLOATS
 from qeff_zoo.export.linears import (
+    Recorded,
     Stage,
     linear_of,
     recorded_inputs,
@@ -39,6 +41,7 @@ from qeff_zoo.quantizer.writing import (
 from . import folding
 
 _REMEMBERED = 512 << 20  # bytes of second moments at a time
+_INPUTS = 1 << 30  # bytes of the inputs of a layer's matrices
 
 
 @dataclass
@@ -115,14 +118,53 @@ class Work:
         if self.subject.options.method == FOLDING:
             self._fold(layer, prefix, stages, run, hidden)
         was = weights_of(layer, (name for stage in stages for name in stage.linears))
+        columns = {name: one.shape[1] for name, one in was.items()}
         now = dict(was)
+        before, plain = self._run_plain(layer, stages, columns, run, floats)
         for stage in stages:
-            for part in _parts(stage, {name: one.shape[1] for name, one in was.items()}):
-                self._stage(layer, prefix, part, run, (now, hidden), (was, floats))
-        set_weights(layer, was)
-        before = [run(text, one) for text, one in enumerate(floats)]
+            for part in _parts(stage, columns):
+                self._stage(layer, prefix, part, run, (now, hidden), (was, plain))
         set_weights(layer, now)
         return [run(text, one) for text, one in enumerate(hidden)], before
+
+    def _run_plain(
+        self,
+        layer: nn.Module,
+        stages: Sequence[Stage],
+        columns: Mapping[str, int],
+        run: Callable[[int, Tensor], Tensor],
+        floats: Sequence[Tensor],
+    ) -> tuple[list[Tensor], Callable[[Stage, int], list[Tensor]]]:
+        """Run a layer that is loaded with its original weights.
+
+        Args:
+            layer: Loaded.
+            stages: Its stages.
+            columns: Number of columns of each matrix.
+            run: Runs it on the states of a text.
+            floats: States of each text.
+
+        Returns:
+            Its outputs, and what returns the input of a stage for a text: of memory, if all inputs have room there.
+        """
+        firsts = [stage.linears[0] for stage in stages if not stage.routed]
+        nbytes = 4 * sum(one.shape[1] for one in floats) * sum(columns[name] for name in firsts)
+        kept: dict[str, list[Tensor]] = {name: [] for name in firsts}
+        outputs = []
+        with recorded_inputs(layer, firsts if nbytes <= _INPUTS else ()) as inputs:
+            for text, states in enumerate(floats):
+                outputs.append(run(text, states))
+                for name, calls in inputs.items():
+                    kept[name].append(torch.cat(calls))
+                    calls.clear()
+
+        def of_stage(stage: Stage, text: int) -> list[Tensor]:
+            name = stage.linears[0]
+            if kept[name]:
+                return [kept[name][text]]
+            return _inputs(layer, stage, [name], partial(run, text, floats[text]))
+
+        return outputs, of_stage
 
     def _stage(
         self,
@@ -131,7 +173,7 @@ class Work:
         stage: Stage,
         run: Callable[[int, Tensor], Tensor],
         rounded: tuple[dict[str, Tensor], Sequence[Tensor]],
-        plain: tuple[dict[str, Tensor], Sequence[Tensor]],
+        plain: tuple[dict[str, Tensor], Callable[[Stage, int], list[Tensor]]],
     ) -> None:
         """Quantize groups of a layer.
 
@@ -141,39 +183,33 @@ class Work:
             stage: The groups.
             run: Runs it on the states of a text.
             rounded: Current weights and states of each text; the weights are changed.
-            plain: Original weights.
+            plain: Original weights, and what returns the inputs that they get.
         """
-        now, was = rounded[0], plain[0]
+        (now, hidden), (was, inputs_before) = rounded, plain
         chosen = [
             [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
             for group in stage.groups
         ]
         chosen = [names for names in chosen if names]
         sizes = [was[names[0]].shape[1] for names in chosen]
+        compensates = self.subject.options.method != NEAREST and not stage.routed
         hessians, crossed = ([torch.zeros(size, size) for size in sizes] for _ in range(2))
-        with recorded_inputs(layer, [names[0] for names in chosen]) as inputs:
-            for text in range(len(rounded[1])):
-                recorded: list[list[Tensor]] = []
-                for weights, states in (rounded,) if stage.routed else (rounded, plain):
-                    set_weights(layer, weights)
-                    run(text, states[text])
-                    recorded.append(
-                        [
-                            torch.cat([one[:0], *calls])
-                            for one, calls in zip(hessians, inputs.values(), strict=True)
-                        ]
-                    )
-                    for calls in inputs.values():
-                        calls.clear()
-                for number, found in enumerate(recorded[0]):
-                    hessians[number].addmm_(found.T, found)
+        firsts = [names[0] for names in chosen]
+        for text, states in enumerate(hidden if chosen else ()):
+            set_weights(layer, was)
+            before = inputs_before(stage, text) if compensates else []
+            set_weights(layer, now)
+            recorded = _inputs(layer, stage, firsts, partial(run, text, states))
+            for number, found in enumerate(recorded):
+                hessians[number].addmm_(found.T, found)
+                if compensates:
                     # Tokens that a router sends elsewhere once it is given other states are not compared.
-                    same = recorded[-1][number].shape == found.shape
-                    crossed[number].addmm_((recorded[-1][number] if same else found).T, found)
+                    same = before[number].shape == found.shape
+                    crossed[number].addmm_((before[number] if same else found).T, found)
         for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
             for name in names:
                 wanted = was[name]
-                if self.subject.options.method != NEAREST and not stage.routed:
+                if compensates:
                     wanted = compensating(wanted, hessian, cross)
                 now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
 
@@ -334,6 +370,19 @@ class Work:
             folded=self.folded,
             floats=self._floats(),
         )
+
+
+def _inputs(
+    layer: nn.Module, stage: Stage, names: Sequence[str], run: Callable[[], Tensor]
+) -> list[Tensor]:
+    """Return the inputs (tokens, columns) of linear layers of a stage in a run, which ends with them."""
+    columns = [linear_of(layer, name).in_features for name in names]
+    with recorded_inputs(layer, names, stage.calls) as inputs, suppress(Recorded):
+        run()
+    return [
+        torch.cat(calls) if calls else torch.zeros(0, size)
+        for calls, size in zip(inputs.values(), columns, strict=True)
+    ]
 
 
 def _parts(stage: Stage, columns: Mapping[str, int]) -> Iterator[Stage]:
