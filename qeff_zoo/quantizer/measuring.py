@@ -63,12 +63,13 @@ class Measured:
             and self.subject.embedding in self.subject.sources
         ):
             varied.append(self._varied_embedding())
-        hidden = streamed.begin(self.subject.inputs)
+        firsts = streamed.begin(self.subject.inputs)
+        hidden = [firsts[text] for text in self.subject.measured]
         for number, prefix in enumerate(streamed.layer_names()):
             with streamed.loaded(prefix):
                 for one in varied:
                     one.hidden = self._passed(number, one.hidden)
-                run = partial(streamed.run, number, 0, hidden[0])
+                run = partial(streamed.run, number, self.subject.measured[0], hidden[0])
                 for stage in stages_of(streamed.layers[number], run):
                     names = [f"{prefix}.{name}" for name in stage.linears]
                     names = [name for name in names if name in self.subject.sources]
@@ -76,14 +77,12 @@ class Measured:
                     if self.subject.options.budget is not None and names:
                         unit = self._unit(names)
                         varied.append(self._varied(number, prefix, unit, hidden))
-                hidden = [streamed.run(number, text, one) for text, one in enumerate(hidden)]
+                hidden = self._passed(number, hidden)
             step(1)
         self._run(hidden)
         if self.subject.options.budget is not None and self.subject.head in self.subject.sources:
             last = self._unit([self.subject.head])
-            varied.append(
-                _Varied(last, [hidden[text] for text in self.subject.measured], self.subject.head)
-            )
+            varied.append(_Varied(last, hidden, self.subject.head))
         for one in varied:
             one.unit = replace(one.unit, cost=self._cost(one))
         self._choose([one.unit for one in varied])
@@ -133,7 +132,7 @@ class Measured:
         inside = {name: name.removeprefix(f"{prefix}.") for name in unit.modules}
         was = weights_of(layer, inside.values())
         set_weights(layer, {one: self._fewest[name] for name, one in inside.items()})
-        found = self._passed(number, [hidden[text] for text in self.subject.measured])
+        found = self._passed(number, hidden)
         set_weights(layer, was)
         return _Varied(unit, found)
 
@@ -154,7 +153,8 @@ class Measured:
                 linear = linear_of(streamed.model, str(self.subject.head))
                 self.head_moments = stack.enter_context(moments(linear))
             self.expected = [
-                streamed.finish(self.subject.inputs[t], hidden[t]) for t in self.subject.measured
+                streamed.finish(self.subject.inputs[text], states)
+                for text, states in zip(self.subject.measured, hidden, strict=True)
             ]
 
     def _cost(self, varied: "_Varied") -> float:
