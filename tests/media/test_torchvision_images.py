@@ -6,30 +6,30 @@ torchvision is not installed, and its calls are PyTorch's; beside timm the same 
 
 import importlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import parity
 import pytest
 import torch
-from absent import standing_in
 from fixtures_media_recipes import Eager
+from fixtures_published import Opened, opened
 from PIL import Image
-from transformers import image_processing_backends as backends
-from transformers.image_utils import PILImageResampling
+from spelled_torchvision import spelled_out
+from transformers import AutoProcessor
+from transformers.image_utils import load_image
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.contract import find
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
-from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.media.images import blank
+from qeff_zoo.media.image_processor import image_processor, load_image_processor
+from qeff_zoo.media.images import blank, read_image
 from qeff_zoo.multimodal.encoding.vision_encoder import Vision
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation.content.image_arrays import difference
 
 pytestmark = pytest.mark.turns(2)
 
@@ -68,67 +68,32 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"max_model_len": 64, "min_num_patches": 8, "do_normalize": False}, {"downsample_ratio": 0.25},
     ],
 }  # fmt: skip
-MODES = {PILImageResampling.BILINEAR: "bilinear", PILImageResampling.BICUBIC: "bicubic"}
 SIZES = (1, 1), (37, 61), (5, 90), (300, 120), (401, 623), (1, 300)
 
 
-def _resize(image: Any, size: Any, interpolation: Any, antialias: bool) -> Any:
-    if [*image.shape[-2:]] == [*size]:
-        return image
-    whole = image if image.ndim == 4 else image[None]
-    interpolation = MODES.get(interpolation, interpolation)
-    options = {"mode": interpolation, "align_corners": False, "antialias": antialias}
-    made = torch.nn.functional.interpolate(whole, tuple(size), **options)
-    return made if image.ndim == 4 else made[0]
-
-
-def _pad(image: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> Any:
-    left, top, right, bottom = padding
-    assert (left, top, padding_mode) == (0, 0, "constant")
-    assert not np.any(fill)
-    return torch.nn.functional.pad(image, (0, right, 0, bottom))
-
-
-def _normalize(image: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
-    mean, std = (torch.as_tensor(one, dtype=image.dtype)[:, None, None] for one in (mean, std))
-    return image.sub(mean).div(std)
-
-
-@contextmanager
-def _spelled_out() -> Iterator[None]:
-    """Give transformers' classes what they call of torchvision."""
-    functions: Any = ModuleType("torchvision.transforms.v2.functional")
-    functions.resize, functions.pad, functions.normalize = _resize, _pad, _normalize
-    functions.InterpolationMode = SimpleNamespace(LANCZOS="lanczos", BILINEAR="bilinear")
-    parents = "torchvision", "torchvision.transforms", "torchvision.transforms.v2"
-    modules = {one: ModuleType(one) for one in parents}
-    modules[parents[-1]].functional = functions  # type: ignore[attr-defined]
-    modules[functions.__name__] = functions
-    with (
-        standing_in(modules),
-        mock.patch.object(backends, "tvF", functions, create=True),
-        mock.patch.object(backends, "pil_torch_interpolation_mapping", MODES, create=True),
-    ):
-        yield
-
-
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.requiring("timm"))])
-def reference(request: Any) -> Iterator[Any]:
+def installed(request: Any) -> Iterator[bool]:
+    """Return whether torchvision itself is the witness; else PyTorch's functions are in its place."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more, PyTorch rounds a number in 100,000 otherwise
+    if request.param:
+        importlib.import_module("torchvision")
+        yield True
+    else:
+        with spelled_out():
+            yield False
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def reference(installed: bool) -> Any:
     """Return a function that makes transformers' processor of a type."""
 
     def make(model_type: str, settings: dict[str, Any]) -> Any:
         path = f"transformers.models.{model_type}.image_processing_{model_type}"
         return getattr(importlib.import_module(path), CLASSES[model_type])(**settings)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # with more, PyTorch rounds a number in 100,000 otherwise
-    if request.param:
-        importlib.import_module("torchvision")
-        yield make
-    else:
-        with _spelled_out():
-            yield make
-    torch.set_num_threads(threads)
+    return make
 
 
 @pytest.mark.parametrize(
@@ -156,6 +121,100 @@ def test_arrays_are_those_of_transformers(
                 np.testing.assert_allclose(array, wanted, atol=1e-5, rtol=0)
             else:
                 np.testing.assert_array_equal(array, wanted, err_msg=f"{size} {name}")
+
+
+def _noise(height: int, width: int, *channels: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(height).integers(0, 256, (height, width, *channels), np.uint8)
+
+
+def _tiny(path: Path) -> None:
+    Image.fromarray(_noise(1, 1, 3)).save(path)
+
+
+def _wide(path: Path) -> None:
+    Image.fromarray(_noise(20, 3000, 3)).save(path)
+
+
+def _gray(path: Path) -> None:
+    Image.fromarray(_noise(61, 47)).save(path)
+
+
+def _clear(path: Path) -> None:
+    Image.fromarray(_noise(33, 70, 4)).save(path)
+
+
+def _deep(path: Path) -> None:
+    Image.fromarray(_noise(40, 52).astype(np.uint16) << 8 | 0x5A).save(path)
+
+
+def _rotated(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(_noise(50, 90, 3)).save(path, exif=exif)
+
+
+def _palette(path: Path) -> None:
+    Image.fromarray(_noise(45, 45, 3)).quantize(16).save(path)
+
+
+def _ordinary(path: Path) -> None:
+    Image.fromarray(_noise(600, 900, 3)).save(path, quality=90)
+
+
+#: Files that clients send: 1 x 1 and 3,000 x 20 pixels, gray, with alpha, of 16 bits, turned by EXIF, of a palette, and
+#: a photograph.
+FILES: dict[str, Callable[[Path], None]] = {
+    "tiny.png": _tiny, "wide.png": _wide, "gray.jpg": _gray, "clear.png": _clear, "deep.png": _deep,
+    "rotated.jpg": _rotated, "palette.png": _palette, "ordinary.jpg": _ordinary,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    for name, save in FILES.items():
+        save(folder / name)
+    return {name: folder / name for name in FILES}
+
+
+def _loaded(path: Path) -> Image.Image:
+    """Load a file as transformers does; of 16 bits a pixel the high ones, as torchvision, since Pillow clips them."""
+    if path.name == "deep.png":
+        with Image.open(path) as image:
+            return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    return load_image(str(path))
+
+
+def _processor(one: Opened, installed: bool) -> Any:
+    """Return transformers' processor of a published folder: its own loader's, if it can load it."""
+    if installed and one.facts["config"]["model_type"] != "nemotron_h_omni":
+        folder = one.subject.folder / "checkpoint"
+        return AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+    return one.processor
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_files_are_read_as_by_the_published_processor(
+    installed: bool, name: str, files: dict[str, Path]
+) -> None:
+    """Arrays of odd files, and the image's tokens in a prompt."""
+    one = opened(name)
+    theirs = _processor(one, installed)
+    ours = load_image_processor(one.session.folder)
+    options = {"return_row_col_info": True} if name == "lfm2_vl" else {}
+    shown = {path: _loaded(path) for path in files.values()}
+    for path, image in shown.items():
+        np.testing.assert_array_equal(read_image(path), np.asarray(image), err_msg=path.name)
+        within = 1e-5 if name == "nemotron_h_omni" else 0
+        found = difference(ours, theirs.image_processor, image, options, within)
+        assert found is None, path.name
+    prompt = one.facts["prompts"][0]
+    several = [files[file] for file in ("gray.jpg", "tiny.png", "rotated.jpg")]
+    for paths in (*([path] for path in shown), several):
+        text = prompt.replace(one.marker, len(paths) * one.marker)
+        right = one.process(text, [shown[path] for path in paths], theirs)
+        made = one.session.request(text, images=paths, generation_len=1)
+        assert list(made.prompt) == np.ravel(right["input_ids"]).tolist(), paths
 
 
 #: Processors of the tiny models: sizes of patches and tiles that those have.
