@@ -324,8 +324,8 @@ def _own_parts(*, videos: bool = False) -> Iterator[None]:
     check: Any = mixin.check_argument_for_proper_class
 
     def lenient(self: Any, name: str, part: Any) -> Any:
-        # The base classes of parts made here are placeholders where torchvision is not installed.
-        known = part is None or any(part is one for one in parts.made)
+        # The base classes of imported parts are placeholders where torchvision is not installed.
+        known = part is None or any(part is one for one in parts.imported)
         return None if known else check(self, name, part)
 
     named = processing_auto.processor_class_from_name
@@ -416,12 +416,12 @@ class _Parts(UserDict[str, Any]):
         makers: Functions that make a part where transformers' own loader fails, by kind.
 
     Attributes:
-        made: Parts that transformers' own loaders did not make.
+        imported: Parts whose classes were imported by `_imported`.
     """
 
     def __init__(self, kinds: Mapping[str, Any], makers: Mapping[str, Any]) -> None:
         super().__init__()
-        self._kinds, self._makers, self.made = kinds, makers, list[Any]()
+        self._kinds, self._makers, self.imported = kinds, makers, list[Any]()
         self._loading = set[str]()
 
     def __iter__(self) -> Iterator[str]:
@@ -454,6 +454,6 @@ class _Parts(UserDict[str, Any]):
     def _make(self, kind: str, folder: Path) -> Any:
         if make := self._makers.get(kind):
             with suppress(*_UNLOADABLE):
-                self.made.append(make(folder))
-                return self.made[-1]
+                self.imported.append(make(folder))
+                return self.imported[-1]
         return None

@@ -199,20 +199,20 @@ def test_files_are_read_as_by_the_published_processor(
 ) -> None:
     """Arrays of odd files, and the image's tokens in a prompt."""
     one = opened(name)
-    theirs = _processor(one, installed)
+    processor = _processor(one, installed)
     ours = load_image_processor(one.session.folder)
     options = {"return_row_col_info": True} if name == "lfm2_vl" else {}
     shown = {path: _loaded(path) for path in files.values()}
     for path, image in shown.items():
         np.testing.assert_array_equal(read_image(path), np.asarray(image), err_msg=path.name)
         within = 1e-5 if name == "nemotron_h_omni" else 0
-        found = difference(ours, theirs.image_processor, image, options, within)
+        found = difference(ours, processor.image_processor, image, options, within)
         assert found is None, path.name
     prompt = one.facts["prompts"][0]
     several = [files[file] for file in ("gray.jpg", "tiny.png", "rotated.jpg")]
     for paths in (*([path] for path in shown), several):
         text = prompt.replace(one.marker, len(paths) * one.marker)
-        right = one.process(text, [shown[path] for path in paths], theirs)
+        right = one.process(text, [shown[path] for path in paths], processor)
         made = one.session.request(text, images=paths, generation_len=1)
         assert list(made.prompt) == np.ravel(right["input_ids"]).tolist(), paths
 

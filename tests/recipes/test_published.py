@@ -36,7 +36,10 @@ AWKWARD = (401, 623), (5, 90), (1200, 300), (1, 1)
 
 
 #: Types whose published shape their recipe's tiny model does not have: logits are compared, too.
-SHAPED = {"aria", "idefics2", "lfm2_vl", "lighton_ocr", "llama4", "llava_pixtral", "mistral3"}
+SHAPED = {
+    *("aria", "cohere2_vision", "gemma4_unified", "idefics2", "kimi_k25", "lfm2_vl", "lighton_ocr"),
+    *("llama4", "llava_pixtral", "minicpm_ocr", "minimax_m3_vl", "mistral3", "nemotron_h_omni"),
+}
 
 
 #: SmolVLM's processor does not load without a package that writes times of videos as words.
@@ -272,19 +275,42 @@ def test_a_processor_config_with_other_tokens_writes_those(
     assert kind == expected, what
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "refusal"),
+    [
+        ("aria", {"split_image": True}, "`split_image` is True"),
+        ("llama4", {"resample": 1}, r"`resample` is 1. Expected 2 (bilinear)"),
+        ("minicpm_ocr", {"small_image_upsize": "adaptive"}, "'adaptive', which measures"),
+        ("minimax_m3_vl", {"image_processor_type": "SamImageProcessor"}, "as 'SamImageProcessor'"),
+        ("minimax_m3_vl", {}, ""),
+    ],
+)
+def test_an_image_processor_that_is_not_computed_here_is_refused_by_the_plan(
+    name: str, settings: dict[str, Any], refusal: str, tmp_path: Path
+) -> None:
+    facts = published.read(name)
+    (tmp_path / "config.json").write_text(json.dumps(published.scaled(facts)))
+    changed = {**facts["preprocessor_config"], **settings}
+    published.write({**facts, "preprocessor_config": changed}, tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path), need_weights=False)
+    recipe = recipe_for(facts["config"])
+    found = find(recipe.task).problems(checkpoint, recipe, Request())
+    assert refusal in str(found) if refusal else found == []
+
+
 def test_no_code_of_a_checkpoint_is_offered_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """transformers asks whether to run code for a part of a processor; nobody answers in a build."""
     facts = published.read("nemotron_h_omni")
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
+    questions = []
+    monkeypatch.setattr("builtins.input", lambda text="": questions.append(text) or "y")
     (tmp_path / "config.json").write_text(json.dumps(published.scaled(facts)))
     published.write(facts, tmp_path)
     for name in ("image_processing", "video_processing", "processing"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('code of a checkpoint ran')")
     found = processors.load(tmp_path)
-    assert asked == []
+    assert questions == []
     assert type(found.image_processor).__module__.startswith("transformers.models.")
 
 
