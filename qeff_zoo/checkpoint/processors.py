@@ -372,7 +372,7 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
 def _images_of(folder: Path) -> Any:
     """Return an image processor that transformers has with torchvision only; None if it has none for a folder.
 
-    Its class is that of its settings, or that of the model's type if these name none or one of the checkpoint's code.
+    Its class is that of its settings, or that of the model's type if these have no class of transformers.
     """
     from transformers.models.auto import image_processing_auto
 
@@ -388,7 +388,7 @@ def _images_of(folder: Path) -> Any:
 
 
 def _videos_of(folder: Path) -> Any:
-    """Return a video processor of transformers, which it has with torchvision only; None if it has none."""
+    """Return a video processor of transformers, which it has with torchvision only."""
     names = [one.get("video_processor_type") for one in _settings_in(folder, "video_processor")]
     name = str(next(filter(None, names), ""))
     return _imported(name, [_type_of(folder)], "video_processing").from_pretrained(folder)
@@ -409,7 +409,7 @@ class _Parts(UserDict[str, Any]):
     """Auto classes by kind, whose `from_pretrained` runs no code of the checkpoint and needs no torchvision.
 
     It returns None for any part but a tokenizer that fails to load. transformers' own classes do not pass
-    `trust_remote_code` on to parts, which then ask for permission on the terminal.
+    `trust_remote_code` on to parts, whose loaders then wait for permission on the terminal.
 
     Args:
         kinds: transformers' own mapping.
