@@ -301,7 +301,7 @@ def test_an_image_processor_that_is_not_computed_here_is_refused_by_the_plan(
 def test_no_code_of_a_checkpoint_is_offered_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """transformers asks whether to run code for a part of a processor; nobody answers in a build."""
+    """Parts of a processor load from transformers alone."""
     facts = published.read("nemotron_h_omni")
     questions = []
     monkeypatch.setattr("builtins.input", lambda text="": questions.append(text) or "y")
