@@ -88,6 +88,7 @@ SERVERS: Mapping[str, type[Service]] = {
     "text": Generation,
     "adapters": Generation,
     "vision": Generation,
+    "captions": Generation,
     "embeddings": TextEncoding,
     "scores": TextEncoding,
     "labels": TextEncoding,
@@ -108,6 +109,7 @@ SERVERS: Mapping[str, type[Service]] = {
 ALONE: Mapping[str, tuple[str, ...]] = {
     "adapters": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     "tokens": ("/embed_all", "/v1/pooling"),
+    "captions": ("/v1/chat/completions", "/api/generate"),
 }
 _CHAT = {"messages": [{"role": "user", "content": "a"}]}
 _OLLAMA = {"options": {"num_predict": 1}, "stream": False}
@@ -181,6 +183,10 @@ READS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("/v1/responses", "input[].content[].image_url"),
         ("/v1/messages", "messages[].content[].source.data"),
         ("/api/chat", "messages[].images[]"),
+        ("/api/generate", "images[]"),
+    ),
+    "captions": (
+        ("/v1/chat/completions", "messages[].content[].image_url.url"),
         ("/api/generate", "images[]"),
     ),
     "images": (("/v1/embeddings", "messages[].content[].image_url.url"),),
@@ -566,6 +572,19 @@ def tiny_of_images(models: Models, home: Path, *, model_type: str) -> Package:
     return models.build(made_once(models._folder / model_type, make), home, batch_size=1)
 
 
+def captions(models: Models, home: Path) -> Package:
+    """Build a tiny TrOCR."""
+    from runnable_package import _tokenizer
+
+    recipe = find_recipe("vision-encoder-decoder")
+
+    def make(folder: Path) -> None:
+        tiny_models.make(recipe, recipe.tiny[0], folder)
+        _tokenizer(recipe.task, types=False).save_pretrained(folder)
+
+    return models.build(made_once(models._folder / "captions", make), home, batch_size=1)
+
+
 def voice(models: Models, home: Path) -> Package:
     """Build a small VITS."""
     checkpoint = made_once(models._folder / "small-voice", small_voice.write)
@@ -613,6 +632,7 @@ PACKAGES: Mapping[str, tuple[Any, Callable[[Models, Path], Package]]] = {
     "masks": (EncoderQueue, masked),
     "sparse": (EncoderQueue, partial(encoder, task="sparse-embedding")),
     "tokens": (EncoderQueue, unpooled),
+    "captions": (Engine, captions),
     "images": (ImageQueue, matching),
     "speech": (SpeechQueue, speech),
     "depths": (DepthQueue, partial(tiny_of_images, model_type="dpt")),
