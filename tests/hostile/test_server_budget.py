@@ -532,7 +532,7 @@ def over_budget(posts: Posts, name: str, only: Collection[str] = ()) -> tuple[li
 
     Args:
         posts: Server.
-        name: Its name.
+        name: Name of the server.
         only: Paths whose fields are grown; empty for all.
     """
     client = posts._client

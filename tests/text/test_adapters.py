@@ -555,7 +555,7 @@ def test_adapters_of_running_and_waiting_requests_are_a_metric(
             found = [
                 line
                 for line in lines
-                if 'waiting_lora_adapters="a,b",running_lora_adapters="b"' in line
+                if 'running_lora_adapters="b",waiting_lora_adapters="a,b"' in line
             ]
         for one in handles:
             one.cancel()
