@@ -31,6 +31,7 @@ _PER_LAYER = {"layer_types", "mlp_layer_types", "layers_block_type"}
 _CHOSEN: dict[str, Any] = {
     "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1],
     "sliding_window_pattern": 2, "cross_attention_layers": [1], "intermediate_layers_indices": [0, 1],
+    "insert_layer_id": 0,
 }  # fmt: skip
 _LISTS = {"downsample_channels", "conv_dim"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}

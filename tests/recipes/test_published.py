@@ -216,7 +216,6 @@ LACKING = {
     "No public copy of its files was found; its image processor is of a class with facts.": {
         "granite4_vision",
     },
-    "transformers' processor needs its video processor, and that torchvision.": {"minicpmv4_6"},
     "transformers has no processor: its checkpoints' code is one, see test_families_with_code.py and test_molmo.py.": {
         *("internvl_chat", "molmo"),
     },
