@@ -381,7 +381,7 @@ def _images_of(folder: Path) -> Any:
     for settings in _settings_in(folder, "image_processor"):
         name = str(settings.get("image_processor_type") or "").removesuffix("Fast")
         if name not in named.values() and settings.get("auto_map"):
-            name = named.get(_type_of(folder))
+            name = str(named.get(_type_of(folder)) or "")
         if types := [kind for kind, one in named.items() if one == name and name]:
             return _imported(name, types, "image_processing").from_pretrained(folder)
     return None

@@ -388,8 +388,8 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "PerceptionLMImageProcessor": (
         whole_and_filled_tiles,
         {
-            **_PLAIN, **_HALF, "size": {"height": 448, "width": 448}, "vision_input_type": "thumb+tile",
-            "tile_size": 448, "max_num_tiles": 36,
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448},
+            "vision_input_type": "thumb+tile", "tile_size": 448, "max_num_tiles": 36,
         },
     ),
     "Phi4MultimodalImageProcessor": (

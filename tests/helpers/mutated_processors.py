@@ -219,8 +219,10 @@ if __name__ == "__main__":
     resource.setrlimit(
         resource.RLIMIT_AS, (6 << 30, 6 << 30)
     )  # some sizes make transformers ask for more
+    from spelled_torchvision import spelled_out
+
     *before, last = map(int, sys.argv[1:])
-    with tempfile.TemporaryDirectory() as cached:
+    with tempfile.TemporaryDirectory() as cached, spelled_out():
         os.environ.setdefault("QEFF_ZOO_TEST_CACHE", cached)
         for drawn in (prompt_outcome, outcome):
             counts = Counter[str]()
