@@ -359,7 +359,7 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
     *parents, leaf = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", _LEAF)
     modules = {one: sys.modules.get(one) or ModuleType(one) for one in (*parents, leaf)}
     vars(modules[parents[-1]]).setdefault("functional", modules[leaf])
-    vars(modules[leaf]).setdefault("__getattr__", lambda _: Any)  # annotations name its types
+    vars(modules[leaf]).setdefault("__getattr__", _type_of_torchvision)
     for kind in (one.replace("-", "_") for one in types):
         path = f"transformers.models.{kind}.{module}_{kind}"
         # Modules imported with these stand-ins are removed again.
@@ -367,6 +367,13 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
             found = importlib.import_module(path)
             return getattr(found, name or found.__all__[0])
     raise ImportError(f"No module of transformers defines {name!r}.")
+
+
+def _type_of_torchvision(name: str) -> Any:
+    """Return a type for the annotations of functions."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Any
 
 
 def _images_of(folder: Path) -> Any:

@@ -260,7 +260,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "Lfm2VlImageProcessor": (
         torchvision_rules.tiles_of_patches,
         {
-            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512},
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512}, "do_pad": True,
             "downsample_factor": 2, "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10,
             "use_thumbnail": True, "min_image_tokens": 64, "max_image_tokens": 256, "encoder_patch_size": 16,
             "tile_size": 512, "max_pixels_tolerance": 2.0,

@@ -191,9 +191,9 @@ def _fitting_grid(image: Pixels, side: int, settings: Settings) -> tuple[int, in
 def tiles_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """LFM2-VL: an image of whole merged patches; a large one also in tiles before it.
 
-    Returns `pixel_values` (tiles of all images, patches, values of one) with padding, `pixel_attention_mask` (tiles,
-    patches), `spatial_shapes` (tiles, 2), rows and columns of patches; `image_rows` and `image_cols` (n), of tiles;
-    and `image_sizes` (n, 2), height and width of the whole.
+    Returns `pixel_values` (tiles of all images, patches, values of one) with padding, without `do_pad` to the largest
+    tile alone; `pixel_attention_mask` (tiles, patches); `spatial_shapes` (tiles, 2), rows and columns of patches;
+    `image_rows` and `image_cols` (n), of tiles; and `image_sizes` (n, 2), height and width of the whole.
     """
     patch, unit = settings["encoder_patch_size"], settings["downsample_factor"]
     side, splits = settings["tile_size"], settings["do_image_splitting"]
@@ -220,6 +220,8 @@ def tiles_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         tiles += [rescaled(part, settings) for part in parts]
         grids.append((rows, columns))
         sizes.append((height, width))
+    if not settings["do_pad"]:
+        most = min(most, max(tile.shape[1] * tile.shape[2] // patch**2 for tile in tiles))
     return {
         **_sequences(tiles, patch, most),
         "image_rows": np.array([rows for rows, _ in grids]),

@@ -50,7 +50,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "lfm2_vl": [
         {"use_thumbnail": False}, {"tile_size": 64, "max_image_tokens": 16, "min_image_tokens": 4},
         {"min_tiles": 1, "max_tiles": 4, "tile_size": 128, "max_image_tokens": 20, "min_image_tokens": 4},
-        {"do_image_splitting": False, "do_normalize": False},
+        {"do_image_splitting": False, "do_normalize": False, "do_pad": False},
     ],
     "cohere2_vision": [{"size": {"height": 96, "width": 96}}, {"crop_to_patches": False}, {"max_patches": 3}],
     "kimi_k25": [{}, {"max_patches": 64, "resample": 2}, {"size": {"max_height": 8, "max_width": 8}}],
