@@ -122,7 +122,7 @@ def test_arrays_are_those_of_transformers(
             continue
         for name, array in ours([pixels]).items():
             if name not in right:  # for our prompts, and of images without padding
-                assert name in {"grids", "pixel_attention_mask"}
+                assert name in {"grids", "pixel_attention_mask", "spatial_shapes"}
                 continue
             wanted = np.asarray(torch.as_tensor(right[name]).float())
             assert array.shape == wanted.shape, (size, name)
