@@ -27,7 +27,7 @@ from . import text
 #: Files of a checkpoint with settings of a processor.
 FILES = frozenset({"processor_config.json", "preprocessor_config.json"})
 #: Raised if the same files give other settings.
-_REVISION = 2
+_REVISION = 3
 #: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
@@ -82,8 +82,6 @@ def write(source: Path, folder: Path) -> None:
     """
     processor = load(source)
     settings = held(processor)
-    if "image_processor" not in settings and (found := _settings_of_unnamed(source)):
-        settings["image_processor"] = found
     if audio := _audio_settings(processor, source):
         settings["feature_extractor"] = audio
     if settings:
@@ -93,24 +91,6 @@ def write(source: Path, folder: Path) -> None:
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
-
-
-def _settings_of_unnamed(folder: Path) -> dict[str, Any]:
-    """Return the settings of an image processor whose class is one of the checkpoint's code, with transformers' name.
-
-    As in transformers, its class is then that of the model's type.
-    """
-    from transformers.models.auto import image_processing_auto
-
-    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
-    documents = [read_json(path) for name in sorted(FILES) if (path := folder / name).is_file()]
-    config = folder / "config.json"
-    for document in documents:
-        settings = document.get("image_processor") or document
-        kinds = known.get(read_config(config).get("model_type"), {})
-        if settings.get("auto_map") and "torchvision" in kinds:
-            return {**settings, "image_processor_type": kinds["torchvision"]}
-    return {}
 
 
 def _has_template(folder: Path) -> bool:
@@ -123,7 +103,8 @@ def _has_template(folder: Path) -> bool:
 def load(folder: Path) -> Any:
     """Return transformers' processor of a folder, or its image processor or feature extractor alone, or None.
 
-    Parts that need torchvision are omitted if it is not installed.
+    Code of the checkpoint never runs. Where torchvision is not installed, parts that transformers has with torchvision
+    only have their settings, and compute nothing.
 
     Raises:
         CheckpointError: The tokenizer in it may exhaust the memory.
@@ -132,7 +113,7 @@ def load(folder: Path) -> Any:
     from transformers.processing_utils import ProcessorMixin
 
     text.require_bounded(folder, folder.name)
-    with _quietly(), _without_torchvision():
+    with _quietly():
         if own := _settings_of_code(folder):
             with tempfile.TemporaryDirectory(prefix="qeff-processor-") as name:
                 (Path(name) / "preprocessor_config.json").write_text(json.dumps(own), "utf-8")
@@ -140,12 +121,11 @@ def load(folder: Path) -> Any:
                 with suppress(ValueError):
                     return AutoImageProcessor.from_pretrained(name)
                 return None
-        try:
-            found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
-        except _UNLOADABLE:
-            found = None
-        if isinstance(found, ProcessorMixin):
-            return found
+        for videos in (False, True):  # few processors read settings of videos
+            with suppress(*_UNLOADABLE), _own_parts(videos=videos):
+                found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+                if isinstance(found, ProcessorMixin):
+                    return found
         parts: tuple[Any, ...] = (AutoImageProcessor, AutoFeatureExtractor)
         for part in parts:
             with suppress(*_UNLOADABLE):
@@ -329,63 +309,127 @@ def _quietly() -> Iterator[None]:
 
 
 @contextmanager
-def _without_torchvision() -> Iterator[None]:
-    """Omit parts of a processor that need torchvision, if that is not installed."""
+def _own_parts(*, videos: bool = False) -> Iterator[None]:
+    """Load parts of a processor from transformers alone, and image processors also without torchvision.
+
+    Args:
+        videos: Whether video processors are loaded without it, too; else they are omitted.
+    """
     from transformers import processing_utils
     from transformers.models.auto import processing_auto
-    from transformers.utils.import_utils import is_torchvision_available
 
-    if is_torchvision_available():
-        yield
-        return
     kinds, mixin = "MODALITY_TO_AUTOPROCESSOR_MAPPING", processing_utils.ProcessorMixin
+    makers = {"image_processor": _images_of, **({"video_processor": _videos_of} if videos else {})}
+    parts = _Parts(getattr(processing_utils, kinds), makers)
     check: Any = mixin.check_argument_for_proper_class
 
     def lenient(self: Any, name: str, part: Any) -> Any:
-        return None if part is None else check(self, name, part)
+        # The base classes of imported parts are placeholders where torchvision is not installed.
+        known = part is None or any(part is one for one in parts.imported)
+        return None if known else check(self, name, part)
 
     named = processing_auto.processor_class_from_name
 
     def real(name: str) -> Any:
         found = named(name)
-        return _imported(name) if getattr(found, "is_dummy", False) else found
+        if not getattr(found, "is_dummy", False):
+            return found
+        known = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+        return _imported(name, [kind for kind, one in known.items() if one == name], "processing")
 
-    optional = _Optional(getattr(processing_utils, kinds))
     with (
-        mock.patch.object(processing_utils, kinds, optional),
+        mock.patch.object(processing_utils, kinds, parts),
         mock.patch.object(mixin, "check_argument_for_proper_class", lenient),
         mock.patch.object(processing_auto, "processor_class_from_name", real),
     ):
         yield
 
 
-def _imported(name: str) -> Any:
-    """Return a processor class whose module imports torchvision for functions that are not called here."""
-    from transformers.models.auto import processing_auto
+def _imported(name: str, types: Iterable[str], module: str) -> Any:
+    """Return a class whose module imports torchvision for functions that are not called here.
 
-    named = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    types = [kind for kind, one in named.items() if one == name]
+    Args:
+        name: Name of the class; empty for the first one that the module exports.
+        types: Types of models, one of which has the module.
+        module: Beginning of the module's name, such as "processing".
+
+    Raises:
+        ImportError: No such module defines it.
+    """
     *parents, leaf = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", _LEAF)
-    modules = {one: ModuleType(one) for one in (*parents, leaf)}
-    modules[parents[-1]].functional = modules[leaf]  # type: ignore[attr-defined]
+    modules = {one: sys.modules.get(one) or ModuleType(one) for one in (*parents, leaf)}
+    vars(modules[parents[-1]]).setdefault("functional", modules[leaf])
+    vars(modules[leaf]).setdefault("__getattr__", _type_of_torchvision)
     for kind in (one.replace("-", "_") for one in types):
-        path = f"transformers.models.{kind}.processing_{kind}"
+        path = f"transformers.models.{kind}.{module}_{kind}"
         # Modules imported with these stand-ins are removed again.
         with suppress(ModuleNotFoundError), mock.patch.dict(sys.modules, modules):
-            return getattr(importlib.import_module(path), name)
-    raise ImportError(f"No module of transformers defines {name}.")
+            found = importlib.import_module(path)
+            return getattr(found, name or found.__all__[0])
+    raise ImportError(f"No module of transformers defines {name!r}.")
 
 
-class _Optional(UserDict[str, Any]):
-    """Auto classes by kind, whose `from_pretrained` returns None for any part but a tokenizer that fails to load.
+def _type_of_torchvision(name: str) -> Any:
+    """Return a type for the annotations of functions."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Any
+
+
+def _images_of(folder: Path) -> Any:
+    """Return an image processor that transformers has with torchvision only; None if it has none for a folder.
+
+    Its class is that of its settings, or that of the model's type if these have no class of transformers.
+    """
+    from transformers.models.auto import image_processing_auto
+
+    known = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"]
+    named = {kind: backends.get("torchvision") for kind, backends in known.items()}
+    for settings in _settings_in(folder, "image_processor"):
+        name = str(settings.get("image_processor_type") or "").removesuffix("Fast")
+        if name not in named.values() and settings.get("auto_map"):
+            name = str(named.get(_type_of(folder)) or "")
+        if types := [kind for kind, one in named.items() if one == name and name]:
+            return _imported(name, types, "image_processing").from_pretrained(folder)
+    return None
+
+
+def _videos_of(folder: Path) -> Any:
+    """Return a video processor of transformers, which it has with torchvision only."""
+    names = [one.get("video_processor_type") for one in _settings_in(folder, "video_processor")]
+    name = str(next(filter(None, names), ""))
+    return _imported(name, [_type_of(folder)], "video_processing").from_pretrained(folder)
+
+
+def _settings_in(folder: Path, part: str) -> list[Any]:
+    """Return the settings of a part of a processor, in files of its own or in that of the processor."""
+    documents = [read_json(path) for name in sorted(FILES) if (path := folder / name).is_file()]
+    return [document.get(part) or document for document in documents]
+
+
+def _type_of(folder: Path) -> str:
+    path = folder / "config.json"
+    return str(read_config(path).get("model_type")) if path.is_file() else ""
+
+
+class _Parts(UserDict[str, Any]):
+    """Auto classes by kind, whose `from_pretrained` runs no code of the checkpoint and needs no torchvision.
+
+    It returns None for any part but a tokenizer that fails to load. transformers' own classes do not pass
+    `trust_remote_code` on to parts, whose loaders then wait for permission on the terminal.
 
     Args:
         kinds: transformers' own mapping.
+        makers: Functions that make a part where transformers' own loader fails, by kind.
+
+    Attributes:
+        imported: Parts whose classes were imported by `_imported`.
     """
 
-    def __init__(self, kinds: Mapping[str, Any]) -> None:
+    def __init__(self, kinds: Mapping[str, Any], makers: Mapping[str, Any]) -> None:
         super().__init__()
-        self._kinds = kinds
+        self._kinds, self._makers, self.imported = kinds, makers, list[Any]()
+        self._loading = set[str]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds.keys())
@@ -396,14 +440,27 @@ class _Optional(UserDict[str, Any]):
     def __getitem__(self, kind: str) -> Any:
         from transformers import processing_utils
 
-        def load(*args: Any, **options: Any) -> Any:
+        def load(folder: Any, *args: Any, **options: Any) -> Any:
+            # LlavaNextVideoProcessor, a processor, is taken for its own video processor.
+            if kind in self._loading:
+                return None
+            self._loading.add(kind)
             try:
-                found = self._kinds[kind].from_pretrained(*args, **options)
+                options = {**options, "trust_remote_code": False}
+                found = self._kinds[kind].from_pretrained(folder, *args, **options)
             except _UNLOADABLE:
                 if kind == "tokenizer":
                     raise
-                return None
-            # A video processor's class may be derived from an image processor's, as LlavaNextVideoProcessor is.
+                found = self._make(kind, Path(folder))
+            finally:
+                self._loading.remove(kind)
             return None if isinstance(found, processing_utils.ProcessorMixin) else found
 
         return SimpleNamespace(from_pretrained=load, __name__=kind)
+
+    def _make(self, kind: str, folder: Path) -> Any:
+        if make := self._makers.get(kind):
+            with suppress(*_UNLOADABLE):
+                self.imported.append(make(folder))
+                return self.imported[-1]
+        return None

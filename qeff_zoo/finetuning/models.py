@@ -89,7 +89,9 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenize
         )
 
     with Translating(refusal):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False
+        )
     if not tokenizer.is_fast:
         raise TrainingError(
             f"The tokenizer in {folder!r} does not say which characters a token is of. Expected one with a "
@@ -143,6 +145,7 @@ def load(
             checkpoint.folder,
             dtype=device.autocast if half else torch.float32,
             use_safetensors=True,
+            trust_remote_code=False,
             **facts,
         )
     model.config.pad_token_id = tokenizer.pad_token_id

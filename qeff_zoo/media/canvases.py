@@ -13,8 +13,10 @@ from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid, stacked
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.media.pixels import numbers, pad_to_square, resize
+from qeff_zoo.media.torchvision_rules import rescaled, resized
 
 _NAMED = 16  # maximum tiles in a row or column, for which Granite Docling has names
+_BICUBIC = 3  # Pillow's number
 _LEAST = 10  # minimum pixels on a side of an image for Phi-4 multimodal
 
 
@@ -140,11 +142,11 @@ def whole_and_filled_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
     """
     side, tiles = settings["tile_size"], list[NDArray[Any]]()
     for image in images:
-        parts = [resize_bytes(image, side, side, cubic=True) if settings["do_resize"] else image]
+        parts = [resized(image, side, side, settings) if settings["do_resize"] else image]
         if settings["do_resize"] and settings["vision_input_type"] == "thumb+tile":
             wide, high = _filled_canvas(image, side, settings["max_num_tiles"])
-            parts += cut(resize_bytes(image, high * side, wide * side, cubic=True), side, side)
-        tiles.append(np.stack([numbers(part, settings, at_once=True) for part in parts]))
+            parts += cut(resized(image, high * side, wide * side, settings), side, side)
+        tiles.append(np.stack([rescaled(part, settings) for part in parts]))
     return {"pixel_values": stacked(tiles)}
 
 
@@ -271,12 +273,20 @@ def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
 
     Returns `image_pixel_values` (n, tiles, 3, side, side), zeros beyond an image's tiles, `image_sizes` (n, 2) of the
     canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch with image content.
+
+    Raises:
+        CheckpointError: The whole image is resized otherwise than bicubically.
     """
+    if settings["resample"] != _BICUBIC:
+        raise CheckpointError(
+            f"Cannot resize images: `resample` is {settings['resample']!r}. Expected {_BICUBIC}, bicubic. Correct the "
+            "processor's JSON."
+        )
     side, patch = _side(settings), settings["patch_size"]["height"]
     parts, masks, sizes = [], [], []
     for image in images:
         canvas, mask = _white_canvas(image, side, patch, settings)
-        values = numbers(canvas, settings, at_once=True)
+        values = np.asarray(rescaled(canvas, settings))
         tiles = cut(values.transpose(1, 2, 0), side, side)
         parts.append(
             [resize_numbers(values, side, side), *(one.transpose(2, 0, 1) for one in tiles)]

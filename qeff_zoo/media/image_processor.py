@@ -260,7 +260,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "Lfm2VlImageProcessor": (
         torchvision_rules.tiles_of_patches,
         {
-            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512},
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512}, "do_pad": True,
             "downsample_factor": 2, "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10,
             "use_thumbnail": True, "min_image_tokens": 64, "max_image_tokens": 256, "encoder_patch_size": 16,
             "tile_size": 512, "max_pixels_tolerance": 2.0,
@@ -388,8 +388,8 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "PerceptionLMImageProcessor": (
         whole_and_filled_tiles,
         {
-            **_PLAIN, **_HALF, "size": {"height": 448, "width": 448}, "vision_input_type": "thumb+tile",
-            "tile_size": 448, "max_num_tiles": 36,
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448},
+            "vision_input_type": "thumb+tile", "tile_size": 448, "max_num_tiles": 36,
         },
     ),
     "Phi4MultimodalImageProcessor": (

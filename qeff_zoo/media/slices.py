@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.media.image_rules import Arrays, cut
 from qeff_zoo.media.images import Pixels
-from qeff_zoo.media.interpolation import resize_bytes
 from qeff_zoo.media.pixels import check_room, numbers, resize, resize_across
-from qeff_zoo.media.torchvision_rules import resized
+from qeff_zoo.media.torchvision_rules import rescaled, resized
 
 _THIN = 32  # pixels on a side, below which Step 3.7 pads a long image to a square
 
@@ -154,16 +153,16 @@ def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
             square[:height, :width] = image
             image = square
         tall, broad, window = _planned(image, side, small, settings["max_image_size"])
-        wholes.append(resize_bytes(resize_bytes(image, tall, broad), side, side))
+        wholes.append(resized(resized(image, tall, broad, settings), side, side, settings))
         cuts: list[Pixels] = []
         high, wide = tall, broad
         if window:
             high, wide = (_in_windows(one, window) for one in (tall, broad))
-            cuts = cut(resize_bytes(image, high, wide), window, window)
-        parts += [numbers(resize_bytes(one, small, small), settings, at_once=True) for one in cuts]
+            cuts = cut(resized(image, high, wide, settings), window, window)
+        parts += [rescaled(resized(one, small, small, settings), settings) for one in cuts]
         grids.append([max(1, one // window) if window else 0 for one in (high, wide)])
     return {
-        "pixel_values": np.stack([numbers(one, settings, at_once=True) for one in wholes]),
+        "pixel_values": np.stack([rescaled(one, settings) for one in wholes]),
         "num_local_patches": np.prod(grids, axis=1),
         "grids": np.array(grids),
         **({"pixel_values_local": np.stack(parts)} if parts else {}),

@@ -53,8 +53,11 @@ def _require_resizing(settings: Settings) -> None:
         )
 
 
-def _rescaled(image: Pixels, settings: Settings) -> NDArray[Any]:
-    """Rescale and normalize in one step, or rescale by a factor of float32: (3, height, width)."""
+def rescaled(image: Pixels, settings: Settings) -> NDArray[Any]:
+    """Rescale and normalize in one step, or rescale by a factor of float32.
+
+    Returns float32 (3, height, width), or uint8 with neither.
+    """
     if settings["do_normalize"] or not settings["do_rescale"]:
         return numbers(image, settings, at_once=True)
     if is_blank(image):
@@ -137,7 +140,7 @@ def _padded(image: Pixels, height: int, width: int) -> Pixels:
 def _rounded_numbers(image: Pixels, settings: Settings) -> NDArray[Any]:
     """Rescale and normalize with each result rounded to bfloat16: (3, height, width) of float32."""
     if not (settings["do_rescale"] and settings["do_normalize"]):
-        return _rescaled(image, settings)
+        return rescaled(image, settings)
     if is_blank(image):
         return np.broadcast_to(np.float32(0), (3, *image.shape[:2]))
     mean, std = (_bfloat16(np.asarray(settings[name])) for name in ("image_mean", "image_std"))
@@ -169,7 +172,7 @@ def tiles_of_fitting_grids(images: Sequence[Pixels], settings: Settings) -> Arra
             parts = cut(resized(image, rows * high, columns * wide, settings), high, wide)
         if len(parts) > 1:
             parts.append(resized(image, high, wide, settings))
-        arrays += [_rescaled(part, settings) for part in parts]
+        arrays += [rescaled(part, settings) for part in parts]
         counts.append(len(parts))
     return {"pixel_values": np.stack(arrays), "num_patches": np.array(counts)}
 
@@ -188,9 +191,9 @@ def _fitting_grid(image: Pixels, side: int, settings: Settings) -> tuple[int, in
 def tiles_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """LFM2-VL: an image of whole merged patches; a large one also in tiles before it.
 
-    Returns `pixel_values` (tiles of all images, patches, values of one) with padding, `pixel_attention_mask` (tiles,
-    patches), `spatial_shapes` (tiles, 2), rows and columns of patches; `image_rows` and `image_cols` (n), of tiles;
-    and `image_sizes` (n, 2), height and width of the whole.
+    Returns `pixel_values` (tiles of all images, patches, values of one) with padding, without `do_pad` to the largest
+    tile alone; `pixel_attention_mask` (tiles, patches); `spatial_shapes` (tiles, 2), rows and columns of patches;
+    `image_rows` and `image_cols` (n), of tiles; and `image_sizes` (n, 2), height and width of the whole.
     """
     patch, unit = settings["encoder_patch_size"], settings["downsample_factor"]
     side, splits = settings["tile_size"], settings["do_image_splitting"]
@@ -214,9 +217,11 @@ def tiles_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
             parts = cut(resized(image, rows * side, columns * side, settings), side, side)
         if len(parts) != 1 and (settings["use_thumbnail"] or not parts):
             parts.append(resized(image, height, width, settings))
-        tiles += [_rescaled(part, settings) for part in parts]
+        tiles += [rescaled(part, settings) for part in parts]
         grids.append((rows, columns))
         sizes.append((height, width))
+    if not settings["do_pad"]:
+        most = min(most, max(tile.shape[1] * tile.shape[2] // patch**2 for tile in tiles))
     return {
         **_sequences(tiles, patch, most),
         "image_rows": np.array([rows for rows, _ in grids]),
@@ -273,7 +278,7 @@ def grid_of_resized_patches(images: Sequence[Pixels], settings: Settings) -> Arr
             factor = settings["patch_size"] * settings["merge_size"]
             wanted = smart_size(image, factor, limits["shortest_edge"], limits["longest_edge"])
             image = resized(image, *wanted, settings)
-        values = np.asarray(_rescaled(image, settings), np.float32)
+        values = np.asarray(rescaled(image, settings), np.float32)
         made, grid = patches_of_frames(values[None], settings)
         rows.append(made)
         grids.append(grid)
@@ -292,7 +297,7 @@ def padded_lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arr
             factor = patch * settings["merge_size"]
             image = resized(image, height, width, settings)
             image = _padded(image, height + -height % factor, width + -width % factor)
-        values = np.asarray(_rescaled(image, settings), np.float32)
+        values = np.asarray(rescaled(image, settings), np.float32)
         high, wide = (one // patch for one in values.shape[1:])
         blocks = values.reshape(3, high, patch, wide, patch).transpose(1, 3, 0, 2, 4)
         rows.append(blocks.reshape(high * wide, 3, patch, patch))
@@ -326,7 +331,7 @@ def placed_merged_patches(images: Sequence[Pixels], settings: Settings) -> Array
         if settings["do_resize"]:
             wanted = filled_size(image, side, most * side**2)
             image = resized(image, *wanted, settings)
-        values = np.asarray(_rescaled(image, settings), np.float32)
+        values = np.asarray(rescaled(image, settings), np.float32)
         high, wide = values.shape[1] // side, values.shape[2] // side
         if high * wide > most:
             raise MediaError(

@@ -93,7 +93,10 @@ def chat_formats() -> str:
 def metrics() -> str:
     """Return the table of a server's metrics, from an idle server."""
     zeros: dict[str, Any] = dict.fromkeys([field.name for field in dataclasses.fields(Stats)], 0)
-    idle = Stats(**{**zeros, "finished": {}, "drafts": {}, "steps": {}})
+    adapters: dict[str, Any] = {
+        "adapter_slots": 1, "running_adapters": (), "waiting_adapters": (),
+    }  # fmt: skip
+    idle = Stats(**{**zeros, **adapters, "finished": {}, "drafts": {}, "steps": {}})
     rows = [
         [f"`{one.name}{'_total' * (one.type == 'counter')}`", one.type, one.documentation]
         for one in Metrics(lambda: idle).collect()
@@ -118,7 +121,6 @@ _MISSING_METRICS = {
     ),
     "states of its engine": (
         *("corrupted_requests_total", "watermark_requests_total", "admission_rejections_total"),
-        "lora_requests_info",
     ),
     "sleep mode, weights that change, and work of a GPU": (
         *("sleep_mode_operation_duration_seconds", "rl_weight_update_operation_duration_seconds"),

@@ -60,7 +60,7 @@ def changed(value: Any, draw: random.Random) -> Any:
 def outcome(seed: int) -> tuple[str, str]:
     """Return what one draw came to, "same", "refused", "theirs" or "differs", and of what it was."""
     draw = random.Random(seed)
-    name = draw.choice([one for one in published.names() if one not in ("llama4", "lfm2_vl")])
+    name = draw.choice(published.names())
     facts = published.read(name)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -92,7 +92,10 @@ def outcome(seed: int) -> tuple[str, str]:
             ours([shown])
         except ZooError as error:
             return "refused", f"{what}: {error}"
-        found = difference(ours, images, shown, options)
+        # Of Nemotron, whose images are resized in float32, before values are rescaled.
+        scale = 1 if ours.settings["do_rescale"] else 255
+        within = 1e-5 * scale if name == "nemotron_h_omni" else 0
+        found = difference(ours, images, shown, options, within)
         return ("differs", f"{what}: {found}") if found else ("same", what)
 
 
@@ -145,8 +148,6 @@ def prompt_with(name: str, field: str, value: Any, prompt: str) -> tuple[str, st
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
         try:
             theirs = _loaded({**facts, "processor_config": {**saved, field: value}}, folder)
-            if name in fixtures_published.RETURNED:
-                theirs.image_processor = right.processor.image_processor
             one = replace(right, processor=theirs)
             shown = one.shown(prompt)
             expected = one.process(prompt, shown)
@@ -221,8 +222,10 @@ if __name__ == "__main__":
     resource.setrlimit(
         resource.RLIMIT_AS, (6 << 30, 6 << 30)
     )  # some sizes make transformers ask for more
+    from spelled_torchvision import spelled_out
+
     *before, last = map(int, sys.argv[1:])
-    with tempfile.TemporaryDirectory() as cached:
+    with tempfile.TemporaryDirectory() as cached, spelled_out():
         os.environ.setdefault("QEFF_ZOO_TEST_CACHE", cached)
         for drawn in (prompt_outcome, outcome):
             counts = Counter[str]()

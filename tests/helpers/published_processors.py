@@ -24,13 +24,14 @@ _LAYERS = (
     *("num_hidden_layers", "num_global_layers", "depth", "num_layers", "encoder_layers"),
     "decoder_layers",
 )
-#: Numbers of features that a sound has, which are no widths.
-_FEATURES = {"input_dim", "feature_projection_input_dim"}
-_PER_LAYER = {"layer_types", "mlp_layer_types"}
+#: Numbers of features that a sound has, or of a head, which are no widths.
+_FEATURES = {"input_dim", "feature_projection_input_dim", "rotary_dim"}
+_PER_LAYER = {"layer_types", "mlp_layer_types", "layers_block_type"}
 #: Which of two layers those are that a config names.
 _CHOSEN: dict[str, Any] = {
     "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1],
     "sliding_window_pattern": 2, "cross_attention_layers": [1], "intermediate_layers_indices": [0, 1],
+    "insert_layer_id": 0,
 }  # fmt: skip
 _LISTS = {"downsample_channels", "conv_dim"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
@@ -43,6 +44,7 @@ _WIDTHS = (
     "_dim",
     "_size_mlp",
     "embed_dim",
+    "proj_dims",
     "mlp_dim",
     "_channels",
 )
@@ -124,7 +126,8 @@ def _scaled(
         if name.startswith("max_") and value == _POSITIONS:
             return value // _SHORTER
         if name in _PER_LAYER and isinstance(value, list):
-            return [*dict.fromkeys(value), *value][:2]  # two kinds, if there are
+            kinds = [*dict.fromkeys(value)]
+            return kinds if name == "layers_block_type" else [*kinds, *value][:2]
         if name in _CHOSEN:
             return _CHOSEN[name]
         if name == "vision_feature_layers":  # of three states
@@ -136,6 +139,10 @@ def _scaled(
             return _HEADS if value == heads else min(value, 2)
         if "head_dim" in name:
             return _HEAD_DIM
+        if name == "rotary_dim":
+            return value * _HEAD_DIM // config["head_dim"]
+        if name == "n_groups":
+            return min(value, 2)
         if name in _EXPERTS:
             return min(value, 8)
         if name == "vocab_size":

@@ -88,11 +88,14 @@ SERVERS: Mapping[str, type[Service]] = {
     "text": Generation,
     "adapters": Generation,
     "vision": Generation,
+    "captions": Generation,
     "embeddings": TextEncoding,
     "scores": TextEncoding,
     "labels": TextEncoding,
     "entities": TextEncoding,
     "masks": TextEncoding,
+    "answers": TextEncoding,
+    "choices": TextEncoding,
     "sparse": TextEncoding,
     "tokens": TextEncoding,
     "images": ImageEmbeddings,
@@ -108,6 +111,9 @@ SERVERS: Mapping[str, type[Service]] = {
 ALONE: Mapping[str, tuple[str, ...]] = {
     "adapters": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     "tokens": ("/embed_all", "/v1/pooling"),
+    "captions": ("/v1/chat/completions", "/api/generate"),
+    "answers": ("/predict",),
+    "choices": ("/predict",),
 }
 _CHAT = {"messages": [{"role": "user", "content": "a"}]}
 _OLLAMA = {"options": {"num_predict": 1}, "stream": False}
@@ -148,6 +154,11 @@ BODIES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "/similarity": ({"inputs": {"source_sentence": "a", "sentences": ["a"]}},),
     "/models": ({"inputs": "a"},),
 }
+#: Those of an endpoint of one server, by both.
+BODIES_OF: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]] = {
+    ("answers", "/predict"): ({"inputs": {"question": "a", "context": "a"}},),
+    ("choices", "/predict"): ({"inputs": "a", "parameters": {"candidate_labels": ["a", "b"]}},),
+}
 #: Paths without a body, which have no fields to grow.
 EMPTY = frozenset({"/v1/responses/{name}/cancel"})
 #: Forms, by path: fields of a small one, besides its file.
@@ -181,6 +192,10 @@ READS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("/v1/responses", "input[].content[].image_url"),
         ("/v1/messages", "messages[].content[].source.data"),
         ("/api/chat", "messages[].images[]"),
+        ("/api/generate", "images[]"),
+    ),
+    "captions": (
+        ("/v1/chat/completions", "messages[].content[].image_url.url"),
         ("/api/generate", "images[]"),
     ),
     "images": (("/v1/embeddings", "messages[].content[].image_url.url"),),
@@ -317,7 +332,7 @@ class Walker:
             found = {name: self.smallest(fields[name]) for name in schema.get("required", ())}
             return {**found, "role": "user"} if "role" in found else found  # who may send a file
         if schema.get("type") == "array":
-            return [self.smallest(schema.get("items", {}))]
+            return [self.smallest(schema.get("items", {}))] * max(1, schema.get("minItems", 1))
         numbers = dict.fromkeys(("integer", "number"), schema.get("minimum", 1))
         return {"string": "a", "boolean": True, "null": None, **numbers}.get(
             schema.get("type"), "a"
@@ -340,7 +355,8 @@ class Walker:
         items = schema.get("items", {}) if kind == "list" else {}
         yield Place(name, kind, wrap, self.smallest(items) if items else None)
         if items:
-            yield from self.places(items, f"{name}[]", lambda value: wrap([value]), within)
+            count = max(1, schema.get("minItems", 1))
+            yield from self.places(items, f"{name}[]", lambda value: wrap([value] * count), within)
         for key, field in schema.get("properties", {}).items():
             base = self.smallest(schema)
 
@@ -385,8 +401,13 @@ class Case:
     numbers: int = 0
 
 
-def cases(document: Schema) -> list[Case]:
-    """Return all cases of an app."""
+def cases(document: Schema, name: str = "") -> list[Case]:
+    """Return all cases of an app.
+
+    Args:
+        document: Content of /openapi.json.
+        name: Name of the server, if there is one.
+    """
     walker, found = Walker(document), list[Case]()
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
@@ -396,7 +417,7 @@ def cases(document: Schema) -> list[Case]:
             continue
         assert schema is not None, f"POST {path} has no model of its body: name it in EMPTY"
         (schema,) = (one for one in schema.get("anyOf", [schema]) if one.get("type") != "null")
-        bases = bases_of(path)
+        bases = BODIES_OF.get((name, path)) or bases_of(path)
         assert bases, f"POST {path} has no body here: add one to BODIES or FORMS"
         for field, inner in walker.resolved(schema).get("properties", {}).items():
             base = next((one for one in bases if field in one), bases[0])
@@ -475,7 +496,7 @@ def written(
 def refused_files(posts: Posts, name: str) -> list[str]:
     """Return the fields that a server reads files from, and whose usual files it refuses."""
     document = json.loads(posts._run(posts._client.get("/openapi.json")).text)
-    known, found = cases(document), list[str]()
+    known, found = cases(document, name), list[str]()
     for path, place in READS.get(name, ()):
         names = {f"{place}: {growth}" for growth in READABLE}
         mine = [case for case in known if case.path == path and case.name in names]
@@ -506,16 +527,17 @@ def cost(posts: Posts, case: Case) -> tuple[int, float, int, int]:
     return len(body), seconds, max(0, peak_memory() - before), numbers
 
 
-def over_budget(posts: Posts, only: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def over_budget(posts: Posts, name: str, only: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Return the cases that cost too much, and the rows of a table of all.
 
     Args:
         posts: Server.
+        name: Name of the server.
         only: Paths whose fields are grown; empty for all.
     """
     client = posts._client
     document = json.loads(posts._run(client.get("/openapi.json")).text)
-    known = [case for case in cases(document) if not only or case.path in only]
+    known = [case for case in cases(document, name) if not only or case.path in only]
     assert {*only} <= {case.path for case in known}
     drawn = sorted(known, key=lambda case: seed(case.path, case.name))[: None if EVERY else FEW]
     paths = sorted({case.path for case in drawn})
@@ -566,6 +588,19 @@ def tiny_of_images(models: Models, home: Path, *, model_type: str) -> Package:
     return models.build(made_once(models._folder / model_type, make), home, batch_size=1)
 
 
+def captions(models: Models, home: Path) -> Package:
+    """Build a tiny TrOCR."""
+    from runnable_package import _tokenizer
+
+    recipe = find_recipe("vision-encoder-decoder")
+
+    def make(folder: Path) -> None:
+        tiny_models.make(recipe, recipe.tiny[0], folder)
+        _tokenizer(recipe.task, types=False).save_pretrained(folder)
+
+    return models.build(made_once(models._folder / "captions", make), home, batch_size=1)
+
+
 def voice(models: Models, home: Path) -> Package:
     """Build a small VITS."""
     checkpoint = made_once(models._folder / "small-voice", small_voice.write)
@@ -611,8 +646,11 @@ PACKAGES: Mapping[str, tuple[Any, Callable[[Models, Path], Package]]] = {
     "labels": (EncoderQueue, partial(encoder, task="text-classification", num_labels=3)),
     "entities": (EncoderQueue, partial(encoder, task="token-classification")),
     "masks": (EncoderQueue, masked),
+    "answers": (EncoderQueue, partial(encoder, task="question-answering")),
+    "choices": (EncoderQueue, partial(encoder, task="multiple-choice")),
     "sparse": (EncoderQueue, partial(encoder, task="sparse-embedding")),
     "tokens": (EncoderQueue, unpooled),
+    "captions": (Engine, captions),
     "images": (ImageQueue, matching),
     "speech": (SpeechQueue, speech),
     "depths": (DepthQueue, partial(tiny_of_images, model_type="dpt")),
@@ -667,7 +705,7 @@ def posts(
 def test_requests_within_budget(posts: Posts, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["posts"]
     assert not refused_files(posts, name)
-    beyond, rows = over_budget(posts, ALONE.get(name, ()))
+    beyond, rows = over_budget(posts, name, ALONE.get(name, ()))
     if (place := os.environ.get("QEFF_ZOO_BUDGET_TABLE")) and EVERY:
         with Path(place).open("a") as table:
             table.write("\n".join([*rows, ""]))

@@ -635,6 +635,26 @@ def test_a_server_describes_the_image_of_a_chat(
     assert [counted[name] - before[name] for name in names] == [3, 4]
 
 
+def test_a_worker_prepares_the_large_image_of_a_chat(
+    session: ImageToTextSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's process has no pixels of it; the text is that of the file."""
+    path, kinds = tmp_path / "large.png", list[type]()
+    Image.fromarray(draw(1, 200, 150)).resize((2000, 1500)).save(path)
+    (expected,) = session.generate([path])
+    prepare = session.prepare
+
+    def recorded(image: Any, *limits: Any) -> Array:
+        kinds.append(type(image))
+        return prepare(image, *limits)
+
+    monkeypatch.setattr(session, "prepare", recorded)
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        answer = chat(client, messages=[user(part(path))], max_tokens=None)
+    assert answer.choices[0].message.content == expected.text
+    assert kinds == [dict]
+
+
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "several messages": (lambda seen: {"messages": [user(seen), user(seen)]}, "the request has 2 messages; expected"),

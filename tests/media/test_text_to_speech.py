@@ -277,7 +277,7 @@ def test_a_checkpoint_without_a_vocabulary_takes_token_ids(
     package: Package, session: TextToSpeechSession, tmp_path: Path
 ) -> None:
     copied = object.__new__(TextToSpeechSession)
-    vars(copied).update({**vars(session), "tokenizer": None, "folder": tmp_path})
+    vars(copied).update({**vars(session), "characters": None, "folder": tmp_path})
     with pytest.raises(GenerationError, match=r"has no vocab.json .* Give a list of them"):
         copied.synthesize("hello")
     assert copied.synthesize([[1, 2, 3]])[0].seconds > 0

@@ -6,30 +6,30 @@ torchvision is not installed, and its calls are PyTorch's; beside timm the same 
 
 import importlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import parity
 import pytest
 import torch
-from absent import standing_in
 from fixtures_media_recipes import Eager
+from fixtures_published import Opened, opened
 from PIL import Image
-from transformers import image_processing_backends as backends
-from transformers.image_utils import PILImageResampling
+from spelled_torchvision import spelled_out
+from transformers import AutoProcessor
+from transformers.image_utils import load_image
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.contract import find
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
-from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.media.images import blank
+from qeff_zoo.media.image_processor import image_processor, load_image_processor
+from qeff_zoo.media.images import blank, read_image
 from qeff_zoo.multimodal.encoding.vision_encoder import Vision
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation.content.image_arrays import difference
 
 pytestmark = pytest.mark.turns(2)
 
@@ -39,6 +39,8 @@ CLASSES = {
     "minimax_m3_vl": "MiniMaxM3VLImageProcessor", "gemma4_unified": "Gemma4UnifiedImageProcessor",
     "minicpm_ocr": "MiniCPMOcrImageProcessor", "nemotron_h_omni": "NemotronH_Omni_Reasoning_V3ImageProcessor",
 }  # fmt: skip
+#: Classes with tests of their own, whose filter is a setting, too.
+OTHERS = {"perception_lm": "PerceptionLMImageProcessor", "step3p7": "Step3p7ImageProcessor"}
 #: Settings of each class beside its defaults, which decide what becomes of an image.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "llama4": [
@@ -48,7 +50,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "lfm2_vl": [
         {"use_thumbnail": False}, {"tile_size": 64, "max_image_tokens": 16, "min_image_tokens": 4},
         {"min_tiles": 1, "max_tiles": 4, "tile_size": 128, "max_image_tokens": 20, "min_image_tokens": 4},
-        {"do_image_splitting": False, "do_normalize": False},
+        {"do_image_splitting": False, "do_normalize": False, "do_pad": False},
     ],
     "cohere2_vision": [{"size": {"height": 96, "width": 96}}, {"crop_to_patches": False}, {"max_patches": 3}],
     "kimi_k25": [{}, {"max_patches": 64, "resample": 2}, {"size": {"max_height": 8, "max_width": 8}}],
@@ -67,68 +69,36 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"min_num_patches": 16, "max_num_patches": 256}, {"norm_mean": [0.4] * 3, "norm_std": [0.2] * 3},
         {"max_model_len": 64, "min_num_patches": 8, "do_normalize": False}, {"downsample_ratio": 0.25},
     ],
+    "perception_lm": [{"resample": 2, "max_num_tiles": 4}, {"do_normalize": False, "max_num_tiles": 2}],
+    "step3p7": [{"resample": 3}, {"do_normalize": False}],
 }  # fmt: skip
-MODES = {PILImageResampling.BILINEAR: "bilinear", PILImageResampling.BICUBIC: "bicubic"}
 SIZES = (1, 1), (37, 61), (5, 90), (300, 120), (401, 623), (1, 300)
 
 
-def _resize(image: Any, size: Any, interpolation: Any, antialias: bool) -> Any:
-    if [*image.shape[-2:]] == [*size]:
-        return image
-    whole = image if image.ndim == 4 else image[None]
-    interpolation = MODES.get(interpolation, interpolation)
-    options = {"mode": interpolation, "align_corners": False, "antialias": antialias}
-    made = torch.nn.functional.interpolate(whole, tuple(size), **options)
-    return made if image.ndim == 4 else made[0]
-
-
-def _pad(image: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> Any:
-    left, top, right, bottom = padding
-    assert (left, top, padding_mode) == (0, 0, "constant")
-    assert not np.any(fill)
-    return torch.nn.functional.pad(image, (0, right, 0, bottom))
-
-
-def _normalize(image: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
-    mean, std = (torch.as_tensor(one, dtype=image.dtype)[:, None, None] for one in (mean, std))
-    return image.sub(mean).div(std)
-
-
-@contextmanager
-def _spelled_out() -> Iterator[None]:
-    """Give transformers' classes what they call of torchvision."""
-    functions: Any = ModuleType("torchvision.transforms.v2.functional")
-    functions.resize, functions.pad, functions.normalize = _resize, _pad, _normalize
-    functions.InterpolationMode = SimpleNamespace(LANCZOS="lanczos", BILINEAR="bilinear")
-    parents = "torchvision", "torchvision.transforms", "torchvision.transforms.v2"
-    modules = {one: ModuleType(one) for one in parents}
-    modules[parents[-1]].functional = functions  # type: ignore[attr-defined]
-    modules[functions.__name__] = functions
-    with (
-        standing_in(modules),
-        mock.patch.object(backends, "tvF", functions, create=True),
-        mock.patch.object(backends, "pil_torch_interpolation_mapping", MODES, create=True),
-    ):
-        yield
-
-
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.requiring("timm"))])
-def reference(request: Any) -> Iterator[Any]:
-    """Return a function that makes transformers' processor of a type."""
-
-    def make(model_type: str, settings: dict[str, Any]) -> Any:
-        path = f"transformers.models.{model_type}.image_processing_{model_type}"
-        return getattr(importlib.import_module(path), CLASSES[model_type])(**settings)
-
+def installed(request: Any) -> Iterator[bool]:
+    """Return whether torchvision itself is the witness; else PyTorch's functions are in its place."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with more, PyTorch rounds a number in 100,000 otherwise
     if request.param:
         importlib.import_module("torchvision")
-        yield make
+        yield True
     else:
-        with _spelled_out():
-            yield make
+        with spelled_out():
+            yield False
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def reference(installed: bool) -> Any:
+    """Return a function that makes transformers' processor of a type."""
+
+    def make(model_type: str, settings: dict[str, Any]) -> Any:
+        path = f"transformers.models.{model_type}.image_processing_{model_type}"
+        kind = getattr(importlib.import_module(path), {**CLASSES, **OTHERS}[model_type])
+        return kind(**settings)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -139,7 +109,8 @@ def test_arrays_are_those_of_transformers(
     reference: Any, model_type: str, settings: dict[str, Any]
 ) -> None:
     expected = reference(model_type, settings)
-    ours = image_processor({"image_processor_type": f"{CLASSES[model_type]}Fast", **settings})
+    kind = {**CLASSES, **OTHERS}[model_type]
+    ours = image_processor({"image_processor_type": f"{kind}Fast", **settings})
     options = {"return_row_col_info": True} if model_type == "lfm2_vl" else {}
     for size in SIZES:
         pixels = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3), np.uint8)
@@ -150,12 +121,109 @@ def test_arrays_are_those_of_transformers(
                 ours([pixels])
             continue
         for name, array in ours([pixels]).items():
+            if name not in right:  # for our prompts, and of images without padding
+                assert name in {"grids", "pixel_attention_mask", "spatial_shapes"}
+                continue
             wanted = np.asarray(torch.as_tensor(right[name]).float())
             assert array.shape == wanted.shape, (size, name)
             if model_type == "nemotron_h_omni":  # resized in float32
                 np.testing.assert_allclose(array, wanted, atol=1e-5, rtol=0)
             else:
                 np.testing.assert_array_equal(array, wanted, err_msg=f"{size} {name}")
+
+
+def _noise(height: int, width: int, *channels: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(height).integers(0, 256, (height, width, *channels), np.uint8)
+
+
+def _tiny(path: Path) -> None:
+    Image.fromarray(_noise(1, 1, 3)).save(path)
+
+
+def _wide(path: Path) -> None:
+    Image.fromarray(_noise(20, 3000, 3)).save(path)
+
+
+def _gray(path: Path) -> None:
+    Image.fromarray(_noise(61, 47)).save(path)
+
+
+def _clear(path: Path) -> None:
+    Image.fromarray(_noise(33, 70, 4)).save(path)
+
+
+def _deep(path: Path) -> None:
+    Image.fromarray(_noise(40, 52).astype(np.uint16) << 8 | 0x5A).save(path)
+
+
+def _rotated(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(_noise(50, 90, 3)).save(path, exif=exif)
+
+
+def _palette(path: Path) -> None:
+    Image.fromarray(_noise(45, 45, 3)).quantize(16).save(path)
+
+
+def _ordinary(path: Path) -> None:
+    Image.fromarray(_noise(600, 900, 3)).save(path, quality=90)
+
+
+#: Files that clients send: 1 x 1 and 3,000 x 20 pixels, gray, with alpha, of 16 bits, turned by EXIF, of a palette, and
+#: a photograph.
+FILES: dict[str, Callable[[Path], None]] = {
+    "tiny.png": _tiny, "wide.png": _wide, "gray.jpg": _gray, "clear.png": _clear, "deep.png": _deep,
+    "rotated.jpg": _rotated, "palette.png": _palette, "ordinary.jpg": _ordinary,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    for name, save in FILES.items():
+        save(folder / name)
+    return {name: folder / name for name in FILES}
+
+
+def _loaded(path: Path) -> Image.Image:
+    """Load a file as transformers does; of 16 bits a pixel the high ones, as torchvision, since Pillow clips them."""
+    if path.name == "deep.png":
+        with Image.open(path) as image:
+            return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    return load_image(str(path))
+
+
+def _processor(one: Opened, installed: bool) -> Any:
+    """Return transformers' processor of a published folder: its own loader's, if it can load it."""
+    if installed and one.facts["config"]["model_type"] != "nemotron_h_omni":
+        folder = one.subject.folder / "checkpoint"
+        return AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+    return one.processor
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_files_are_read_as_by_the_published_processor(
+    installed: bool, name: str, files: dict[str, Path]
+) -> None:
+    """Arrays of odd files, and the image's tokens in a prompt."""
+    one = opened(name)
+    processor = _processor(one, installed)
+    ours = load_image_processor(one.session.folder)
+    options = {"return_row_col_info": True} if name == "lfm2_vl" else {}
+    shown = {path: _loaded(path) for path in files.values()}
+    for path, image in shown.items():
+        np.testing.assert_array_equal(read_image(path), np.asarray(image), err_msg=path.name)
+        within = 1e-5 if name == "nemotron_h_omni" else 0
+        found = difference(ours, processor.image_processor, image, options, within)
+        assert found is None, path.name
+    prompt = one.facts["prompts"][0]
+    several = [files[file] for file in ("gray.jpg", "tiny.png", "rotated.jpg")]
+    for paths in (*([path] for path in shown), several):
+        text = prompt.replace(one.marker, len(paths) * one.marker)
+        right = one.process(text, [shown[path] for path in paths], processor)
+        made = one.session.request(text, images=paths, generation_len=1)
+        assert list(made.prompt) == np.ravel(right["input_ids"]).tolist(), paths
 
 
 #: Processors of the tiny models: sizes of patches and tiles that those have.
@@ -199,6 +267,9 @@ def test_unsupported_image_processor_is_refused_by_name() -> None:
     shot = np.zeros((40, 60, 3), np.uint8)
     with pytest.raises(UnsupportedModelError, match="'adaptive', which measures the letters"):
         image_processor(letters)([shot])
+    linear = {"image_processor_type": "Phi4MultimodalImageProcessor", "resample": 2}
+    with pytest.raises(CheckpointError, match=r"`resample` is 2\. Expected 3, bicubic"):
+        image_processor(linear)([shot])
     lanczos = {"image_processor_type": "Llama4ImageProcessor", "resample": 1}
     with pytest.raises(CheckpointError, match=r"`resample` is 1\. Expected 2 \(bilinear\)"):
         image_processor(lanczos)([shot])

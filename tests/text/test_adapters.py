@@ -2,6 +2,7 @@
 """Adapters that are loaded while a package runs: what peft says, in one batch, and every refusal."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -531,6 +532,37 @@ def test_a_server_has_adapters_as_models(
             url = closed
             for name in ("load_lora_adapter", "unload_lora_adapter"):
                 assert send_request(name, lora_name="sql", lora_path=path)[0] == 404
+
+
+def test_adapters_of_running_and_waiting_requests_are_a_metric(
+    session: TextGenerationSession, adapters: dict[str, Path]
+) -> None:
+    """As gateways read it of vLLM: three labels, and the time; without adapter slots there is none."""
+    for name in ("b", "a"):
+        session.adapters.load(name, adapters["every layer"])
+
+    def request(adapter: str) -> Any:
+        return session.request([5, 6, 7], generation_len=40, ignore_eos=True, adapter=adapter)
+
+    with Engine(session) as engine, running(engine) as url:
+        assert engine.stats().running_adapters == ()
+        slots = session.decoder.sizes.rows
+        handles = [engine.submit(request(name)) for name in ("b",) * 8 * slots + ("a",)]
+        found = list[str]()
+        while not found and any(not one.done for one in handles):
+            with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=60) as answer:
+                lines = answer.read().decode().splitlines()
+            found = [
+                line
+                for line in lines
+                if 'running_lora_adapters="b",waiting_lora_adapters="a,b"' in line
+            ]
+        for one in handles:
+            one.cancel()
+    head, value = found[0].split()
+    assert head.startswith(f'vllm:lora_requests_info{{max_lora="{SLOTS}",')
+    assert 0 <= time.time() - float(value) < 600
+    assert "vllm:lora_requests_info gauge" in "\n".join(lines)
 
 
 def test_qefficients_classes(

@@ -38,6 +38,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.pipeline import make_plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession
+from qeff_zoo.runtime.decoding import logits_processors
+from qeff_zoo.runtime.decoding.logits_processors import LogitsProcessors
 from qeff_zoo.runtime.decoding.sampling import Sampler
 
 VOCAB, ENDS = 24, [5, 6]
@@ -323,6 +325,10 @@ def whole_texts(plain: list[list[int]]) -> dict[str, dict[str, Any]]:
     return {
         "suppress_tokens": {"suppress_tokens": [first[0], second[1]]},
         "begin_suppress_tokens": {"begin_suppress_tokens": [first[0], second[0]]},
+        "long lists": {
+            "suppress_tokens": [first[0], second[1], *range(5_000, 75_000)],
+            "begin_suppress_tokens": [*range(0, 2_000, 2), *range(5_000, 75_000)],
+        },
         "bad_words_ids": {"bad_words_ids": [[first[1]], second[:2], first[2:5]]},
         "no_repeat_ngram_size": {"no_repeat_ngram_size": 1},
         "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
@@ -357,6 +363,22 @@ def generated(model: Any, prompt: list[int], values: Mapping[str, Any]) -> list[
         warnings.simplefilter("ignore")
         found = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     return [int(one) for one in found[0, len(prompt) :]]
+
+
+def test_requests_share_a_long_list_of_suppressed_tokens() -> None:
+    """Logits are those of transformers' class; a token takes no time for each entry in Python."""
+    size, random_ = 100_000, np.random.default_rng(0)
+    tokens = random_.integers(-50, size + 500, 70_000).tolist()
+    logits = random_.standard_normal(size).astype(np.float32)
+    expected = transformers.SuppressTokensLogitsProcessor(tokens)(
+        torch.tensor([[1]]), torch.from_numpy(logits)[None]
+    )
+    settings = GenerationSettings.of({"suppress_tokens": tokens})
+    before = logits_processors._known_of_settings.cache_info().misses
+    for _ in range(3):
+        processors = LogitsProcessors(settings, Sampling(), [1])
+        assert np.array_equal(processors(logits), expected[0].numpy())
+    assert logits_processors._known_of_settings.cache_info().misses == before + 1
 
 
 @pytest.mark.parametrize("names", [(name,) for name in NAMES] + PAIRS, ids="+".join)

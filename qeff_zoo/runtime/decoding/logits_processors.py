@@ -7,6 +7,7 @@ of OpenAI's API follow transformers' repetition penalty, and `logit_bias` preced
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -158,6 +159,15 @@ def known(tokens: Iterable[int], vocab_size: int) -> list[int]:
     return [token for token in tokens if 0 <= token < vocab_size]
 
 
+def _known_array(tokens: tuple[int, ...], vocab_size: int) -> Array:
+    """Return `known` as an array of int64."""
+    return np.array(known(tokens, vocab_size), np.int64)
+
+
+#: `_known_array` of lists in a package's settings, which may be long, and which all of its requests share.
+_known_of_settings = lru_cache(maxsize=4)(_known_array)
+
+
 def _biases(settings: GenerationSettings, sampling: Penalties) -> Iterator[Processor]:
     for bias in (tuple(((token,), by) for token, by in sampling.logit_bias.items()),
                  settings.sequence_bias):  # fmt: skip
@@ -280,19 +290,23 @@ class _Exclusion:
     Args:
         tokens: Token ids; those that are not in the vocabulary have no effect.
         applies: Condition; None for always.
+        known: Function of the tokens and the vocabulary's size that returns those in it.
     """
 
     def __init__(
-        self, tokens: Iterable[int], applies: Callable[[TextSoFar], bool] | None = None
+        self,
+        tokens: Iterable[int],
+        applies: Callable[[TextSoFar], bool] | None = None,
+        known: Callable[[tuple[int, ...], int], Array] = _known_array,
     ) -> None:
-        self._tokens, self._applies = [*tokens], applies
-        self._known: list[int] | None = None
+        self._tokens, self._applies, self._find = tuple(tokens), applies, known
+        self._known: Array | None = None
 
     def __call__(self, scores: Array, text: TextSoFar) -> None:
         if self._applies and not self._applies(text):
             return
         if self._known is None:
-            self._known = known(self._tokens, len(scores))
+            self._known = self._find(self._tokens, len(scores))
         scores[self._known] = _INFINITE
 
 
@@ -332,11 +346,11 @@ def _repairs(settings: GenerationSettings, begun: int) -> Iterator[Processor]:
 def _suppressions(settings: GenerationSettings, begun: int) -> Iterator[Processor]:
     never, not_first = settings.suppress_tokens, settings.begin_suppress_tokens
     if never:
-        yield _Exclusion(never)
+        yield _Exclusion(never, known=_known_of_settings)
     if not_first:
         # After a forced first token, the next one is the first.
         first = int(begun == 1 and settings.forced_bos_token_id is not None)
-        yield _Exclusion(not_first, lambda text: text.generated == first)
+        yield _Exclusion(not_first, lambda text: text.generated == first, _known_of_settings)
 
 
 def _of_request(sampling: Penalties, ends: Collection[int]) -> Iterator[Processor]:

@@ -219,6 +219,9 @@ class Stats:
         encoded_audio: Number of encoded audio inputs, see `encoded_images`.
         feature_bytes: Size of the feature cache in bytes.
         cache_usage: Share of the positions of all batch slots that running requests have filled.
+        adapter_slots: Number of adapter slots; 0 for a package without.
+        running_adapters: Names of the adapters of running requests.
+        waiting_adapters: Names of the adapters of requests that wait for their first batch slot.
     """
 
     rows: int
@@ -242,6 +245,9 @@ class Stats:
     encoded_audio: int = 0
     feature_bytes: int = 0
     cache_usage: float = 0.0
+    adapter_slots: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
 
 
 class Engine:
@@ -409,8 +415,20 @@ class Engine:
                 steps=dict(self._steps),
                 kept_bytes=self.session.kept_bytes,
                 cache_usage=self._cache_usage(),
+                adapter_slots=self.session.adapters.slots,
+                running_adapters=self._adapters_of(is_running=True),
+                waiting_adapters=self._adapters_of(is_running=False),
                 **self.session.shown,
             )
+
+    def _adapters_of(self, *, is_running: bool) -> tuple[str, ...]:
+        """Return the names of the adapters of running requests, or of those that wait."""
+        names = {
+            one.request.adapter
+            for one in self._active
+            if not one.ended and (one.started is not None) == is_running
+        }
+        return tuple(sorted(filter(None, names)))
 
     def _cache_usage(self) -> float:
         sizes = self.session.decoder.sizes

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from qeff_zoo.runtime import Delta, Handle, Stats
 from qeff_zoo.serving.monitoring.histogram import Histogram
-from qeff_zoo.serving.monitoring.vllm_metrics import VllmMetrics
+from qeff_zoo.serving.monitoring.vllm_metrics import VllmMetrics, adapters_of
 
 if TYPE_CHECKING:
     from qeff_zoo.serving.monitoring.traces import Traces
@@ -45,7 +45,7 @@ class Metrics(Collector):
         ctx_len: int | None = None,
         traces: "Traces | None" = None,
     ) -> None:
-        self._name, self._traces = name, traces
+        self._name, self._traces, self._stats = name, traces, stats
         self._registry = CollectorRegistry()
         self._registry.register(_Live(stats))
         # Memory, CPU time, files and start of the process; none on other systems than Linux.
@@ -109,6 +109,7 @@ class Metrics(Collector):
                 sample._replace(labels={**sample.labels, **self._labels}) for sample in one.samples
             ]
             yield one
+        yield from adapters_of(self._stats())
 
     def _http(self) -> Metric:
         """Return the responses by classes of their status, as dashboards of vLLM draw them."""

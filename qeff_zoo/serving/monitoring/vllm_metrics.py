@@ -166,6 +166,23 @@ class Stopwatch:
         self.figures[name] = value
 
 
+def adapters_of(stats: Stats) -> Iterator[Metric]:
+    """Yield the gauge of the adapters in use, whose value is the time in seconds since 1970.
+
+    Gateways send a request to a server that runs its adapter. As in vLLM, it has no other labels than these.
+    """
+    if not stats.adapter_slots:
+        return
+    found = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "Time of this list of adapters of running and of waiting requests, beside the number of adapter slots.",
+        labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+    )
+    names = (",".join(one) for one in (stats.waiting_adapters, stats.running_adapters))
+    found.add_metric([str(stats.adapter_slots), *names], time.time())
+    yield found
+
+
 def _of_stats(stats: Stats) -> Iterator[Metric]:
     media, encoded = stats.images + stats.audio, stats.encoded_images + stats.encoded_audio
     gauges: Sequence[tuple[str, str, float]] = (

@@ -20,6 +20,13 @@ class MediaSession(Protocol):
         """Return the placeholder tokens of an image or audio input."""
 
 
+class SingleImageSession(Protocol):
+    """Session whose requests are one image each."""
+
+    def preparation(self, image: bytes) -> "partial[dict[str, Any]]":
+        """Return a call that processes an image, and that another process can make."""
+
+
 class ImageSession(MediaSession, Protocol):
     """Session whose prompts have images, and perhaps videos."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.image_options import OF_VIDEOS, ImageInput, VideoInput, source_of
-from qeff_zoo.media.images import ImageLimits, ImageSource, read_image
+from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.media.videos import is_compressed
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
@@ -26,7 +26,11 @@ from qeff_zoo.serving.answers.chats import Chat
 from qeff_zoo.serving.answers.large import check_logprobs
 from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.queues.media import Preparation, Step, at_once
-from qeff_zoo.serving.requests.media_sessions import ImageSession, MediaSession
+from qeff_zoo.serving.requests.media_sessions import (
+    ImageSession,
+    MediaSession,
+    SingleImageSession,
+)
 from qeff_zoo.serving.requests.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.requests.rendering import by_template, refuse_files, require_template
 from qeff_zoo.serving.requests.schemas import ChatRequest, CompletionRequest, listed
@@ -105,12 +109,16 @@ def prepare_chat(
         with blaming("messages"):
             cost = price(session, body, {"images": [image]}, bounds)
         form = yield from _form(session, body, formats)
-        with blaming("messages"):
-            image = yield from read_large(image, sum(cost.nbytes["images"]))
+        (nbytes,) = cost.nbytes["images"]
+        if nbytes > QUICK_IMAGE:
+            apart = cast("SingleImageSession", session).preparation(image)
+            with blaming("messages"):
+                image = yield Step(apart, nbytes, apart=SECONDS_OF_IMAGE)
+            nbytes = 0
         work = partial(
             _choices, session, body, image, limit, logprobs, "messages", adapter, begun, form=form
         )
-        found: list[Request] = yield Step(work, sum(cost.nbytes["images"]))
+        found: list[Request] = yield Step(work, nbytes)
         return Chat(requests=found)
     require_template(session, body.model, "a prompt as plain text. Use /v1/completions")
     assert session.chat_template is not None
@@ -371,19 +379,6 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Prepa
             else:
                 found.append(_sent(url, noun))
     return found
-
-
-def read_large(image: bytes, nbytes: int) -> Preparation[ImageSource]:
-    """Return the pixels of a large image, which a worker decodes; a smaller one as it is.
-
-    Args:
-        image: Content of the file.
-        nbytes: Memory of its decoding.
-    """
-    if nbytes <= QUICK_IMAGE:
-        return image
-    pixels: ImageSource = yield Step(partial(read_image, image), nbytes, apart=SECONDS_OF_IMAGE)
-    return pixels
 
 
 def _sent(url: str, noun: str) -> bytes | list[bytes]:

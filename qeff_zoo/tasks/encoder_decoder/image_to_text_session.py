@@ -4,6 +4,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,20 @@ class ImageToTextSession(WritingSession):
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
         return {"images": self._image_count, "encoded_images": self.sources.count}
 
-    def prepare(self, image: ImageSource, limits: ImageLimits = LIMITS) -> Array:
+    def preparation(
+        self, image: ImageSource, limits: ImageLimits = LIMITS
+    ) -> "partial[dict[str, Any]]":
+        """Return a call that processes an image for `prepare`, and that another process can make."""
+        return partial(self.processor, [image], limits)
+
+    def prepare(
+        self, image: ImageSource | Mapping[str, Any], limits: ImageLimits = LIMITS
+    ) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.
 
         Args:
-            image: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3).
+            image: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3); or the result of
+                `preparation`.
             limits: Limits of the image.
 
         Returns:
@@ -91,7 +101,8 @@ class ImageToTextSession(WritingSession):
         Raises:
             MediaError: The image cannot be read, or exceeds a limit.
         """
-        (pixels,) = self.processor([image], limits)["pixel_values"]
+        processed = image if isinstance(image, Mapping) else self.preparation(image, limits)()
+        (pixels,) = processed["pixel_values"]
         if pixels.shape != self.size:
             raise GenerationError(
                 f"The processor of {str(self.folder)!r} makes arrays of {pixels.shape}, but its encoder takes "
@@ -130,7 +141,7 @@ class ImageToTextSession(WritingSession):
 
     def request(  # type: ignore[override]
         self,
-        image: ImageSource,
+        image: ImageSource | Mapping[str, Any],
         *,
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,

@@ -60,6 +60,10 @@ class AnswerRules:
         return 2 * self.top_k + 10 if self.align_to_words else self.top_k
 
 
+#: Number of spans of a window whose scores are computed together.
+_FEW_SPANS = 1 << 12
+
+
 def windows_of(pair: EncodedPair, room: int, overlap: int) -> list[EncodedPair]:
     """Return windows over the tokens of a context, each with the whole question and all special tokens.
 
@@ -95,7 +99,7 @@ def answers_of(
     Raises:
         GenerationError: A logit is NaN.
     """
-    found: dict[str, ExtractedAnswer] = {}
+    spans, scores = dict[str, Span](), dict[str, float]()  # by text, in lower case
     missing = float("inf")
     for window, logits in windows:
         inside = np.array([part == CONTEXT for part in window.parts])
@@ -118,10 +122,13 @@ def answers_of(
         for begun, ended, score in best:
             at, until = _span(window, words, places[begun], places[ended])
             text = context[at:until]
-            new = ExtractedAnswer(text=text, start=at, end=until, score=score)
-            known = found.get(text.lower())
-            found[text.lower()] = replace(known, score=known.score + score) if known else new
-    answers = [*found.values()]
+            key = text.lower()
+            scores[key] = scores.get(key, 0.0) + score
+            spans.setdefault(key, (at, until))
+    answers = [
+        ExtractedAnswer(text=context[at:until], start=at, end=until, score=scores[key])
+        for key, (at, until) in spans.items()
+    ]
     if rules.impossible:
         answers.append(ExtractedAnswer(text="", start=0, end=0, score=missing))
     return sorted(answers, key=lambda one: -one.score)[: rules.top_k]
@@ -136,8 +143,12 @@ def _best(start: Array, end: Array, count: int, longest: int) -> Iterator[tuple[
         count: Maximum number of spans.
         longest: Maximum number of tokens of a span.
     """
+    longest = min(longest, len(start))
+    if longest * len(start) <= _FEW_SPANS:
+        yield from _best_of_few(start, end, count, longest)
+        return
     scores, spans = np.zeros(0), np.zeros((0, 2), np.int64)
-    for length in range(min(longest, len(start))):
+    for length in range(longest):
         products = start[: len(start) - length] * end[length:]
         least = scores.min() if len(scores) == count else -1.0
         (places,) = np.nonzero(products > least)
@@ -148,6 +159,20 @@ def _best(start: Array, end: Array, count: int, longest: int) -> Iterator[tuple[
             scores, spans = scores[kept], spans[kept]
     for one in np.argsort(-scores, kind="stable"):
         yield int(spans[one, 0]), int(spans[one, 1]), float(scores[one])
+
+
+def _best_of_few(
+    start: Array, end: Array, count: int, longest: int
+) -> Iterator[tuple[int, int, float]]:
+    """Yield as `_best`, all spans at once; of equal scores the shortest spans."""
+    reach = np.concatenate([end, np.zeros(longest - 1)])
+    ends = np.lib.stride_tricks.sliding_window_view(reach, len(start))  # (lengths, tokens)
+    lengths = np.arange(longest)[:, None]
+    inside = np.arange(len(start)) + lengths < len(start)
+    scores = np.where(inside, start * ends, -1.0).ravel()
+    for one in np.argsort(-scores, kind="stable")[: min(count, int(inside.sum()))].tolist():
+        length, first = divmod(one, len(start))
+        yield first, first + length, float(scores[one])
 
 
 def _span(window: EncodedPair, words: Mapping[int, Span], begun: int, ended: int) -> Span:

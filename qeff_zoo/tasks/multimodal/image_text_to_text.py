@@ -30,7 +30,7 @@ from qeff_zoo.contract.commands import (
     Commands,
 )
 from qeff_zoo.contract.comparison import LOGITS
-from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
@@ -195,17 +195,25 @@ def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
 
 
 def _of_image_processor(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
-    """Refuse an image processor that a package could not compute; without one, a package takes prepared arrays."""
-    from qeff_zoo.media.image_processor import read_image_processor
+    """Refuse an image processor that a package could not compute; without one, a package takes prepared arrays.
 
+    Some settings show only when an image is processed, so a blank one is.
+    """
+    from qeff_zoo.media.image_processor import read_image_processor
+    from qeff_zoo.media.images import blank
+
+    processor = None
     try:
-        read_image_processor(checkpoint.companions, recipe.image_processor or None)
-    except UnsupportedModelError as error:
-        yield (
-            f"{error} Or remove its settings from the folder of {checkpoint.name!r}, to build a package that takes "
-            "such arrays alone."
-        )
-    except CheckpointError:  # the package takes arrays, or its session reports what is wrong
+        processor = read_image_processor(checkpoint.companions, recipe.image_processor or None)
+        processor.arrays([blank(_SIDE, _SIDE)])
+    except (CheckpointError, UnsupportedModelError) as error:
+        # Without settings the package takes arrays, or its session reports what is wrong.
+        if processor is not None or isinstance(error, UnsupportedModelError):
+            yield (
+                f"{error} Or remove its settings from the folder of {checkpoint.name!r}, to build a package that takes "
+                "such arrays alone."
+            )
+    except MediaError:  # such a blank image does not suit this processor
         return
 
 

@@ -76,7 +76,7 @@ def _sequences(request: Mapping[str, Any]) -> list[list[int]]:
     sequences, texts = request["sequences"], request.get("texts") or []
     if not texts:
         return list(sequences)
-    tokenizer = AutoTokenizer.from_pretrained(request["checkpoint"])
+    tokenizer = AutoTokenizer.from_pretrained(request["checkpoint"], trust_remote_code=False)
     read = [tokenizer("".join(map(chr, text))).input_ids for text in texts]
     return [*sequences[: len(sequences) - len(texts)], *read]
 
