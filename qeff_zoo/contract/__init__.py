@@ -74,6 +74,8 @@ _MODULES: Mapping[str, str] = {
     "text-to-speech": "text_to_speech.task",
     IMAGE_SEGMENTATION: "image_segmentation.task",
     "video-classification": "video_classification.task",
+    "image-to-image": "image_to_image.task",
+    "keypoint-detection": "keypoint_detection.task",
     "text-to-image": "diffusion.text_to_image",
 }
 NAMES = tuple(_MODULES)

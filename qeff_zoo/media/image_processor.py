@@ -28,7 +28,7 @@ from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_resized_slices, whole_and_slices
 
-from . import depth_rules, detection_rules, patch_rules, torchvision_rules
+from . import depth_rules, detection_rules, patch_rules, pose_rules, torchvision_rules
 from . import image_rules as rules
 
 FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
@@ -445,6 +445,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "max_image_size": 3024,
         },
     ),
+    "Swin2SRImageProcessor": (
+        rules.reflected_windows,
+        {**_PLAIN, **_HALF, "do_normalize": False, "do_pad": True, "size": {"height": 8, "width": 8}},
+    ),
     "TimmWrapperImageProcessor": (
         rules.scaled_and_cropped,
         {
@@ -463,6 +467,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "ViTImageProcessor": (
         rules.plain,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+    "VitPoseImageProcessor": (
+        pose_rules.people,
+        {
+            **_PLAIN, **_IMAGENET, "size": {"height": 256, "width": 192}, "do_affine_transform": True,
+            "normalize_factor": 200.0,
+        },
     ),
     "YolosImageProcessor": (detection_rules.padded_multiples, _BETWEEN_EDGES),
     "ZoeDepthImageProcessor": (

@@ -119,6 +119,24 @@ def divided_twice(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": arrays}
 
 
+def divisor_of_windows(settings: Settings) -> int:
+    """Return the number that sides of padded images are multiples of: Swin2SR's `size_divisor`, once `pad_size`."""
+    former: Mapping[str, int] = settings.get("pad_size") or {"height": 8}
+    return int(settings.get("size_divisor") or former["height"])
+
+
+def reflected_windows(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Swin2SR: images of their own size, reflected at the lower and right edge to the next multiple of a divisor."""
+    divisor, arrays = divisor_of_windows(settings), []
+    for image in images:
+        array = numbers(image, {**settings, "do_normalize": False})
+        if settings["do_pad"]:
+            more = [divisor - side % divisor for side in array.shape[1:]]
+            array = np.pad(array, [(0, 0), *((0, one) for one in more)], mode="symmetric")
+        arrays.append(array)
+    return {"pixel_values": stacked(arrays)}
+
+
 def whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """SegFormer: resized and never cropped, whatever is set."""
     return {"pixel_values": stacked([_resized(image, settings) for image in images])}

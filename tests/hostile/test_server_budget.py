@@ -57,6 +57,8 @@ from qeff_zoo.tasks.encoders.endpoints.encoder_queue import EncoderQueue
 from qeff_zoo.tasks.encoders.service import TextEncoding
 from qeff_zoo.tasks.image_segmentation.endpoints import SegmentationQueue
 from qeff_zoo.tasks.image_segmentation.service import Segmentation
+from qeff_zoo.tasks.image_to_image.endpoints import ImageToImageQueue
+from qeff_zoo.tasks.image_to_image.service import Reconstructions
 from qeff_zoo.tasks.images.endpoints import ImageQueue
 from qeff_zoo.tasks.images.service import ImageEmbeddings
 from qeff_zoo.tasks.multimodal.embedding_endpoints import PromptQueue
@@ -101,6 +103,7 @@ SERVERS: Mapping[str, type[Service]] = {
     "depths": DepthMaps,
     "objects": Detections,
     "segments": Segmentation,
+    "larger": Reconstructions,
     "voices": Voices,
     "painter": Drawings,
 }
@@ -192,6 +195,7 @@ READS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "depths": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "objects": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "segments": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
+    "larger": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
 }
 #: Grown files that each of these fields takes.
 READABLE = ("noise JPEG", "frames PNG", "noise WAV")
@@ -619,6 +623,7 @@ PACKAGES: Mapping[str, tuple[Any, Callable[[Models, Path], Package]]] = {
     "objects": (DetectionQueue, partial(tiny_of_images, model_type="yolos")),
     "voices": (VoiceQueue, voice),
     "segments": (SegmentationQueue, partial(tiny_of_images, model_type="segformer")),
+    "larger": (ImageToImageQueue, partial(tiny_of_images, model_type="swin2sr")),
     "painter": (drawing, partial(tiny_of_images, model_type="StableDiffusionPipeline")),
 }
 _FIXTURES = {"text": "calling", "vision": "looking", "embeddings": "encoding"}
