@@ -375,6 +375,17 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12, "use_covering_area_grid": True,
         },
     ),
+    "OwlViTImageProcessor": (
+        rules.plain,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 768, "width": 768}, "do_center_crop": False,
+            "crop_size": {"height": 768, "width": 768},
+        },
+    ),
+    "Owlv2ImageProcessor": (
+        detection_rules.squares,
+        {**_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 960, "width": 960}, "do_pad": True},
+    ),
     "PPChart2TableImageProcessor": (
         rules.plain,
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}},
@@ -606,8 +617,8 @@ def read_image_processor(
     return image_processor(found[0], default, **changes)
 
 
-#: Former names of settings in checkpoints of Nemotron.
-_FORMER = {"norm_mean": "image_mean", "norm_std": "image_std"}
+#: Former names of settings, in checkpoints of Nemotron and OWL-ViT.
+_FORMER = {"norm_mean": "image_mean", "norm_std": "image_std", "rescale": "do_rescale"}
 _SIZES = (
     {"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"longest_edge"},
     {"max_height", "max_width"},

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.blurring import blurred
 from qeff_zoo.media.pose_rules import Box, center_and_scale
 from qeff_zoo.runtime.program import Array
 
@@ -101,7 +102,9 @@ def _peaks(heatmaps: Array, scores: Array) -> Array:
 def _refined(peaks: Array, heatmaps: Array) -> Array:
     """Return places after a Newton step towards the maximum of the blurred maps."""
     rows, columns = heatmaps.shape[2:]
-    logs = np.log(np.clip(_blurred(_blurred(heatmaps, 2), 3), 0.001, 50))
+    for axis in (2, 3):
+        heatmaps = blurred(heatmaps, axis, _SIGMA, _RADIUS, mode="symmetric")
+    logs = np.log(np.clip(heatmaps, 0.001, 50))
     flat = np.pad(logs, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge").ravel()
     line = columns + 2
     first = np.arange(math.prod(peaks.shape[:2])) * (rows + 2) * line
@@ -133,26 +136,6 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
     step = (inverse @ slope[..., None])[..., 0].reshape(peaks.shape)
     refined: Array = (peaks - step).astype(np.float32)
     return refined
-
-
-def _blurred(maps: Array, axis: int) -> Array:
-    """Return maps blurred along an axis, reflected at the edges; sums are float64, results float32."""
-    places = np.arange(-_RADIUS, _RADIUS + 1)
-    kernel = np.exp(-0.5 / _SIGMA**2 * places**2)
-    kernel /= kernel.sum()
-    margins = [(_RADIUS, _RADIUS) if one == axis else (0, 0) for one in range(maps.ndim)]
-    wide = np.pad(maps, margins, mode="symmetric").astype(np.float64)
-    size = maps.shape[axis]
-
-    def shifted(by: int) -> Array:
-        part: list[Any] = [slice(None)] * maps.ndim
-        part[axis] = slice(_RADIUS + by, _RADIUS + by + size)
-        return wide[tuple(part)]
-
-    total = shifted(0) * kernel[_RADIUS]
-    for by in range(_RADIUS, 0, -1):
-        total += (shifted(-by) + shifted(by)) * kernel[_RADIUS - by]
-    return total.astype(np.float32)
 
 
 def _in_image(places: Array, box: Box, size: tuple[int, int], shape: tuple[int, ...]) -> Array:
