@@ -70,6 +70,8 @@ from qeff_zoo.tasks.speech.service import Transcriptions
 from qeff_zoo.tasks.text_generation.service import Generation
 from qeff_zoo.tasks.text_to_speech.endpoints import VoiceQueue
 from qeff_zoo.tasks.text_to_speech.service import Voices
+from qeff_zoo.tasks.zero_shot_detection.endpoints import NamedDetectionQueue
+from qeff_zoo.tasks.zero_shot_detection.service import NamedDetections
 from qeff_zoo.validation import tiny_models
 
 __all__ = ["calling", "chat_embedder", "encoding", "looking", "subject"]
@@ -102,6 +104,7 @@ SERVERS: Mapping[str, type[Service]] = {
     "speech": Transcriptions,
     "depths": DepthMaps,
     "objects": Detections,
+    "named": NamedDetections,
     "segments": Segmentation,
     "larger": Reconstructions,
     "voices": Voices,
@@ -194,6 +197,7 @@ READS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "speech": (*((path, "file") for path in FORMS),),
     "depths": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "objects": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
+    "named": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "segments": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "larger": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
 }
@@ -621,6 +625,7 @@ PACKAGES: Mapping[str, tuple[Any, Callable[[Models, Path], Package]]] = {
     "speech": (SpeechQueue, speech),
     "depths": (DepthQueue, partial(tiny_of_images, model_type="dpt")),
     "objects": (DetectionQueue, partial(tiny_of_images, model_type="yolos")),
+    "named": (NamedDetectionQueue, partial(tiny_of_images, model_type="owlvit")),
     "voices": (VoiceQueue, voice),
     "segments": (SegmentationQueue, partial(tiny_of_images, model_type="segformer")),
     "larger": (ImageToImageQueue, partial(tiny_of_images, model_type="swin2sr")),
