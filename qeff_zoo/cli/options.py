@@ -191,6 +191,21 @@ def pixels(text: str) -> tuple[float, ...]:
     return left, top, width, height
 
 
+def point(text: str) -> tuple[float, ...]:
+    """Return the value of an option with two numbers of pixels.
+
+    Raises:
+        ArgumentTypeError: The text has other values.
+    """
+    try:
+        left, top = map(float, text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no point; expected two numbers in pixels, X,Y"
+        ) from error
+    return left, top
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object."""
     try:

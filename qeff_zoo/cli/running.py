@@ -36,6 +36,7 @@ from qeff_zoo.cli.options import (
     not_empty,
     origins,
     pixels,
+    point,
 )
 from qeff_zoo.cli.serve_config import add_config, with_config
 from qeff_zoo.contract.commands import INPUTS
@@ -489,7 +490,24 @@ def _add_run(commands: Any) -> None:
         default=[],
         type=pixels,
         metavar="X,Y,WIDTH,HEIGHT",
-        help="box of a person in pixels of the image; repeatable (default: the whole image)",
+        help="box of a person in pixels of the image (default: the whole image), or of an object whose mask is "
+        "generated; repeatable",
+    )
+    parser.add_argument(
+        "--point",
+        action="append",
+        default=[],
+        type=point,
+        metavar="X,Y",
+        help="point in pixels of the image, of an object whose mask is generated; repeatable",
+    )
+    parser.add_argument(
+        "--negative-point",
+        action="append",
+        default=[],
+        type=point,
+        metavar="X,Y",
+        help="point outside that object; repeatable",
     )
     parser.add_argument(
         "--dataset-index",

@@ -78,6 +78,7 @@ _MODULES: Mapping[str, str] = {
     "video-classification": "video_classification.task",
     "image-to-image": "image_to_image.task",
     "keypoint-detection": "keypoint_detection.task",
+    "mask-generation": "mask_generation.task",
     "text-to-image": "diffusion.text_to_image",
 }
 NAMES = tuple(_MODULES)

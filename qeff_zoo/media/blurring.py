@@ -36,7 +36,8 @@ def blurred(maps: Array, axis: int, sigma: float, radius: int | None = None, *, 
     total = shifted(0) * kernel[radius]
     for by in range(radius, 0, -1):
         total += (shifted(-by) + shifted(by)) * kernel[radius - by]
-    return total.astype(np.float32)
+    result: Array = total.astype(np.float32)
+    return result
 
 
 def blurred_and_resized(image: Array, height: int, width: int) -> Array:

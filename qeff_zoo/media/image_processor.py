@@ -437,6 +437,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "do_pad": False,
         },
     ),
+    "SamImageProcessor": (
+        rules.padded_squares,
+        {
+            **_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"longest_edge": 1024}, "do_pad": True,
+            "pad_size": {"height": 1024, "width": 1024},
+        },
+    ),
     "SegformerImageProcessor": (
         rules.whole,
         {**_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"height": 512, "width": 512}},

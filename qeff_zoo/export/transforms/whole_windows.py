@@ -26,7 +26,8 @@ def apply(model: Any) -> int:
 
 
 def _normalized(self: Any, pixel_values: Tensor) -> Tensor:
-    return (pixel_values - self.mean.to(pixel_values.dtype)) * self.img_range
+    colors: Tensor = (pixel_values - self.mean.to(pixel_values.dtype)) * self.img_range
+    return colors
 
 
 def _unpadded(

@@ -60,7 +60,8 @@ class EncodeTexts(nn.Module):
 
 
 def _scaled(states: Tensor) -> Tensor:
-    return states / (torch.linalg.norm(states, dim=-1, keepdim=True) + _LEAST)
+    scaled: Tensor = states / (torch.linalg.norm(states, dim=-1, keepdim=True) + _LEAST)
+    return scaled
 
 
 def _texts(model: Any) -> Tensor:
