@@ -47,6 +47,7 @@ COMPUTED = {
     "MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES": {"depth-estimation"},
     "MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES": {"object-detection"},
     "MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES": {"zero-shot-object-detection"},
+    "MODEL_FOR_MASK_GENERATION_MAPPING_NAMES": {"mask-generation"},
     "MODEL_FOR_POSE_ESTIMATION_MAPPING_NAMES": {"keypoint-detection"},
     "MODEL_FOR_IMAGE_TO_IMAGE_MAPPING_NAMES": {"image-to-image"},
     "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING_NAMES": {"image-segmentation"},
