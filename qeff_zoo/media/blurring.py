@@ -19,7 +19,7 @@ def blurred(maps: Array, axis: int, sigma: float, radius: int | None = None, *, 
         axis: Number of the axis.
         sigma: Standard deviation in places.
         radius: Radius of the kernel in places; None for four standard deviations.
-        mode: How numpy pads the edges, "symmetric" or "reflect".
+        mode: Padding of the edges by numpy, "symmetric" or "reflect".
     """
     radius = int(_TRUNCATED * sigma + 0.5) if radius is None else radius
     kernel = np.exp(-0.5 / sigma**2 * np.arange(-radius, radius + 1) ** 2)

@@ -31,7 +31,7 @@ def _forward(self: Any, query: Tensor, key: Tensor, value: Tensor, **_: Any) -> 
         self: Attention module.
         query: (images, prompts, tokens, hidden).
         key: (images, prompts, states, hidden).
-        value: Of the same shape.
+        value: States of the shape of `key`.
     """
 
     def split(states: Tensor) -> Tensor:

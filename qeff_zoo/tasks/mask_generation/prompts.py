@@ -15,16 +15,6 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: Labels of tokens: the end of points, a point outside or inside the object, and the corners of a box.
 END, OUTSIDE, INSIDE, UPPER, LOWER = -1, 0, 1, 2, 3
 
-#: Prompts of a validation, in shares of the image: points with labels, and left, upper, right and lower edge of a box.
-SAMPLES: tuple[
-    tuple[tuple[tuple[float, float, int], ...], tuple[float, float, float, float] | None], ...
-] = (
-    (((0.4, 0.3, INSIDE),), None),
-    (((0.2, 0.6, INSIDE), (0.7, 0.1, OUTSIDE)), None),
-    ((), (0.1, 0.2, 0.6, 0.5)),
-    (((0.3, 0.3, INSIDE),), (0.05, 0.1, 0.8, 0.4)),
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaskPrompt:

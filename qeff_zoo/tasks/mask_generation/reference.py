@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.tasks.mask_generation.prompts import SAMPLES
 from qeff_zoo.validation.reference.runs import tick
 from qeff_zoo.validation.trial.sample_images import draw
+from qeff_zoo.validation.trial.sample_prompts import SAMPLES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

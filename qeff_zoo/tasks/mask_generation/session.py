@@ -106,7 +106,7 @@ class MaskGenerationSession(ImageSession):
 
         Args:
             image: Encoded image, or an image, see `prepare`.
-            prompts: What shows an object each.
+            prompts: Points or a box of each object.
             several: Whether a prompt has three masks, of a part, of an object and of a group; False for a single mask,
                 which is better for several points.
 

@@ -6,8 +6,9 @@ import numpy as np
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.tasks.depth_estimation.points import values_of
 from qeff_zoo.tasks.images.trial import ImageTrial
-from qeff_zoo.tasks.mask_generation.prompts import SAMPLES, MaskPrompt, tokens_of
+from qeff_zoo.tasks.mask_generation.prompts import MaskPrompt, tokens_of
 from qeff_zoo.tasks.mask_generation.session import MaskGenerationSession
+from qeff_zoo.validation.trial.sample_prompts import SAMPLES
 
 
 class MaskTrial(ImageTrial):

@@ -88,17 +88,17 @@ class GenerateMasks(Run):
         print(table(rows, ["image", "object", "score", "share of the image"]))
 
 
-def drawn(image: str | bytes, found: Sequence[Sequence[GeneratedMask]]) -> bytes:
+def drawn(image: str | bytes, objects: Sequence[Sequence[GeneratedMask]]) -> bytes:
     """Return a PNG file of an image with the best mask of each object in colors.
 
     Args:
         image: Path or content of the image's file.
-        found: Masks of each object.
+        objects: Masks of each object.
     """
     from PIL import Image
 
     canvas = read_image(image).astype(np.float32)
-    for number, masks in enumerate(found):
+    for number, masks in enumerate(objects):
         best = max(masks, key=lambda one: one.score)
         color = np.array(_COLORS[number % len(_COLORS)], np.float32)
         canvas[best.mask] = (canvas[best.mask] + color) / 2
