@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blurred and resized maps of numbers with the results of scipy's `gaussian_filter` and `zoom`, bit for bit but for one case.
+"""Blurred and resized maps of numbers with the results of scipy's `gaussian_filter` and `zoom`, bit for bit.
 
-Of images of 2 x 2 pixels, a few numbers are known to differ, by one unit of the last place.
+A few numbers of images of 2 x 2 pixels are known to differ, by one unit of the last place.
 """
 
 from typing import Any, TypeAlias
