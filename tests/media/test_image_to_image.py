@@ -183,7 +183,7 @@ def test_a_server_answers_hugging_face_s_client(swin: Built, served: str, as_jso
 def large() -> bytes:
     """Return a small file of an image with more pixels than a server computes."""
     file = io.BytesIO()
-    Image.new("1", (1025, 1024)).save(file, "PNG")
+    Image.new("1", (513, 512)).save(file, "PNG")
     return file.getvalue()
 
 

@@ -27,7 +27,7 @@ class ImageToImageQueue(ImageFileQueue[ImageToImageSession]):
 
     thread = "qeff-zoo image-to-image"
     growing = "the memory of the model grows with each"
-    most: ClassVar[int] = 1 << 20
+    most: ClassVar[int] = 1 << 18
 
     async def transform(self, image: bytes, _: ImageToImageParameters) -> bytes:
         """Return the PNG file of the result for an image.
