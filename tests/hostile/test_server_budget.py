@@ -682,7 +682,7 @@ def test_requests_within_budget(posts: Posts, request: pytest.FixtureRequest) ->
     name = request.node.callspec.params["posts"]
     posts.computes_depths = name not in ("larger", "named")
     # A larger image is computed of states of each pixel, of which the server admits 262,144.
-    posts.times = 4 if name == "larger" else 1
+    posts.times = 8 if name == "larger" else 1
     assert not refused_files(posts, name)
     beyond, rows = over_budget(posts, ALONE.get(name, ()))
     if (place := os.environ.get("QEFF_ZOO_BUDGET_TABLE")) and EVERY:
