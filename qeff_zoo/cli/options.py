@@ -176,6 +176,36 @@ def not_empty(text: str) -> str:
     return text
 
 
+def pixels(text: str) -> tuple[float, ...]:
+    """Return the value of an option with four numbers of pixels.
+
+    Raises:
+        ArgumentTypeError: The text has other values.
+    """
+    try:
+        left, top, width, height = map(float, text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no box; expected four numbers in pixels, X,Y,WIDTH,HEIGHT"
+        ) from error
+    return left, top, width, height
+
+
+def point(text: str) -> tuple[float, ...]:
+    """Return the value of an option with two numbers of pixels.
+
+    Raises:
+        ArgumentTypeError: The text has other values.
+    """
+    try:
+        left, top = map(float, text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no point; expected two numbers in pixels, X,Y"
+        ) from error
+    return left, top
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object."""
     try:

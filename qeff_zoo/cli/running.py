@@ -35,6 +35,8 @@ from qeff_zoo.cli.options import (
     json_object,
     not_empty,
     origins,
+    pixels,
+    point,
 )
 from qeff_zoo.cli.serve_config import add_config, with_config
 from qeff_zoo.contract.commands import INPUTS
@@ -479,7 +481,39 @@ def _add_run(commands: Any) -> None:
         "--threshold",
         type=float,
         metavar="SHARE",
-        help="score from 0 to 1 that detected objects (default: 0.5) or segments (default: 0.9) exceed",
+        help="score from 0 to 1 that detected objects (default: 0.5), segments (default: 0.9) or keypoints (default: "
+        "any) exceed",
+    )
+    parser.add_argument(
+        "--box",
+        action="append",
+        default=[],
+        type=pixels,
+        metavar="X,Y,WIDTH,HEIGHT",
+        help="box of a person in pixels of the image (default: the whole image), or of an object whose mask is "
+        "generated; repeatable",
+    )
+    parser.add_argument(
+        "--point",
+        action="append",
+        default=[],
+        type=point,
+        metavar="X,Y",
+        help="point in pixels of the image, of an object whose mask is generated; repeatable",
+    )
+    parser.add_argument(
+        "--negative-point",
+        action="append",
+        default=[],
+        type=point,
+        metavar="X,Y",
+        help="point outside that object; repeatable",
+    )
+    parser.add_argument(
+        "--dataset-index",
+        type=int,
+        metavar="N",
+        help="number of the data set whose experts find keypoints (ViTPose++ models; default: 0)",
     )
     parser.add_argument(
         "--subtask",

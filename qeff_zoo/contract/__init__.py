@@ -70,10 +70,15 @@ _MODULES: Mapping[str, str] = {
     TEXT2TEXT: "encoder_decoder.text2text_generation",
     IMAGE_TO_TEXT: "encoder_decoder.image_to_text",
     DEPTH_ESTIMATION: "depth_estimation.task",
+    # Before detection without texts: its suffixes are longer.
+    "zero-shot-object-detection": "zero_shot_detection.task",
     OBJECT_DETECTION: "object_detection.task",
     "text-to-speech": "text_to_speech.task",
     IMAGE_SEGMENTATION: "image_segmentation.task",
     "video-classification": "video_classification.task",
+    "image-to-image": "image_to_image.task",
+    "keypoint-detection": "keypoint_detection.task",
+    "mask-generation": "mask_generation.task",
     "text-to-image": "diffusion.text_to_image",
 }
 NAMES = tuple(_MODULES)

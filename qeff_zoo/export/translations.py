@@ -24,6 +24,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     standard = onnxscript.opset18
 
     def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        if len(weight.shape) == 1:
+            return standard.MatMul(x, weight)
         product = op.Linear(x, weight)
         return product if bias is None else standard.Add(product, bias)
 

@@ -28,7 +28,7 @@ from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_resized_slices, whole_and_slices
 
-from . import depth_rules, detection_rules, patch_rules, torchvision_rules
+from . import depth_rules, detection_rules, patch_rules, pose_rules, torchvision_rules
 from . import image_rules as rules
 
 FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
@@ -375,6 +375,17 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12, "use_covering_area_grid": True,
         },
     ),
+    "OwlViTImageProcessor": (
+        rules.plain,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 768, "width": 768}, "do_center_crop": False,
+            "crop_size": {"height": 768, "width": 768},
+        },
+    ),
+    "Owlv2ImageProcessor": (
+        detection_rules.squares,
+        {**_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 960, "width": 960}, "do_pad": True},
+    ),
     "PPChart2TableImageProcessor": (
         rules.plain,
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}},
@@ -426,6 +437,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "do_pad": False,
         },
     ),
+    "SamImageProcessor": (
+        rules.padded_squares,
+        {
+            **_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"longest_edge": 1024}, "do_pad": True,
+            "pad_size": {"height": 1024, "width": 1024},
+        },
+    ),
     "SegformerImageProcessor": (
         rules.whole,
         {**_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"height": 512, "width": 512}},
@@ -445,6 +463,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "max_image_size": 3024,
         },
     ),
+    "Swin2SRImageProcessor": (
+        rules.reflected_windows,
+        {**_PLAIN, **_HALF, "do_normalize": False, "do_pad": True, "size": {"height": 8, "width": 8}},
+    ),
     "TimmWrapperImageProcessor": (
         rules.scaled_and_cropped,
         {
@@ -463,6 +485,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "ViTImageProcessor": (
         rules.plain,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
+    ),
+    "VitPoseImageProcessor": (
+        pose_rules.people,
+        {
+            **_PLAIN, **_IMAGENET, "size": {"height": 256, "width": 192}, "do_affine_transform": True,
+            "normalize_factor": 200.0,
+        },
     ),
     "YolosImageProcessor": (detection_rules.padded_multiples, _BETWEEN_EDGES),
     "ZoeDepthImageProcessor": (
@@ -595,8 +624,8 @@ def read_image_processor(
     return image_processor(found[0], default, **changes)
 
 
-#: Former names of settings in checkpoints of Nemotron.
-_FORMER = {"norm_mean": "image_mean", "norm_std": "image_std"}
+#: Former names of settings, in checkpoints of Nemotron and OWL-ViT.
+_FORMER = {"norm_mean": "image_mean", "norm_std": "image_std", "rescale": "do_rescale"}
 _SIZES = (
     {"height", "width"}, {"shortest_edge"}, {"shortest_edge", "longest_edge"}, {"longest_edge"},
     {"max_height", "max_width"},

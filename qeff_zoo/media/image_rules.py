@@ -119,6 +119,47 @@ def divided_twice(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": arrays}
 
 
+def divisor_of_windows(settings: Settings) -> int:
+    """Return the number that sides of padded images are multiples of: Swin2SR's `size_divisor`, once `pad_size`."""
+    former: Mapping[str, int] = settings.get("pad_size") or {"height": 8}
+    return int(settings.get("size_divisor") or former["height"])
+
+
+def reflected_windows(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Swin2SR: images of their own size, reflected at the lower and right edge to the next multiple of a divisor."""
+    divisor, arrays = divisor_of_windows(settings), []
+    for image in images:
+        array = numbers(image, {**settings, "do_normalize": False})
+        if settings["do_pad"]:
+            more = [divisor - side % divisor for side in array.shape[1:]]
+            array = np.pad(array, [(0, 0), *((0, one) for one in more)], mode="symmetric")
+        arrays.append(array)
+    return {"pixel_values": stacked(arrays)}
+
+
+def longest_edge(image: Pixels, edge: int) -> tuple[int, int]:
+    """Return the height and width of an image resized to this length of its longer side; halves are rounded up."""
+    height, width = image.shape[:2]
+    scale = edge / max(height, width)
+    return int(height * scale + 0.5), int(width * scale + 0.5)
+
+
+def padded_squares(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """SAM: the longer side resized, padded with zeros at the lower and right edge to `pad_size`."""
+    arrays = []
+    for image in images:
+        if settings["do_resize"]:
+            sides = longest_edge(image, settings["size"]["longest_edge"])
+            image = resize(image, *sides, settings["resample"])
+        array = numbers(image, settings)
+        if settings["do_pad"]:
+            size = settings["pad_size"]["height"], settings["pad_size"]["width"]
+            more = [(0, new - old) for new, old in zip(size, array.shape[1:], strict=True)]
+            array = np.pad(array, [(0, 0), *more])
+        arrays.append(array)
+    return {"pixel_values": stacked(arrays)}
+
+
 def whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """SegFormer: resized and never cropped, whatever is set."""
     return {"pixel_values": stacked([_resized(image, settings) for image in images])}

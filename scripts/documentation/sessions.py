@@ -23,6 +23,7 @@ VERBS = (
         "synthesize",
         "detect",
         "segment",
+        "transform",
         "draw",
     ),
 )

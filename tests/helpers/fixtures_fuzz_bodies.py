@@ -26,6 +26,11 @@ class Posts:
         app: The app.
     """
 
+    #: Whether a file of most depths is answered; see `test_server_budget`.
+    computes_depths: bool = True
+    #: Factor of the budget of a request.
+    times: int = 1
+
     def __init__(self, app: Any) -> None:
         self._loop = asyncio.new_event_loop()
         transport = httpx.ASGITransport(app)

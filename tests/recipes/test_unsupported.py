@@ -336,7 +336,7 @@ def test_parts_are_those_of_whole_models() -> None:
     ("model_type", "words"),
     [
         ("deepseek_v4", "attention compresses keys into separate caches"),
-        ("owlvit", "It finds the objects that a text names"),
+        ("grounding-dino", "It reads image and text together"),
         ("bark", "has no recipe yet"),
         ("univnet", "or makes audio of them; no task does"),
         ("dpr", "one vector of a text"),

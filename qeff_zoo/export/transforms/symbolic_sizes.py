@@ -9,6 +9,8 @@ from .modules import give, rebound
 def apply(model: Any, *, name: str) -> int:
     """Let the modules of a class compute sizes without `int`, transformers' `torch_int` and the `len` of a tensor.
 
+    transformers' checks of sizes are left out: a trace lacks the numbers in their tensors.
+
     Args:
         model: Hugging Face model.
         name: Suffix of the class name of the modules.
@@ -19,7 +21,7 @@ def apply(model: Any, *, name: str) -> int:
     count = 0
     for module in model.modules():
         if type(module).__name__.endswith(name):
-            give(module, rebound(type(module).forward, int=_same, torch_int=_same, len=_length))
+            give(module, rebound(type(module).forward, **_NAMES))
             count += 1
     return count
 
@@ -30,3 +32,10 @@ def _length(values: Any) -> Any:
 
 def _same(size: Any) -> Any:
     return size
+
+
+def _unchecked(*_: Any) -> None:
+    pass
+
+
+_NAMES = {"int": _same, "torch_int": _same, "len": _length, "torch_compilable_check": _unchecked}

@@ -61,6 +61,8 @@ class ImageFileQueue(MediaQueue[_Session]):
 
     #: Clause on the size of an answer that grows with the image; empty for other answers.
     growing: ClassVar[str] = ""
+    #: Maximum number of pixels of an image with such an answer.
+    most: ClassVar[int] = MAX_NUMBERS
 
     def __init__(self, session: _Session, *, max_waiting: int) -> None:
         super().__init__(session, max_waiting=max_waiting)
@@ -89,10 +91,10 @@ class ImageFileQueue(MediaQueue[_Session]):
 
     def _check_answer(self, pixels: int) -> None:
         """Refuse an image whose answer would be too large, before it is decoded."""
-        if pixels > MAX_NUMBERS:
+        if pixels > self.most:
             raise ApiError(
                 400,
-                f"The image has {pixels:,} pixels, and {self.growing}; expected at most {MAX_NUMBERS:,}. Send a "
+                f"The image has {pixels:,} pixels, and {self.growing}; expected at most {self.most:,}. Send a "
                 "smaller image, or use `qeff-zoo run --output`.",
                 param=PARAM,
                 code="answer_too_large",
@@ -109,6 +111,7 @@ def routes(
     check: Callable[[str], object],
     parameters: type[_Parameters],
     answer: Callable[[bytes, _Parameters], Awaitable[Any]],
+    respond: Callable[[Any], Awaitable[Response]] = json_answer,
 ) -> APIRouter:
     """Return the endpoint of a task.
 
@@ -116,6 +119,7 @@ def routes(
         check: Function that refuses the name of another model.
         parameters: Class of the parameters, which are all optional.
         answer: Function that computes the answer for an image.
+        respond: Function that returns the response with an answer.
     """
     router = APIRouter()
 
@@ -133,6 +137,6 @@ def routes(
                 found = await unless_gone(request, answer(image, chosen))
         except BusyError as error:
             raise queue_full(error) from error
-        return await json_answer(found)
+        return await respond(found)
 
     return router

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`run` of object detection packages: images in, objects out, and images with their boxes."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
@@ -37,24 +38,41 @@ class DetectObjects(Run):
 
     def __call__(self, session: Any) -> None:
         """Detect, draw and print."""
-        names = list(self.arguments.image)
-        files = fetch_each(names)
+        files = fetch_each(list(self.arguments.image))
         detected = session.detect(files, self._threshold)
-        for path, file, found in zip(self.arguments.output, files, detected, strict=False):
-            write_durably(Path(path), drawn(file, found, session.labels))
-        if self.arguments.json:
-            outputs = [
-                {"image": name, "objects": [asdict(one) for one in found]}
-                for name, found in zip(names, detected, strict=True)
-            ]
-            print_json({"outputs": outputs})
-            return
-        rows = [
-            [name if not place else "", *row]
+        write_and_print(self.arguments, files, detected, session.labels)
+
+
+def write_and_print(
+    arguments: Namespace,
+    files: Sequence[str | bytes],
+    detected: Sequence[Sequence[Detection]],
+    labels: Sequence[str],
+) -> None:
+    """Write images with boxes, and print a table or JSON.
+
+    Args:
+        arguments: Arguments of the command.
+        files: Paths or contents of the images' files.
+        detected: Objects of each image.
+        labels: Labels of the model or the command.
+    """
+    names = list(arguments.image)
+    for path, file, found in zip(arguments.output, files, detected, strict=False):
+        write_durably(Path(path), drawn(file, found, labels))
+    if arguments.json:
+        outputs = [
+            {"image": name, "objects": [asdict(one) for one in found]}
             for name, found in zip(names, detected, strict=True)
-            for place, row in enumerate(_rows(found))
         ]
-        print(table(rows, ["image", "label", "score", "xmin", "ymin", "xmax", "ymax"]))
+        print_json({"outputs": outputs})
+        return
+    rows = [
+        [name if not place else "", *row]
+        for name, found in zip(names, detected, strict=True)
+        for place, row in enumerate(_rows(found))
+    ]
+    print(table(rows, ["image", "label", "score", "xmin", "ymin", "xmax", "ymax"]))
 
 
 def _rows(found: Sequence[Detection]) -> list[list[str]]:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models that find keypoints: heat maps of whole images.
+
+Only the reference process imports this.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.reference.runs import tick
+from qeff_zoo.validation.trial.sample_images import draw
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class KeypointReference(ImageReference):
+    """Heat maps of images, which transformers' own processor converts to arrays; each image alone.
+
+    Args:
+        model: Hugging Face model.
+        request: See `ImageReference`.
+        arrays: Unused.
+    """
+
+    def _look(self, numbers: list[int]) -> list[Array]:
+        maps = []
+        experts = self._model.config.backbone_config.num_experts
+        others = {"dataset_index": torch.tensor([0])} if experts > 1 else {}
+        for number in numbers:
+            image = Image.fromarray(draw(*self._sequences[number]))
+            boxes = [[[0, 0, image.width, image.height]]]
+            pixels = self._process(images=[image], boxes=boxes, return_tensors="pt")["pixel_values"]
+            pixels = pixels.to(next(self._model.parameters()).dtype)
+            found = self._model(pixel_values=pixels, **others).heatmaps
+            maps.append(found.flatten(1).float().numpy())
+            tick()
+        return maps

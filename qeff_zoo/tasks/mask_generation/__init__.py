@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mask generation: masks of what points and boxes in an image show."""
