@@ -118,7 +118,8 @@ class _Splitter:
         zero_points: ir.Value | None,
     ) -> ir.Value:
         """Return the floats (rows, columns) of a matrix of int8."""
-        op, (rows, columns) = self.tape.op, (node.attributes.get_int(name, 0) for name in "NK")
+        op = self.tape.op
+        rows, columns = (node.attributes.get_int(name, 0) for name in ("N", "K"))
         of_blocks = self._constant([rows, -1, 1])
         blocks = dequantized(
             self.tape,
