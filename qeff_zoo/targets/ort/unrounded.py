@@ -101,7 +101,8 @@ class _Splitter:
 
     def dequantize(self, node: ir.Node) -> None:
         """Compute a product by a matrix of int8 in float32."""
-        x, packed, scales, zero_points, _, bias, *_ = [*node.inputs, *[None] * _BIAS]
+        inputs: list[ir.Value | None] = [*node.inputs, *[None] * _BIAS]
+        x, packed, scales, zero_points, _, bias = inputs[: _BIAS + 1]
         assert packed is not None
         if packed not in self._matrices:
             self._matrices[packed] = self._matrix(node, packed, scales, zero_points)
