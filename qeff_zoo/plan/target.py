@@ -55,7 +55,7 @@ def decide_tuning(
 
 
 def _side(config: Mapping[str, Any]) -> int:
-    """Return the side of a model's images in pixels; 0 if its config does not say it."""
+    """Return the side of a model's images in pixels; 0 if the config has none."""
     size = config.get("image_size")
     return size if isinstance(size, int) else 0
 

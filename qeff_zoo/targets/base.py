@@ -60,8 +60,8 @@ class Tuned:
     Args:
         batch_size: Inputs of a call.
         options: Options of the target by name.
-        by: What they are of, for people.
-        note: What was measured, and what of it a package does not set, as a sentence.
+        by: Model and objective, for people.
+        note: Measured speed, and settings that a package lacks, as a sentence.
     """
 
     batch_size: int
@@ -151,7 +151,7 @@ class Target(ABC):
             rounded; empty if it has no `open_unrounded`.
         ways: Possible implementations of a part of a graph: a code for programs, the end of a sentence for people.
         options: Dataclasses whose fields are its build options; see `qeff_zoo.package.option`.
-        objectives: What its options can be chosen for, by measured settings of other models; see `tune`.
+        objectives: Objectives with measured settings of other models; see `tune`.
     """
 
     name: str

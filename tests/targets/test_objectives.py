@@ -19,16 +19,16 @@ BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12}
 RESNET = {"model_type": "resnet", "depths": [3, 4, 6, 3], "layer_type": "basic"}
 
 
-def planned(folder: Path, config: dict[str, Any], head: str, **asked: Any) -> Plan:
+def planned(folder: Path, config: dict[str, Any], head: str, **options: Any) -> Plan:
     """Plan a build of a model that has a config alone."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**config, "architectures": [head]}))
-    asked = {"target": "qaic", **asked}
-    return check(open_checkpoint(str(folder), need_weights=False), Request(**asked))
+    options = {"target": "qaic", **options}
+    return check(open_checkpoint(str(folder), need_weights=False), Request(**options))
 
 
 def own_config(row: Row) -> dict[str, Any]:
-    """Return what the config of a row's model says of its size."""
+    """Return the sizes of a row's model as its config has them."""
     if row.task == "image-classification":  # as timm saves one
         return {"model_type": "timm_wrapper", "architecture": row.model}
     return {"model_type": row.family, "hidden_size": row.width, "num_hidden_layers": row.depth}
