@@ -46,6 +46,13 @@ def _default_weights() -> str:
     )
 
 
+def _objectives() -> str:
+    """Return the objectives, and the targets that have measured settings for them."""
+    found = targets.objectives()
+    of = _either(tuple(dict.fromkeys(name for names in found.values() for name in names)))
+    return f"; {_either(tuple(found))} for target {of}: measured settings of the nearest model"
+
+
 if TYPE_CHECKING:
 
     class _TargetOptions:
@@ -98,7 +105,9 @@ class Request(_TargetOptions):
         f"PATTERN={'|'.join(numerics.WEIGHTS)}: weight format of matrices by name, such as *.down_proj=int8; the "
         "first match applies, --weights to all others; repeatable",
     )
-    profile: str | None = option(None, "shape profile of the recipe (default: latency)")
+    profile: str | None = option(
+        None, f"shape profile of the recipe (default: latency){_objectives()}"
+    )
     prefill_seq_len: int | None = _size(
         "prefill_seq_len", "prompt tokens per prefill call", "pl", of="decoder", match="any"
     )

@@ -26,6 +26,7 @@ from qeff_zoo.plan.target import (
     check_target,
     decide_options,
     decide_target,
+    decide_tuning,
 )
 from qeff_zoo.plan.task import (
     check_quantization,
@@ -48,6 +49,7 @@ DECISIONS = (
     Decision(check_quantization),
     Decision(check_generation, provides=("generation",)),
     Decision(decide_weights, provides=("weights", "formats", "float8")),
+    Decision(decide_tuning, provides=("profile", "tuned")),
     Decision(decide_shape, provides=("shape",)),
     Decision(decide_task_options, provides=("task_options",)),
     Decision(decide_merged_adapters),
@@ -94,6 +96,7 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
         why={str(OPTIONS[name].path): by for name, by in decisions.why.items()},
         warnings=(
             *resolved.warnings,
+            *([facts["tuned"].note] if facts["tuned"] else []),
             *rounding_warnings(checkpoint, request),
             *floats,
             *surprises,

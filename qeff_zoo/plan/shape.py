@@ -16,18 +16,23 @@ from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.image_sizes import choose_image_sizes
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import PatchShape, Recipe, Shape
-from qeff_zoo.targets.base import Target
+from qeff_zoo.targets.base import Target, Tuned
 
 #: With rope_type dynamic: the reason why a context ends at the model's own positions.
 _BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
 
 
 def decide_shape(
-    checkpoint: Checkpoint, request: Request, recipe: Recipe, target: Target
+    checkpoint: Checkpoint,
+    request: Request,
+    recipe: Recipe,
+    target: Target,
+    profile: str | None,
+    tuned: Tuned | None,
 ) -> Decisions:
     """Start from a profile, apply the requested sizes, and limit them to the model's positions and images."""
     decisions = Decisions()
-    profile = request.profile or next(iter(recipe.shapes))
+    profile = profile or next(iter(recipe.shapes))
     if profile not in recipe.shapes:
         decisions.refuse(
             f"--profile is {profile!r}, but recipe {recipe.model_type!r} has {', '.join(recipe.shapes)}. Choose one."
@@ -40,6 +45,8 @@ def decide_shape(
             item.name,
             *((default, f"recipe:{profile}") if requested is None else (requested, "user")),
         )
+    if tuned and request.batch_size is None:
+        decisions.set("batch_size", tuned.batch_size, tuned.by)
     if request.batch_size is not None and request.full_batch_size is None:
         decisions.set("full_batch_size", None, "user: --batch-size")
     patches = choose_image_sizes(checkpoint, recipe, target, decisions)

@@ -10,7 +10,7 @@ from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.image_sizes import read_in_any_size
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Component, Recipe, Shape
-from qeff_zoo.targets.base import Target
+from qeff_zoo.targets.base import Target, Tuned
 
 
 def decide_target(request: Request) -> Decisions:
@@ -21,18 +21,62 @@ def decide_target(request: Request) -> Decisions:
     return decisions.provide(target=targets.find(decisions.value["target"] if known else default))
 
 
-def decide_options(request: Request, target: Target, recipe: Recipe) -> Decisions:
+def decide_tuning(
+    checkpoint: Checkpoint, request: Request, recipe: Recipe, target: Target
+) -> Decisions:
+    """Decide measured settings, if the profile is an objective.
+
+    Returns:
+        The facts `profile`, of the recipe's, and `tuned`, either or both None.
+    """
+    decisions, objective = Decisions(), request.profile
+    known = targets.objectives()
+    if objective is None or objective not in known:
+        return decisions.provide(profile=objective, tuned=None)
+    decisions.provide(profile=None, tuned=None)
+    if objective not in target.objectives:
+        expected = " or ".join(known[objective])
+        decisions.refuse(
+            f"--profile {objective} is for target {expected}, and --target is {target.name!r}. Leave it out, or choose "
+            f"--target {expected}."
+        )
+        return decisions
+    shape = next(iter(recipe.shapes.values()))
+    longest = max(request.seq_lens or shape.seq_lens or (0,))
+    config = checkpoint.text_config if longest else checkpoint.config
+    sides = longest or _side(checkpoint.config)
+    tuned = target.tune(recipe.task, config, checkpoint.name, sides, objective)
+    if tuned is None:
+        decisions.refuse(
+            f"--profile {objective} follows measured settings, and there are none of {recipe.task}. Leave it out, and "
+            "choose --num-cores and the other options of the compiler."
+        )
+    return decisions.provide(tuned=tuned)
+
+
+def _side(config: Mapping[str, Any]) -> int:
+    """Return the side of a model's images in pixels; 0 if the config has none."""
+    size = config.get("image_size")
+    return size if isinstance(size, int) else 0
+
+
+def decide_options(
+    request: Request, target: Target, recipe: Recipe, tuned: Tuned | None
+) -> Decisions:
     """Decide the options of the target; see `options_of`."""
-    return options_of(request, target, recipe.compile_flags.get(target.name, {}))
+    usual = [(recipe.compile_flags.get(target.name, {}), "recipe")]
+    return options_of(request, target, [(tuned.options, tuned.by), *usual] if tuned else usual)
 
 
-def options_of(request: Request, target: Target, usual: Mapping[str, Any]) -> Decisions:
+def options_of(
+    request: Request, target: Target, usual: Sequence[tuple[Mapping[str, Any], str]]
+) -> Decisions:
     """Decide the options of a target: requested values, else usual values; refuse options of other targets.
 
     Args:
         request: Options of a build.
         target: Target of the build.
-        usual: Values of a recipe, by option name.
+        usual: Values by option name, and who chose them, those that apply first before others.
 
     Returns:
         The decision, with the fact `options`: values by name, without options that are off.
@@ -50,7 +94,7 @@ def options_of(request: Request, target: Target, usual: Mapping[str, Any]) -> De
             continue
         candidates = (
             (requested, "user"),
-            (usual.get(name), "recipe"),
+            *((values.get(name), by) for values, by in usual),
             (option.default, "default"),
         )
         value, by = next((pair for pair in candidates if pair[0] is not None), (None, ""))

@@ -139,7 +139,7 @@ class Work:
 
         Args:
             layer: Loaded.
-            stages: Its stages.
+            stages: Stages of the layer.
             columns: Number of columns of each matrix.
             run: Runs it on the states of a text.
             floats: States of each text.

@@ -27,6 +27,15 @@ def options() -> tuple[type, ...]:
     return tuple(dict.fromkeys(one for name in NAMES for one in find(name).options))
 
 
+def objectives() -> dict[str, tuple[str, ...]]:
+    """Return the targets of each objective that options can be chosen for, by measured settings."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in NAMES:
+        for objective in find(name).objectives:
+            found[objective] = (*found.get(objective, ()), name)
+    return found
+
+
 def on_cards() -> tuple[str, ...]:
     """Return the names of the targets whose programs run on Cloud AI cards."""
     return tuple(name for name in NAMES if find(name).runs_on_cards)

@@ -54,6 +54,23 @@ class Resolved:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Measured settings of a model that are nearest to those of a build.
+
+    Args:
+        batch_size: Inputs of a call.
+        options: Options of the target by name.
+        by: Model and objective, for people.
+        note: Measured speed, and settings that a package lacks, as a sentence.
+    """
+
+    batch_size: int
+    options: Mapping[str, Any]
+    by: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lowered:
     """Graph of one program as the input of a target's compiler, and the sources of its weights.
 
@@ -134,6 +151,7 @@ class Target(ABC):
             rounded; empty if it has no `open_unrounded`.
         ways: Possible implementations of a part of a graph: a code for programs, the end of a sentence for people.
         options: Dataclasses whose fields are its build options; see `qeff_zoo.package.option`.
+        objectives: Objectives with measured settings of other models; see `tune`.
     """
 
     name: str
@@ -152,6 +170,21 @@ class Target(ABC):
     unrounded: str = ""
     ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
     options: tuple[type, ...] = ()
+    objectives: tuple[str, ...] = ()
+
+    def tune(
+        self, task: str, config: Mapping[str, Any], name: str, length: int, objective: str
+    ) -> Tuned | None:
+        """Return the measured settings that are nearest to a model; None if there are none of its task.
+
+        Args:
+            task: Task of the package.
+            config: Config of the model.
+            name: Name of the checkpoint.
+            length: Longest text of the package in tokens, or the largest side of its images in pixels.
+            objective: One of `objectives`.
+        """
+        return None
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]

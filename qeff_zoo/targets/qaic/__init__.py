@@ -2,14 +2,23 @@
 """Target `qaic`: Qualcomm Cloud AI 100, compiled by qaic-compile of its SDK, on this machine or on another."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.graph.numerics import FLOAT16, STORED
-from qeff_zoo.targets.base import USUAL_OPENING, Finding, Lowered, OpenOptions, Resolved, Target
+from qeff_zoo.targets.base import (
+    USUAL_OPENING,
+    Finding,
+    Lowered,
+    OpenOptions,
+    Resolved,
+    Target,
+    Tuned,
+)
 from qeff_zoo.targets.qaic.lowering_report import WAYS
+from qeff_zoo.targets.qaic.objectives import OBJECTIVES
 from qeff_zoo.targets.qaic.options import QaicOptions
 
 if TYPE_CHECKING:
@@ -42,6 +51,30 @@ class QaicTarget(Target):
     static_shapes: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
     options: tuple[type, ...] = (QaicOptions,)
+    objectives: tuple[str, ...] = OBJECTIVES
+
+    def tune(
+        self, task: str, config: Mapping[str, Any], name: str, length: int, objective: str
+    ) -> Tuned | None:
+        """Return the settings of the nearest row of Qualcomm's tables."""
+        from . import objectives
+
+        row = objectives.nearest(task, config, name, length, objective)
+        if row is None:
+            return None
+        known = {item.name for item in fields(QaicOptions) if self.name in item.metadata["targets"]}
+        options = {name: value for name, value in row.options.items() if name in known}
+        lost = [*row.left_out, *sorted({*row.options} - known)]
+        note = (
+            f"--profile {objective} follows Qualcomm's row of {row.model!r} ({row.task}, length {row.length}), "
+            f"{row.measured} with {row.instances} programs of {row.cores} cores at once on a card. This package was "
+            "not measured; start as many programs."
+        )
+        if lost:
+            note += f" Not set: {', '.join(lost)}."
+        return Tuned(
+            batch_size=row.batch_size, options=options, by=f"{objective}: {row.model}", note=note
+        )
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]

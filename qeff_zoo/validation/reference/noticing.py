@@ -51,7 +51,7 @@ class Early:
     def suffices_for_noise(self, answers: Answers) -> bool:
         """Whether beginnings have noise enough: of a decoder that rounds activations, and makes no choices.
 
-        Such a package is compared in float32, and its answers lie far within a tolerance made of that noise.
+        Such a package is compared in float32, and its answers lie far within the tolerance of that noise.
         """
         return self._rounds and answers.plain and not self._chooses
 
