@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ViTPose, `transformers.models.vitpose`: usyd-community/vitpose-base-simple, vitpose-plus-base and others.
 
-Unusual: patches overlap the edges; heat maps of keypoints follow from the last states. ViTPose++ has experts in each MLP,
+Unusual: patches overlap the edges; heat maps follow from the last states. ViTPose++ has experts in each MLP,
 which the number of a data set selects (0 is COCO). transformers' processor needs scipy.
 """
 
