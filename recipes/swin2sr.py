@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swin2SR, `transformers.models.swin2sr`: caidas/swin2SR-classical-sr-x2-64, caidas/swin2SR-lightweight-x2-64 and more.
 
-Unusual: Swin v2 without patches or merging, in residual blocks with convolutions; one of four
-upsamplers computes pixels of the last states, or corrects the image's own. Images have any size; the processor pads them
-to whole windows.
+Unusual: Swin v2 without patches or merging, in residual blocks with convolutions; one of four upsamplers computes
+pixels of the last states, or corrects the image's own. Images have any size; the processor pads them to whole
+windows.
 """
 
 from dataclasses import replace
