@@ -362,11 +362,26 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
     vars(modules[leaf]).setdefault("__getattr__", _type_of_torchvision)
     for kind in (one.replace("-", "_") for one in types):
         path = f"transformers.models.{kind}.{module}_{kind}"
-        # Modules imported with these stand-ins are removed again.
-        with suppress(ModuleNotFoundError), mock.patch.dict(sys.modules, modules):
+        with suppress(ModuleNotFoundError), _standing_in(modules):
             found = importlib.import_module(path)
             return getattr(found, name or found.__all__[0])
     raise ImportError(f"No module of transformers defines {name!r}.")
+
+
+@contextmanager
+def _standing_in(modules: Mapping[str, ModuleType]) -> Iterator[None]:
+    """Let modules stand in for absent ones; modules of processors that are imported meanwhile are forgotten.
+
+    All other modules stay: transformers keeps their classes, and looks up their modules by name later.
+    """
+    before = {*sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in {*sys.modules} - before:
+            if name in modules or "processing_" in name:
+                del sys.modules[name]
 
 
 def _type_of_torchvision(name: str) -> Any:

@@ -280,7 +280,7 @@ def test_a_processor_config_with_other_tokens_writes_those(
         ("aria", {"split_image": True}, "`split_image` is True"),
         ("llama4", {"resample": 1}, r"`resample` is 1. Expected 2 (bilinear)"),
         ("minicpm_ocr", {"small_image_upsize": "adaptive"}, "'adaptive', which measures"),
-        ("minimax_m3_vl", {"image_processor_type": "SamImageProcessor"}, "as 'SamImageProcessor'"),
+        ("minimax_m3_vl", {"image_processor_type": "SuperGlueImageProcessor"}, "as 'SuperGlue"),
         ("minimax_m3_vl", {}, ""),
     ],
 )
