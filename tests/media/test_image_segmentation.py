@@ -141,6 +141,9 @@ def test_segments_are_those_of_the_pipeline(model_type: str, variant: str, make:
     low = LOW if session.queries else {}
     segmented = session.segment(built.images, thresholds=Thresholds(**low))
     wanted = [built.expected(image, **low) for image in built.images]
+    if not any(wanted):  # no query of a tiny model is sure of a class
+        segmented = session.segment(built.images, "semantic")
+        wanted = [built.expected(image, subtask="semantic") for image in built.images]
     assert any(wanted)
     for found, expected in zip(segmented, wanted, strict=True):
         require_same([fields(one) for one in found], expected)

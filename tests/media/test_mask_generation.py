@@ -26,6 +26,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import MaskGenerationSession, MaskPrompt, open_session
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
+from qeff_zoo.tasks.mask_generation.prompts import tokens_of
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 from qeff_zoo.validation.trial import sample_images
@@ -138,11 +139,17 @@ def test_cards_generate_masks(sam: Built, tmp_path: Path) -> None:
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), store))
     assert isinstance(on_cards, MaskGenerationSession)
     session = opened(sam)
+    images = [one.encode(sam.images[0]) for one in (session, on_cards)]
+    scale = (images[0].scaled[1] / images[0].size[1], images[0].scaled[0] / images[0].size[0])
     for prompt in PROMPTS.values():
-        (wanted,) = session.segment(sam.images[0], [prompt])
-        (made,) = on_cards.segment(sam.images[0], [prompt])
-        for one, right in zip(made, wanted, strict=True):
-            assert (one.mask != right.mask).mean() < 0.05
+        points, labels = (one[None] for one in tokens_of(prompt, scale))
+        wanted, made = (
+            one.masks(image.embeddings, points, labels)[0]
+            for one, image in zip((session, on_cards), images, strict=True)
+        )
+        # transformers' model in float16 lies 1.4 % of the spread away.
+        error = np.sqrt(np.square(made - wanted).mean())
+        assert error <= 0.1 * wanted.std()
 
 
 @pytest.mark.parametrize(
