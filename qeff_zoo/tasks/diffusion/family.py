@@ -40,6 +40,9 @@ class Family:
     lengths: ClassVar[Mapping[str, int]] = {}
     #: Options of an image that a negative prompt has an effect on.
     guided: ClassVar[Mapping[str, Any]] = {}
+    #: Default strength of the change of an initial image, and with a mask.
+    strength: ClassVar[float]
+    mask_strength: ClassVar[float]
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -82,6 +85,36 @@ class Family:
                 f"true_cfg_scale is {options.true_cfg_scale!r}, and the model's guidance is guidance_scale; expected "
                 "that alone. Leave true_cfg_scale out."
             )
+
+    @property
+    def draws_masked(self) -> bool:
+        """Whether the pipeline draws the masked part of an image anew."""
+        return True
+
+    def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
+        """Refuse options of an initial image that leave no step, or that the pipeline does not have.
+
+        Args:
+            options: Options of the image.
+            has_mask: Whether there is a mask.
+
+        Raises:
+            GenerationError: There is such an option.
+        """
+        if self.skipped_steps(options) >= options.steps:
+            raise GenerationError(
+                f"strength is {options.strength!r}, which leaves none of {options.steps} steps; expected a share of at "
+                "least one step. Raise strength, or steps."
+            )
+        if options.mask_blur is not None and not has_mask:
+            raise GenerationError(
+                f"mask_blur is {options.mask_blur!r}, and there is no mask; expected one. Give a mask, or leave it out."
+            )
+
+    def skipped_steps(self, options: ImageOptions) -> int:
+        """Return the number of first steps that an initial image leaves out."""
+        assert options.strength is not None
+        return options.steps - min(int(options.steps * options.strength), options.steps)
 
     def is_guided(self, options: ImageOptions) -> bool:
         """Whether a step also predicts noise without the prompt."""
@@ -138,6 +171,23 @@ class Family:
             options: Options of the image.
         """
         raise NotImplementedError
+
+    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
+        """Return a sample without noise from the latents of an image, the reverse of `latents_of`."""
+        scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
+        return self.begin(scale * latents, options)
+
+    def mask_of(self, mask: Array, options: ImageOptions) -> Array:
+        """Return the mask of a sample.
+
+        Args:
+            mask: Mask of the image, (1, 1, height, width).
+            options: Options of the image.
+        """
+        every = self.vae_factor
+        _, channels, height, width = self.noise_shape(options)
+        of_latents = mask[:, :, ::every, ::every]
+        return self.begin(np.broadcast_to(of_latents, (1, channels, height, width)), options)
 
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last sample."""
