@@ -378,6 +378,15 @@ def test_a_runge_kutta_start_needs_four_steps() -> None:
         open_scheduler({**CONFIGS["stable-diffusion-v1-5"], "skip_prk_steps": False}, 3)
 
 
+def test_a_runge_kutta_start_is_not_left_out() -> None:
+    config = CONFIGS["stable-diffusion-v1-5"]
+    assert open_scheduler(config, 4).call_of(2) == 2
+    start = open_scheduler({**config, "skip_prk_steps": False}, 4)
+    assert start.call_of(0) == 0
+    with pytest.raises(GenerationError, match="Cannot leave out the first 2 steps"):
+        start.call_of(2)
+
+
 FLOW_SIGMAS = [1.0, 0.75, 0.5, 0.25]  # as the pipelines of Flux and Qwen-Image give them
 
 

@@ -40,9 +40,9 @@ class Family:
     lengths: ClassVar[Mapping[str, int]] = {}
     #: Options of an image that a negative prompt has an effect on.
     guided: ClassVar[Mapping[str, Any]] = {}
-    #: Default strength of the change of an initial image, and with a mask.
-    strength: ClassVar[float]
-    mask_strength: ClassVar[float]
+    #: Default options of an image that begins with another one, and with a mask of that: those of their pipelines.
+    of_images: ClassVar[Mapping[str, Any]]
+    of_masks: ClassVar[Mapping[str, Any]]
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import diffusers
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from qeff_zoo.validation.reference.pipelines import with_image
 from qeff_zoo.validation.reference.runs import Answers, tick
 from qeff_zoo.validation.trial.faults import Fault
 
@@ -120,13 +120,7 @@ class PipelineReference(Answers):
             names.append("true_cfg_scale")
         pipeline, initial = self._model.pipeline, {}
         if "pixels" in case:
-            kind = (
-                diffusers.AutoPipelineForInpainting
-                if "mask" in case
-                else diffusers.AutoPipelineForImage2Image
-            )
-            pipeline = kind.from_pipe(pipeline)
-            pipeline.set_progress_bar_config(disable=True)
+            pipeline = with_image(pipeline, masked="mask" in case)
             initial = self._initial(case, pipeline, inverted=inverted)
             known = inspect.signature(type(pipeline).__call__).parameters
             names = [name for name in names if name in known]  # some take the size of the image

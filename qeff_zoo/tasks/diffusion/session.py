@@ -130,7 +130,7 @@ class TextToImageSession:
             "width": width,
         }
         if image_size:
-            usual["strength"] = self.family.mask_strength if has_mask else self.family.strength
+            usual |= self.family.of_masks if has_mask else self.family.of_images
         given = {name: value for name, value in chosen.items() if value is not None}
         if unknown := given.keys() - {field.name for field in fields(ImageOptions)}:
             known = ", ".join(field.name for field in fields(ImageOptions))

@@ -31,8 +31,8 @@ class Flux(Family):
     denoiser = "transformer"
     steps = 28
     guidance_scale = 3.5
-    strength = 0.6
-    mask_strength = 0.6
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "guidance_scale": 7.0}
+    of_masks = of_images
     lengths: ClassVar[Mapping[str, int]] = {"text_encoder_2": 512}
     guided: ClassVar[Mapping[str, Any]] = {"true_cfg_scale": 3.0}
 

@@ -25,8 +25,8 @@ class StableDiffusion(Family):
     denoiser = "unet"
     steps = 50
     guidance_scale = 7.5
-    strength = 0.8
-    mask_strength = 1.0
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.8}
+    of_masks: ClassVar[Mapping[str, Any]] = {"strength": 1.0}
     #: Conditions of the UNet beside the states of the text: `addition_embed_type` of its configuration.
     added: ClassVar[str | None] = None
 

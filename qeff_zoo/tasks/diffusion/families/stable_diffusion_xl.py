@@ -8,7 +8,7 @@ OUT  output (batch_size, channels, latent_height, latent_width)
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,8 +25,8 @@ class StableDiffusionXL(StableDiffusion):
     """See `Family`."""
 
     guidance_scale = 5.0
-    strength = 0.3
-    mask_strength = 0.9999
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.3}
+    of_masks: ClassVar[Mapping[str, Any]] = {"strength": 0.9999, "guidance_scale": 7.5}
     added = "text_time"
 
     @property
