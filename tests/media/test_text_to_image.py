@@ -9,6 +9,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,9 +246,8 @@ def compare(made: Built, steps: int, *, masked: bool, **options: Any) -> tuple[f
     initial = session.read(image, mask if masked else None)
     chosen = session.options_for(initial, seed=7, steps=steps, mask_blur=blur, **sizes, **options)
     assert initial
-    *_, last = session.denoise(
-        session.conditions(PROMPT, chosen), chosen, session.encode(initial, chosen)
-    )
+    encoded = session.encode(initial.prepared(height, width, blur or 0))
+    *_, last = session.denoise(session.conditions(PROMPT, chosen), chosen, encoded)
     drawn = session.image_of(last, chosen).transpose(1, 2, 0)
     return np.abs(last - latents).max() / latents.std(), np.abs(drawn - pixels).max()
 
@@ -311,8 +311,9 @@ def test_a_wrong_step_scale_or_mask_is_noticed(sd: Built, monkeypatch: pytest.Mo
         patched.setattr(family, "sample_of", lambda _, latents, options: latents)
         assert compare(sd, 5, masked=False, strength=0.6)[0] > 0.01
     with monkeypatch.context() as patched:
-        mask_of = family.mask_of
-        patched.setattr(family, "mask_of", lambda *given: 1 - mask_of(*given))
+        encode = sd.session.encode
+        inverted: Any = lambda given: replace(found := encode(given), mask=1 - found.mask)  # noqa: E731
+        patched.setattr(sd.session, "encode", inverted)
         assert compare(sd, 5, masked=True, strength=0.6)[0] > 0.01
 
 
@@ -330,10 +331,10 @@ def test_pixels_are_those_of_diffusers_image_processor(size: tuple[int, int], mo
         vae_scale_factor=8, do_normalize=False, do_binarize=True, do_convert_grayscale=True
     )
     expected = of_image.preprocess(image.convert("RGB"), 64, 48).numpy()
-    assert np.array_equal(initial.pixel_values(64, 48), expected)
+    assert np.array_equal(initial.prepared(64, 48).pixel_values, expected)
     for blur in (0, 2.5):
         blurred = of_mask.blur(mask, blur) if blur else mask
-        got = initial.mask_values(64, 48, blur)
+        got = initial.prepared(64, 48, blur).mask
         assert np.array_equal(got, of_mask.preprocess(blurred, 64, 48).numpy())
         assert got is not None
         assert set(np.unique(got)) == {0, 1}
@@ -345,7 +346,7 @@ def test_a_transparent_mask_is_drawn_anew_where_it_has_no_alpha() -> None:
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG")
     initial = InitialImage.read(waves(40, 56), file.getvalue(), transparent=True)
-    mask = initial.mask_values(40, 56)
+    mask = initial.prepared(40, 56).mask
     assert mask is not None
     assert np.array_equal(mask[0, 0], values[..., 3] == 0)
     opaque = io.BytesIO()

@@ -177,18 +177,6 @@ class Family:
         scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
         return self.begin(scale * latents, options)
 
-    def mask_of(self, mask: Array, options: ImageOptions) -> Array:
-        """Return the mask of a sample.
-
-        Args:
-            mask: Mask of the image, (1, 1, height, width).
-            options: Options of the image.
-        """
-        every = self.vae_factor
-        _, channels, height, width = self.noise_shape(options)
-        of_latents = mask[:, :, ::every, ::every]
-        return self.begin(np.broadcast_to(of_latents, (1, channels, height, width)), options)
-
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last sample."""
         scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))

@@ -69,32 +69,55 @@ class InitialImage:
         of_mask = _transparency(mask, limits) if transparent else read_image(mask, limits)
         return cls(pixels=read_image(image, limits), mask=of_mask)
 
-    def pixel_values(self, height: int, width: int) -> Array:
-        """Return the pixels in a size, float32 (1, 3, height, width) from -1 to 1.
+    def prepared(self, height: int, width: int, blur: float = 0) -> "PreparedImage":
+        """Return the image and its mask in the size that is drawn.
 
         Args:
             height: Height in pixels.
             width: Width in pixels.
+            blur: Radius in pixels that the edges of the mask are blurred by, before it is resized.
         """
-        scaled = np.asarray(_resized(self.pixels, height, width)).astype(np.float32) / np.float32(
-            255
-        )
-        values: Array = np.float32(2) * scaled.transpose(2, 0, 1)[None] - np.float32(1)
-        return values
-
-    def mask_values(self, height: int, width: int, blur: float = 0) -> Array | None:
-        """Return the mask in a size, float32 (1, 1, height, width): 1 where the image is drawn anew; None without one.
-
-        Args:
-            height: Height in pixels.
-            width: Width in pixels.
-            blur: Radius in pixels that its edges are blurred by, before it is resized.
-        """
+        resized = np.asarray(_resized(self.pixels, height, width))
+        shares = resized.astype(np.float32) / np.float32(255)
+        values: Array = np.float32(2) * shares.transpose(2, 0, 1)[None] - np.float32(1)
         if self.mask is None:
-            return None
+            return PreparedImage(pixel_values=values)
         grey = np.asarray(_resized(self.mask, height, width, blur).convert("L"))
-        values: Array = (grey.astype(np.float32) / np.float32(255) >= _HALF).astype(np.float32)
-        return values[None, None]
+        white = grey.astype(np.float32) / np.float32(255) >= _HALF
+        return PreparedImage(pixel_values=values, mask=white.astype(np.float32)[None, None])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PreparedImage:
+    """Initial image in the size that is drawn.
+
+    Args:
+        pixel_values: Its pixels, float32 (1, 3, height, width) from -1 to 1.
+        mask: Its mask, float32 (1, 1, height, width): 1 where the image is drawn anew; None without a mask.
+    """
+
+    pixel_values: Array
+    mask: Array | None = None
+
+
+def prepare_files(
+    image: bytes, mask: bytes | None, limits: ImageLimits, height: int, width: int, blur: float
+) -> PreparedImage:
+    """Prepare the files of a client, whose mask is transparent where the image is drawn anew.
+
+    Args:
+        image: Content of the image's file.
+        mask: Content of the mask's file.
+        limits: Maximum size of each.
+        height: Height in pixels of the image that is drawn.
+        width: Width in pixels.
+        blur: See `InitialImage.prepared`.
+
+    Raises:
+        MediaError: See `InitialImage.read`.
+        GenerationError: See `InitialImage.read`.
+    """
+    return InitialImage.read(image, mask, limits, transparent=True).prepared(height, width, blur)
 
 
 def check_mask(

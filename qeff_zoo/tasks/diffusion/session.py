@@ -15,7 +15,7 @@ from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.media.images import ImageSource
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.tasks.diffusion.family import Conditions, Family, family_of
-from qeff_zoo.tasks.diffusion.initial_image import InitialImage
+from qeff_zoo.tasks.diffusion.initial_image import InitialImage, PreparedImage
 from qeff_zoo.tasks.diffusion.noise import NoiseGenerator
 from qeff_zoo.tasks.diffusion.options import LONGEST, GeneratedImage, ImageOptions
 from qeff_zoo.tasks.diffusion.prompts import Prompts
@@ -52,7 +52,8 @@ class EncodedImage:
     Args:
         mean: Mean of its latents, (1, channels, latent_height, latent_width).
         deviation: Standard deviation of its latents.
-        mask: Mask of the sample, in its form: 1 where the image is drawn anew; None without a mask.
+        mask: Mask of its latents, (1, 1, latent_height, latent_width): 1 where the image is drawn anew; None without a
+            mask.
     """
 
     mean: Array
@@ -118,7 +119,7 @@ class TextToImageSession:
         """
         height, width = self.family.size
         if image_size:
-            self._require_encoder()
+            self.require_encoder()
             unit = self.family.unit
             _require_drawable(image_size, chosen)
             height, width = (max(side - side % unit, unit) for side in image_size)
@@ -145,8 +146,12 @@ class TextToImageSession:
             _refuse_without_image(options)
         return options
 
-    def _require_encoder(self) -> None:
-        """Refuse images of a package without the encoder of the VAE, such as one of an earlier version."""
+    def require_encoder(self) -> None:
+        """Refuse images of a package without the encoder of the VAE, such as one of an earlier version.
+
+        Raises:
+            GenerationError: The package has none.
+        """
         if "vae_encoder" not in self.programs:
             raise GenerationError(
                 f"{str(self.folder)!r} has no encoder of images; expected the program 'vae_encoder'. Build the package "
@@ -196,7 +201,7 @@ class TextToImageSession:
                     "A mask is given without an image; expected the image whose part is drawn anew. Add the image."
                 )
             return None
-        self._require_encoder()
+        self.require_encoder()
         return InitialImage.read(image, mask)
 
     def options_for(self, initial: InitialImage | None, **chosen: Any) -> ImageOptions:
@@ -223,7 +228,10 @@ class TextToImageSession:
             initial: Image that every image begins with.
         """
         read = [self.conditions(prompt, options) for prompt in prompts]
-        encoded = initial and self.encode(initial, options)
+        encoded = None
+        if initial:
+            blur = options.mask_blur or 0
+            encoded = self.encode(initial.prepared(options.height, options.width, blur))
         return [self._draw(conditions, options, advance, encoded) for conditions in read]
 
     def _draw(
@@ -261,21 +269,16 @@ class TextToImageSession:
             return [positive]
         return [self.family.encode_negative(encoders, options, positive), positive]
 
-    def encode(self, initial: InitialImage, options: ImageOptions) -> EncodedImage:
+    def encode(self, prepared: PreparedImage) -> EncodedImage:
         """Return an initial image as the encoder of the VAE returns it.
 
         Args:
-            initial: The image, with its mask.
-            options: Options of the image that is drawn.
+            prepared: The image, and its mask, in the size that is drawn.
         """
-        size = options.height, options.width
-        found = self.programs["vae_encoder"].run({"pixel_values": initial.pixel_values(*size)})
-        mask = initial.mask_values(*size, options.mask_blur or 0)
-        return EncodedImage(
-            mean=found["mean"],
-            deviation=found["deviation"],
-            mask=None if mask is None else self.family.mask_of(mask, options),
-        )
+        found = self.programs["vae_encoder"].run({"pixel_values": prepared.pixel_values})
+        every = self.family.vae_factor
+        mask = None if prepared.mask is None else prepared.mask[:, :, ::every, ::every]
+        return EncodedImage(mean=found["mean"], deviation=found["deviation"], mask=mask)
 
     def calls(self, options: ImageOptions) -> int:
         """Return the number of calls of the model for an image.
@@ -313,7 +316,9 @@ class TextToImageSession:
         first = self._first_call(scheduler, options)
         known = mask = None
         if encoded:
-            mask, deviation = encoded.mask, encoded.deviation * draw(shape)
+            deviation = encoded.deviation * draw(shape)
+            if encoded.mask is not None:
+                mask = self.family.begin(np.broadcast_to(encoded.mask, shape), options)
             known = self.family.sample_of(encoded.mean + deviation, options)
         noise = self.family.begin(draw(shape), options)
         if known is None or (mask is not None and options.strength == 1):

@@ -187,7 +187,7 @@ TASK = Task(
         ),
         outputs=(".png",),
         serve=lazy("qeff_zoo.tasks.diffusion.service:Drawings"),
-        serve_paths=("/v1/images/generations",),
+        serve_paths=("/v1/images/generations", "/v1/images/edits"),
     ),
     stages=lazy("qeff_zoo.tasks.diffusion.trial:stages"),
 )

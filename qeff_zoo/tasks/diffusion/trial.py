@@ -137,10 +137,10 @@ class ImageTrial:
         """Draw an image; return the keys of its last latents and of its pixels."""
         session = self.session
         conditions = session.conditions(prompt, options)
-        samples = []
-        for one in session.denoise(
-            conditions, options, initial and session.encode(initial, options)
-        ):
+        samples, encoded = [], None
+        if initial:
+            encoded = session.encode(initial.prepared(options.height, options.width))
+        for one in session.denoise(conditions, options, encoded):
             samples = [one]
             context.step(1)
         case = {"prompt": prompt, **vars(options)}
