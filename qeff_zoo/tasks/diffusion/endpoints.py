@@ -76,9 +76,7 @@ class EditRequest(ImageRequest):
 
     model_config = ConfigDict(strict=False)
 
-    input_fidelity: Literal["low", "high"] | None = (
-        None  # OpenAI's models alone; strength sets it here
-    )
+    input_fidelity: Literal["low", "high"] | None = None  # without effect, see strength
     strength: Annotated[float, Field(ge=0, le=1)] | None = None
     mask_blur: Annotated[float, Field(ge=0)] | None = None
 
@@ -226,7 +224,7 @@ def routes(prefix: str, queue: DrawingQueue, model: Model) -> APIRouter:
 
         Args:
             request: The request.
-            body: Its body.
+            body: The body.
             options: Options of each image.
             event: Beginning of the names of events, for streams.
             prepared: Image that every drawing begins with.

@@ -55,7 +55,7 @@ class InitialImage:
 
         Args:
             image: The image.
-            mask: Its mask, of the same size.
+            mask: The mask, of the same size.
             limits: Maximum size of each.
             transparent: Whether the mask is transparent, and not white, where the image is drawn anew.
 
@@ -92,8 +92,8 @@ class PreparedImage:
     """Initial image in the size that is drawn.
 
     Args:
-        pixel_values: Its pixels, float32 (1, 3, height, width) from -1 to 1.
-        mask: Its mask, float32 (1, 1, height, width): 1 where the image is drawn anew; None without a mask.
+        pixel_values: Pixels, float32 (1, 3, height, width) from -1 to 1.
+        mask: Mask, float32 (1, 1, height, width): 1 where the image is drawn anew; None without a mask.
     """
 
     pixel_values: Array
@@ -131,7 +131,7 @@ def check_mask(
 
     Args:
         image: The image.
-        mask: Its mask.
+        mask: The mask.
         limits: Maximum size of each.
         transparent: See `InitialImage.read`.
 

@@ -81,7 +81,7 @@ def _part(role: Any, kind: str) -> Part:
     )
 
 
-#: Encoder of the VAE: every checkpoint has its weights, at most a twentieth of all, so that every package has it.
+#: Encoder of the VAE: every checkpoint has its weights, 3 % of all or less, so that every package has it.
 _VAE_ENCODER = Part(
     role="vae_encoder",
     probe=None,
@@ -154,7 +154,7 @@ def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Any]) -> list[str]:
 
 TASK = Task(
     name=NAME,
-    does="draw images of texts",
+    does="draw images of texts, and change images by texts",
     guide="diffusion.md",
     role="vae_decoder",
     component="vae",
