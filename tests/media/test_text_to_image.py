@@ -45,7 +45,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-PIPELINES = [one.model_type for one in registry.list_recipes() if one.pipeline]
+EVERY = [one.model_type for one in registry.list_recipes() if one.pipeline]
+#: Pipelines that draw masked parts alone, and the others.
+INPAINTING = [name for name in EVERY if name.endswith("InpaintPipeline")]
+PIPELINES = [name for name in EVERY if name not in INPAINTING]
 PROMPT = "A red cat on the house, 3 dogs & thé rain"
 LONG = "the cat and the dog in the house " * 12
 
@@ -221,6 +224,9 @@ def waves(height: int, width: int) -> Image.Image:
     return Image.fromarray((np.stack(channels, -1) * 120 + 128).astype(np.uint8))
 
 
+IMAGE = waves(40, 48)
+
+
 def rectangle(height: int, width: int) -> Image.Image:
     """Return a mask that is white at the right of its middle."""
     values = np.zeros((height, width), np.uint8)
@@ -271,6 +277,24 @@ def test_changed_images_are_those_of_diffusers(
     of_latents, of_pixels = compare(built(name), **options)
     assert of_latents < 3e-5
     assert of_pixels < 1e-4
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", INPAINTING)
+@pytest.mark.parametrize(
+    "options",
+    [{"strength": 1.0}, {"strength": 0.6, "guidance_scale": 1.0}],
+    ids=["all-steps", "unguided"],
+)
+def test_inpainting_models_draw_as_in_diffusers(
+    name: str, options: dict[str, Any], built: Callable[[str], Built]
+) -> None:
+    of_latents, of_pixels = compare(built(name), 4, masked=True, **options)
+    assert of_latents < 3e-5
+    assert of_pixels < 1e-4
+    for image in (None, IMAGE):
+        with pytest.raises(GenerationError, match="expected an image and a mask"):
+            built(name).session.draw("a cat", image=image)
 
 
 #: Schedulers with two calls a step, with noise in each step, and with earlier outputs.
@@ -445,9 +469,6 @@ def test_run_refuses_images(
     assert message in capsys.readouterr().err
 
 
-IMAGE = waves(40, 48)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -541,7 +562,7 @@ def _lose_tensor(folder: Path) -> None:
     ("damage", "kind", "message"),
     [
         (lambda at: _name_class(at, ["pipe", "Own"]), CheckpointError, "code of a checkpoint is"),
-        (lambda at: _name_class(at, "StableDiffusionInpaintPipeline"), ZooError, "No recipe for"),
+        (lambda at: _name_class(at, "StableDiffusionUpscalePipeline"), ZooError, "No recipe for"),
         (
             lambda at: changed(at, "model_index.json", unet=["diffusers", 3]),
             CheckpointError,
@@ -571,6 +592,11 @@ def _lose_tensor(folder: Path) -> None:
             lambda at: changed(at, "unet/config.json", time_cond_proj_dim=8),
             PlanError,
             "reads the scale of guidance",
+        ),
+        (
+            lambda at: changed(at, "unet/config.json", in_channels=9),
+            PlanError,
+            "reads 9 channels and returns 4; expected 4 and 4",
         ),
         (
             lambda at: changed(at, "unet/config.json", quantization_config={"quant_method": "bnb"}),
@@ -670,4 +696,4 @@ def test_core_names_no_pipeline() -> None:
     for path in (ROOT / "qeff_zoo").rglob("*.py"):
         if path.parent.name != "families":
             text = path.read_text()
-            assert not [one for one in (*PIPELINES, *families) if f'"{one}' in text], path
+            assert not [one for one in (*EVERY, *families) if f'"{one}' in text], path

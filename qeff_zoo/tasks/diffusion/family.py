@@ -44,6 +44,10 @@ class Family:
     of_images: ClassVar[Mapping[str, Any]]
     of_masks: ClassVar[Mapping[str, Any]]
 
+    #: Whether the model that removes noise reads a mask, and latents of the image without its masked part: it draws
+    #: these parts of images alone.
+    reads_masks: ClassVar[bool] = False
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.components: Mapping[str, Mapping[str, Any]] = config["components"]
@@ -90,6 +94,21 @@ class Family:
     def draws_masked(self) -> bool:
         """Whether the pipeline draws the masked part of an image anew."""
         return True
+
+    def check_inputs(self, *, has_mask: bool) -> None:
+        """Refuse an image without a mask, if the model draws masked parts alone.
+
+        Args:
+            has_mask: Whether there is an initial image with a mask.
+
+        Raises:
+            GenerationError: There is no mask.
+        """
+        if self.reads_masks and not has_mask:
+            raise GenerationError(
+                "The model draws masked parts of images anew, and there is no mask; expected an image and a mask. Give "
+                "both, or use a checkpoint that draws images of texts."
+            )
 
     def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
         """Refuse options of an initial image that leave no step, or that the pipeline does not have.
@@ -182,6 +201,19 @@ class Family:
         scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
         latents: Array = sample / scale
         return latents
+
+
+def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Run a program whose sample has further channels, such as a mask.
+
+    Args:
+        run: Runs the program.
+        channels: Further channels of every row, (1, channels, height, width).
+        feeds: Inputs of the program without them.
+    """
+    sample = feeds["sample"]
+    rows = np.repeat(channels, len(sample), axis=0)
+    return run({**feeds, "sample": np.concatenate([sample, rows], axis=1)})
 
 
 def guided(outputs: Array, scale: float) -> Array:

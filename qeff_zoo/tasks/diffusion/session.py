@@ -4,6 +4,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from qeff_zoo.checkpoint.pipeline_files import read_pipeline
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.media.images import ImageSource
 from qeff_zoo.runtime.program import Array, Program, require
-from qeff_zoo.tasks.diffusion.family import Conditions, Family, family_of
+from qeff_zoo.tasks.diffusion.family import Conditions, Family, family_of, run_with_channels
 from qeff_zoo.tasks.diffusion.initial_image import InitialImage, PreparedImage
 from qeff_zoo.tasks.diffusion.noise import NoiseGenerator
 from qeff_zoo.tasks.diffusion.options import LONGEST, GeneratedImage, ImageOptions
@@ -52,12 +53,14 @@ class EncodedImage:
     Args:
         mean: Mean of its latents, (1, channels, latent_height, latent_width).
         deviation: Standard deviation of its latents.
+        masked: Mean and deviation of the latents of the image without its masked part; None for models that read none.
         mask: Mask of its latents, (1, 1, latent_height, latent_width): 1 where the image is drawn anew; None without a
             mask.
     """
 
     mean: Array
     deviation: Array
+    masked: tuple[Array, Array] | None = None
     mask: Array | None = None
 
 
@@ -140,6 +143,7 @@ class TextToImageSession:
             )
         options = ImageOptions(**{**usual, **given})
         self.family.check(options)
+        self.family.check_inputs(has_mask=has_mask)
         if image_size:
             self.family.check_initial_image(options, has_mask=has_mask)
         else:
@@ -275,10 +279,19 @@ class TextToImageSession:
         Args:
             prepared: The image, and its mask, in the size that is drawn.
         """
-        found = self.programs["vae_encoder"].run({"pixel_values": prepared.pixel_values})
-        every = self.family.vae_factor
-        mask = None if prepared.mask is None else prepared.mask[:, :, ::every, ::every]
-        return EncodedImage(mean=found["mean"], deviation=found["deviation"], mask=mask)
+        mean, deviation = self._moments(prepared.pixel_values)
+        if prepared.mask is None:
+            return EncodedImage(mean=mean, deviation=deviation)
+        every, masked = self.family.vae_factor, None
+        if self.family.reads_masks:
+            masked = self._moments(prepared.pixel_values * (1 - prepared.mask))
+        mask = prepared.mask[:, :, ::every, ::every]
+        return EncodedImage(mean=mean, deviation=deviation, masked=masked, mask=mask)
+
+    def _moments(self, pixels: Array) -> tuple[Array, Array]:
+        """Return mean and deviation of the latents of pixels."""
+        found = self.programs["vae_encoder"].run({"pixel_values": pixels})
+        return found["mean"], found["deviation"]
 
     def calls(self, options: ImageOptions) -> int:
         """Return the number of calls of the model for an image.
@@ -314,20 +327,27 @@ class TextToImageSession:
         draw = NoiseGenerator(options.seed)
         scheduler, shape = self._scheduler(options), self.family.noise_shape(options)
         first = self._first_call(scheduler, options)
+        run = self.programs[self.family.denoiser].run
         known = mask = None
-        if encoded:
+        from_noise = encoded is None or (encoded.mask is not None and options.strength == 1)
+        # As in diffusers, which draws latents of an image only if it reads them.
+        if encoded and not (from_noise and self.family.reads_masks):
             deviation = encoded.deviation * draw(shape)
-            if encoded.mask is not None:
-                mask = self.family.begin(np.broadcast_to(encoded.mask, shape), options)
             known = self.family.sample_of(encoded.mean + deviation, options)
         noise = self.family.begin(draw(shape), options)
-        if known is None or (mask is not None and options.strength == 1):
+        if known is None or from_noise:
             sample: Array = noise * np.float32(scheduler.initial_sigma)
         else:
             sample = scheduler.noisy(known, noise, first)
-        if mask is not None:
-            draw(shape)  # diffusers also draws latents of the masked image, for other models
-        run = self.programs[self.family.denoiser].run
+        if encoded and encoded.mask is not None:
+            of_masked = draw(shape)  # by diffusers for models that read none, too
+            if encoded.masked:
+                latents = encoded.masked[0] + encoded.masked[1] * of_masked
+                latents = self.family.sample_of(latents, options)
+                channels = np.concatenate([encoded.mask, latents], axis=1)
+                run = partial(run_with_channels, run, channels)
+            else:
+                mask = self.family.begin(np.broadcast_to(encoded.mask, shape), options)
         last = len(scheduler.timesteps) - 1
         for call in range(first, last + 1):
             timestep = scheduler.timesteps[call]

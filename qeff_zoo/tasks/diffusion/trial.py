@@ -63,19 +63,25 @@ class ImageTrial:
 
     def __init__(self, session: TextToImageSession) -> None:
         self.session = session
+        #: Image of every drawing, if the model draws masked parts alone.
+        self._initial = self._image_of_waves(has_mask=True) if session.family.reads_masks else None
         self._cases: list[dict[str, Any]] = []
         self._arrays: list[Array] = []
         self._rows: list[list[Array]] = []
 
     def call_once(self) -> None:
         """Draw a small image in one step."""
-        options = self._options(guidance_scale=1.0, steps=1)
-        self.session.draw_all([_PROMPT], options)
+        strength = 1.0 if self._initial else None  # of less, a single step leaves none
+        options = self._options(guidance_scale=1.0, steps=1, strength=strength)
+        self.session.draw_all([_PROMPT], options, initial=self._initial)
 
     def _options(self, **chosen: Any) -> ImageOptions:
         height, width = (count * self.session.family.unit for count in _UNITS)
         usual = {"seed": 1234, "steps": _STEPS, "height": height, "width": width}
-        return self.session.options(**{**usual, **chosen})
+        return self.session.options_for(self._initial, **{**usual, **chosen})
+
+    def _image_of_waves(self, *, has_mask: bool) -> InitialImage:
+        return _initial_image(self.session.family.unit, has_mask=has_mask)
 
     def run(self, context: TrialContext) -> Trial:
         """Run every stage."""
@@ -90,13 +96,14 @@ class ImageTrial:
             role: Observed(program, partial(_note, noted.setdefault(role, [])))
             for role, program in programs.items()
         }
-        keys[GUIDED] = self._image(_PROMPT, with_guidance, context)
+        keys[GUIDED] = self._image(_PROMPT, with_guidance, context, self._initial)
         if CHANGED in names:
             keys[CHANGED] = self._changed(context, strength=_STRENGTH)
         self.session.programs = programs
         if MASKED in names:
             keys[MASKED] = self._changed(context, has_mask=True, strength=1.0)
-        keys[UNGUIDED] = self._image(_PROMPT, self._options(guidance_scale=0.0, seed=5), context)
+        without = self._options(guidance_scale=0.0, seed=5)
+        keys[UNGUIDED] = self._image(_PROMPT, without, context, self._initial)
         for role in sorted(programs):
             keys[role] = [key for call in _some(noted[role]) for key in self._call(role, *call)]
         return Trial(
@@ -121,9 +128,10 @@ class ImageTrial:
         self, context: TrialContext, *, has_mask: bool = False, strength: float
     ) -> list[Key]:
         """Change an image, or draw its masked part; return the keys of the last latents and of the pixels."""
-        initial = _initial_image(self.session.family.unit, has_mask=has_mask)
-        options = self._options(
-            image_size=initial.pixels.shape[:2], has_mask=has_mask, seed=77, strength=strength
+        initial = self._initial or self._image_of_waves(has_mask=has_mask)
+        height, width = (count * self.session.family.unit for count in _UNITS)
+        options = self.session.options_for(
+            initial, seed=77, steps=_STEPS, height=height, width=width, strength=strength
         )
         return self._image(_PROMPT, options, context, initial)
 

@@ -61,7 +61,7 @@ class LoadedPipeline(nn.Module):
 def with_image(pipeline: Any, *, masked: bool) -> Any:
     """Return diffusers' pipeline of image to image, or of inpainting, with the components and settings of a pipeline.
 
-    The name of its class follows from that: diffusers' automatic classes import every pipeline, and convert the components.
+    The name of its class follows from that: diffusers' automatic classes import every pipeline.
 
     Args:
         pipeline: Pipeline of text to image, or of the returned class.
