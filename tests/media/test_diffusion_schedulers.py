@@ -218,6 +218,8 @@ NUMBERS: dict[str, list[Any]] = {
     "shift_terminal": [None, 0.02, 0.1, 0.0],
     "solver_order": [1, 2, 3],
     "flow_shift": [1.0, 3.0, 5.0, 0.5],
+    "sigma_data": [0.5, 1.0, 0.3],
+    "rho": [7.0, 5.0, 2.0],
     "lambda_min_clipped": [-math.inf, -5.1, -2.0],
     "trained_betas": [None],
     "disable_corrector": [[], [0], [1, 2]],
