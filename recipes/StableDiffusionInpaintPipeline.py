@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inpainting with Stable Diffusion 1 and 2: stable-diffusion-v1-5/stable-diffusion-inpainting, and that of version 2.
+"""Inpainting, `diffusers.pipelines.stable_diffusion`: stable-diffusion-v1-5/stable-diffusion-inpainting.
 
 Unusual: the UNet reads nine channels: latents, a mask, and latents of the image without its masked part.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inpainting with Stable Diffusion XL: diffusers/stable-diffusion-xl-1.0-inpainting-0.1.
+"""Inpainting, `diffusers.pipelines.stable_diffusion_xl`: diffusers/stable-diffusion-xl-1.0-inpainting-0.1.
 
 Unusual: the UNet reads nine channels: latents, a mask, and latents of the image without its masked part.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DPM-Solver++ with the preconditioning of Karras et al. (EDM): the level of noise is the time, as in Playground 2.5."""
+"""DPM-Solver++ with the preconditioning of Karras et al. (EDM), whose time is the level of noise."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
