@@ -157,11 +157,14 @@ class DrawingQueue(MediaQueue[TextToImageSession]):
             GenerationError: An option is out of its range, or the image has values that are not finite.
             ApiError: The server shuts down.
         """
-        count = self.session.calls(options)
-        shown = {count * (one + 1) // (partial_images + 1) for one in range(partial_images)}
         with self._requests.one():
             read = partial(self.session.conditions, prompt, options, warn)
             conditions = await self._calls.run(read)
+            count, shown = 0, set[int]()
+            if partial_images:
+                count = await self._calls.run(partial(self.session.calls, options))
+                parts = range(1, partial_images + 1)
+                shown = {count * part // (partial_images + 1) for part in parts}
             encoded = None
             if prepared is not None:
                 encoded = await self._calls.run(partial(self.session.encode, prepared))
