@@ -465,6 +465,23 @@ def _add_run(commands: Any) -> None:
         "--width", type=int, metavar="N", help="width of an image in pixels (default: the model's)"
     )
     parser.add_argument(
+        "--mask",
+        metavar="FILE",
+        help="mask of the image that is changed, or its URL: white where it is drawn anew (default: all of it)",
+    )
+    parser.add_argument(
+        "--strength",
+        type=float,
+        metavar="X",
+        help="share of the steps, to 1, by which an image is changed (default: the pipeline's)",
+    )
+    parser.add_argument(
+        "--mask-blur",
+        type=float,
+        metavar="PIXELS",
+        help="radius that the edges of --mask are blurred by (default: none)",
+    )
+    parser.add_argument(
         "--voice", type=int, metavar="N", help="number of the speaker of a text (default: 0)"
     )
     parser.add_argument(

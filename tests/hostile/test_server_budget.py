@@ -167,11 +167,16 @@ BODIES_OF: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]] = {
 }
 #: Paths without a body, which have no fields to grow.
 EMPTY = frozenset({"/v1/responses/{name}/cancel"})
-#: Forms, by path: fields of a small one, besides its file.
+#: Forms, by path: fields of a small one, besides its files.
 FORMS: Mapping[str, Mapping[str, str]] = {
-    f"/v1/audio/{name}": {"model": MODEL, "language": "en"}
-    for name in ("transcriptions", "translations")
+    "/v1/images/edits": {"model": MODEL, "prompt": "a", "strength": "1", "size": "32x32"},
+    **{
+        f"/v1/audio/{name}": {"model": MODEL, "language": "en"}
+        for name in ("transcriptions", "translations")
+    },
 }
+#: Kinds of the files of forms, by field.
+FORM_FILES: Mapping[str, str] = {"file": "audio", "image": "image", "mask": "image"}
 #: Counted paths without a body.
 READ = frozenset(
     {"/api/ps", "/api/tags", "/api/version", "/health", "/metrics", "/openapi.json", "/ping", "/tokenizer_info"}
@@ -209,7 +214,8 @@ READS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("/v1/embeddings", "messages[].content[].image_url.url"),
         ("/v1/embeddings", "messages[].content[].video_url.url"),
     ),
-    "speech": (*((path, "file") for path in FORMS),),
+    "speech": (*((path, "file") for path in FORMS if "audio" in path),),
+    "painter": (("/v1/images/edits", "image"),),
     "depths": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "objects": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
     "segments": (("/models/{model}", "inputs"), ("/models/{model}", "file")),
@@ -254,10 +260,7 @@ def growths(kind: str) -> Mapping[str, Any]:
         "number": {"digits": int("9" * 4000)},
         "any": {**texts, **lists, **objects},
         "fixed": {},
-        "file": {
-            name: partial(grown_media.file, "audio", name, SIZE)
-            for name in grown_media.names("audio")
-        },
+        "file": {},  # of its own kind
     }[kind]
 
 
@@ -431,6 +434,12 @@ def cases(document: Schema, name: str = "") -> list[Case]:
             for place in walker.places(inner, field, lambda value: value):
                 known = dict(growths(place.kind))
                 known |= files(f"{path} {place.name}") if place.kind == "text" else {}
+                if place.kind == "file":
+                    kind = FORM_FILES[field]
+                    known |= {
+                        name: partial(grown_media.file, kind, name, SIZE)
+                        for name in grown_media.names(kind)
+                    }
                 if place.item is not None:
                     count = max(1, SIZE // (len(json.dumps(place.item)) + 2))
                     known["items"] = [place.item] * count
@@ -455,7 +464,7 @@ def _case(
     def body() -> dict[str, Any]:
         return {**base, field: place.wrap(value() if callable(value) else value)}
 
-    has_recording = path in FORMS or "audio" in place.name
+    has_recording = (path in FORMS and "audio" in path) or "audio" in place.name
     return Case(path, f"{place.name}: {growth}", body, has_recording)
 
 
@@ -471,7 +480,9 @@ def bases_of(path: str) -> tuple[Mapping[str, Any], ...]:
     if path in READ:
         return ()
     if path in FORMS:
-        return ({**FORMS[path], "file": grown_media.file("audio", "silence WAV", 1)},)
+        if "audio" in path:
+            return ({**FORMS[path], "file": grown_media.file("audio", "silence WAV", 1)},)
+        return ({**FORMS[path], "image": grown_media.file("image", "noise PNG", 1 << 12)},)
     plain = path.removesuffix("/input_tokens").removesuffix("/{model}")
     other = path.removeprefix("/v1").removeprefix("/v2")
     spellings = (plain, other, f"/v1{other}", f"/v2{other}")
@@ -494,9 +505,10 @@ def written(
     texts = {
         name: [*map(str, value)] if isinstance(value, list) else str(value)
         for name, value in fields.items()
-        if name != "file"
+        if name not in FORM_FILES
     }
-    form = httpx.Request("POST", "http://localhost", data=texts, files={"file": fields["file"]})
+    sent = {name: fields[name] for name in FORM_FILES if name in fields}
+    form = httpx.Request("POST", "http://localhost", data=texts, files=sent)
     return form.read(), form.headers["Content-Type"]
 
 

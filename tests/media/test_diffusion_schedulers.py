@@ -218,6 +218,8 @@ NUMBERS: dict[str, list[Any]] = {
     "shift_terminal": [None, 0.02, 0.1, 0.0],
     "solver_order": [1, 2, 3],
     "flow_shift": [1.0, 3.0, 5.0, 0.5],
+    "sigma_data": [0.5, 1.0, 0.3],
+    "rho": [7.0, 5.0, 2.0],
     "lambda_min_clipped": [-math.inf, -5.1, -2.0],
     "trained_betas": [None],
     "disable_corrector": [[], [0], [1, 2]],
@@ -376,6 +378,15 @@ def sample_of_diffusers(config: dict[str, Any], steps: int) -> FloatArray:
 def test_a_runge_kutta_start_needs_four_steps() -> None:
     with pytest.raises(GenerationError, match="needs 4"):
         open_scheduler({**CONFIGS["stable-diffusion-v1-5"], "skip_prk_steps": False}, 3)
+
+
+def test_a_runge_kutta_start_is_not_left_out() -> None:
+    config = CONFIGS["stable-diffusion-v1-5"]
+    assert open_scheduler(config, 4).call_of(2) == 2
+    start = open_scheduler({**config, "skip_prk_steps": False}, 4)
+    assert start.call_of(0) == 0
+    with pytest.raises(GenerationError, match="Cannot leave out the first 2 steps"):
+        start.call_of(2)
 
 
 FLOW_SIGMAS = [1.0, 0.75, 0.5, 0.25]  # as the pipelines of Flux and Qwen-Image give them

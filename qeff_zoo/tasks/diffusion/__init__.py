@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Diffusion: images from prompts, by a pipeline of text encoders, a denoiser and an image decoder."""
+"""Diffusion: images from prompts, by a pipeline of text encoders, a denoiser, and a VAE."""

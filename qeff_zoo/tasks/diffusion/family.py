@@ -40,6 +40,13 @@ class Family:
     lengths: ClassVar[Mapping[str, int]] = {}
     #: Options of an image that a negative prompt has an effect on.
     guided: ClassVar[Mapping[str, Any]] = {}
+    #: Default options of an image that begins with another one, and with a mask of that: those of their pipelines.
+    of_images: ClassVar[Mapping[str, Any]]
+    of_masks: ClassVar[Mapping[str, Any]]
+
+    #: Whether the model that removes noise reads a mask, and latents of the image without its masked part: it draws
+    #: these parts of images alone.
+    reads_masks: ClassVar[bool] = False
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -82,6 +89,51 @@ class Family:
                 f"true_cfg_scale is {options.true_cfg_scale!r}, and the model's guidance is guidance_scale; expected "
                 "that alone. Leave true_cfg_scale out."
             )
+
+    @property
+    def draws_masked(self) -> bool:
+        """Whether the pipeline draws the masked part of an image anew."""
+        return True
+
+    def check_inputs(self, *, has_mask: bool) -> None:
+        """Refuse an image without a mask, if the model draws masked parts alone.
+
+        Args:
+            has_mask: Whether there is an initial image with a mask.
+
+        Raises:
+            GenerationError: There is no mask.
+        """
+        if self.reads_masks and not has_mask:
+            raise GenerationError(
+                "The model draws masked parts of images anew, and there is no mask; expected an image and a mask. Give "
+                "both, or use a checkpoint that draws images of texts."
+            )
+
+    def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
+        """Refuse options of an initial image that leave no step, or that the pipeline does not have.
+
+        Args:
+            options: Options of the image.
+            has_mask: Whether there is a mask.
+
+        Raises:
+            GenerationError: There is such an option.
+        """
+        if self.skipped_steps(options) >= options.steps:
+            raise GenerationError(
+                f"strength is {options.strength!r}, which leaves none of {options.steps} steps; expected a share of at "
+                "least one step. Raise strength, or steps."
+            )
+        if options.mask_blur is not None and not has_mask:
+            raise GenerationError(
+                f"mask_blur is {options.mask_blur!r}, and there is no mask; expected one. Give a mask, or leave it out."
+            )
+
+    def skipped_steps(self, options: ImageOptions) -> int:
+        """Return the number of first steps that an initial image leaves out."""
+        assert options.strength is not None
+        return options.steps - min(int(options.steps * options.strength), options.steps)
 
     def is_guided(self, options: ImageOptions) -> bool:
         """Whether a step also predicts noise without the prompt."""
@@ -139,11 +191,29 @@ class Family:
         """
         raise NotImplementedError
 
+    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
+        """Return a sample without noise from the latents of an image, the reverse of `latents_of`."""
+        scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
+        return self.begin(scale * latents, options)
+
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last sample."""
         scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
         latents: Array = sample / scale
         return latents
+
+
+def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Run a program whose sample has further channels, such as a mask.
+
+    Args:
+        run: Runs the program.
+        channels: Further channels of every row, (1, channels, height, width).
+        feeds: Inputs of the program without them.
+    """
+    sample = feeds["sample"]
+    rows = np.repeat(channels, len(sample), axis=0)
+    return run({**feeds, "sample": np.concatenate([sample, rows], axis=1)})
 
 
 def guided(outputs: Array, scale: float) -> Array:

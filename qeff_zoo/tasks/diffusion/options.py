@@ -11,8 +11,9 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 
 #: Most steps, those of the training; and the longest side of an image.
-MOST_STEPS, _LONGEST = 1000, 4096
+MOST_STEPS, LONGEST = 1000, 4096
 _SEEDS = 1 << 64
+_MOST_BLUR = 256  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class ImageOptions:
         true_cfg_scale: Scale of guidance away from the negative prompt, for models whose own guidance is an input.
         height: Height in pixels.
         width: Width in pixels.
+        strength: Share of the steps that an initial image is changed by, over 0 to 1; None without one.
+        mask_blur: Radius in pixels that the edges of a mask are blurred by; None for none.
     """
 
     negative_prompt: str | None = None
@@ -36,6 +39,8 @@ class ImageOptions:
     true_cfg_scale: float = 1.0
     height: int
     width: int
+    strength: float | None = None
+    mask_blur: float | None = None
 
     def check(self, unit: int) -> None:
         """Refuse values that no image has.
@@ -49,7 +54,7 @@ class ImageOptions:
         _require_integer("steps", self.steps, 1, MOST_STEPS)
         _require_integer("seed", self.seed, 0, _SEEDS - 1)
         for name, side in (("height", self.height), ("width", self.width)):
-            _require_integer(name, side, unit, _LONGEST)
+            _require_integer(name, side, unit, LONGEST)
             if side % unit:
                 near = max(unit, round(side / unit) * unit)
                 raise GenerationError(
@@ -62,6 +67,16 @@ class ImageOptions:
                 raise GenerationError(
                     f"{name} is {scale!r}; expected a number of 0 or more. Correct it, or leave it out."
                 )
+        for name, most in (("strength", 1), ("mask_blur", _MOST_BLUR)):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and 0 <= value <= most):
+                raise GenerationError(
+                    f"{name} is {value!r}; expected a number from 0 to {most}. Correct it, or leave it out."
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _require_integer(name: str, value: Any, least: int, most: int) -> None:

@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from qeff_zoo.validation.reference.pipelines import with_image
 from qeff_zoo.validation.reference.runs import Answers, tick
 from qeff_zoo.validation.trial.faults import Fault
 
@@ -56,6 +59,8 @@ class PipelineReference(Answers):
             if fault.kind == "guidance":
                 true = case["true_cfg_scale"] > 1
                 case["true_cfg_scale" if true else "guidance_scale"] = 1.0
+            if fault.kind == "strength":
+                case["strength"] += 1 / case["steps"]
             if fault.kind == "prompts":
                 case["prompt"], case["negative_prompt"] = case["negative_prompt"], case["prompt"]
             with ExitStack() as stack:
@@ -63,7 +68,8 @@ class PipelineReference(Answers):
                     stack.enter_context(self._later())
                 if fault.kind == "scale":
                     stack.enter_context(self._unscaled())
-                found[number] = np.stack([_row_of(one) for one in self._draw(case)])
+                drawn = self._draw(case, inverted=fault.kind == "mask")
+                found[number] = np.stack([_row_of(one) for one in drawn])
         return found
 
     @contextmanager
@@ -96,8 +102,13 @@ class PipelineReference(Answers):
         finally:
             vae.register_to_config(scaling_factor=scale)
 
-    def _draw(self, case: Mapping[str, Any]) -> list[Tensor]:
-        """Return the last latents and the pixels of an image, from 0 to 1."""
+    def _draw(self, case: Mapping[str, Any], *, inverted: bool = False) -> list[Tensor]:
+        """Return the last latents and the pixels of an image, from 0 to 1.
+
+        Args:
+            case: Prompt and options.
+            inverted: Whether its mask is inverted.
+        """
         last: list[Tensor] = []
 
         def note(_: Any, step: int, time: Any, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -107,9 +118,16 @@ class PipelineReference(Answers):
         names = ["prompt", "negative_prompt", "guidance_scale", "height", "width"]
         if case["true_cfg_scale"] > 1:
             names.append("true_cfg_scale")
+        pipeline, initial = self._model.pipeline, {}
+        if "pixels" in case:
+            pipeline = with_image(pipeline, masked="mask" in case)
+            initial = self._initial(case, pipeline, inverted=inverted)
+            known = inspect.signature(type(pipeline).__call__).parameters
+            names = [name for name in names if name in known]  # some take the size of the image
         with NoiseInFloat32():
-            images = self._model.pipeline(
+            images = pipeline(
                 **{name: case[name] for name in names},
+                **initial,
                 num_inference_steps=case["steps"],
                 generator=torch.Generator().manual_seed(case["seed"]),
                 output_type="pt",
@@ -117,9 +135,21 @@ class PipelineReference(Answers):
             ).images
         return [last[0], images[0]]
 
+    def _initial(self, case: Mapping[str, Any], pipeline: Any, *, inverted: bool) -> dict[str, Any]:
+        """Return the arguments of a pipeline that begins with an image."""
+        image = Image.fromarray(self._arrays[case["pixels"]])
+        if "mask" not in case:
+            image = pipeline.image_processor.resize(image, case["height"], case["width"])
+            return {"image": image, "strength": case["strength"]}
+        mask = self._arrays[case["mask"]]
+        mask_image = Image.fromarray(255 - mask if inverted else mask)
+        if case["mask_blur"]:
+            mask_image = pipeline.mask_processor.blur(mask_image, case["mask_blur"])
+        return {"image": image, "mask_image": mask_image, "strength": case["strength"]}
+
     def _call(self, case: Mapping[str, Any]) -> list[Tensor]:
         """Return the outputs of a component for the inputs of a call."""
-        component = "vae" if case["role"] == "vae_decoder" else case["role"]
+        component = "vae" if case["role"].startswith("vae_") else case["role"]
         module = getattr(self._model, component)
         dtype = next(module.parameters()).dtype
         inputs: dict[str, Any] = {}
@@ -128,6 +158,9 @@ class PipelineReference(Answers):
             inputs[name] = value.to(dtype) if value.is_floating_point() else value
         if case["role"] == "vae_decoder":
             return [module.decode(inputs["latent_sample"]).sample]
+        if case["role"] == "vae_encoder":
+            found = module.encode(inputs["pixel_values"]).latent_dist
+            return [found.mean, found.std]
         if component.startswith("text_encoder"):
             found = module(inputs["input_ids"], output_hidden_states=True)
             more = {"penultimate_state": found.hidden_states[-2]}

@@ -14,11 +14,11 @@ from qeff_zoo.tasks.diffusion.endpoints import DrawingQueue
 
 
 class Drawings:
-    """Images of texts."""
+    """Images of texts, and changes of images."""
 
     def takes_files(self, session: Any) -> bool:
-        """Return whether requests have images or recordings."""
-        return False
+        """Return whether requests have images or recordings: those of a package with an encoder of images."""
+        return "vae_encoder" in session.programs
 
     def open(self, session: Any, choices: ServerOptions) -> AbstractContextManager[DrawingQueue]:
         """Return a context manager that opens a queue."""

@@ -23,11 +23,13 @@ class ImageShape(Shape):
     Args:
         latent_height: Rows of latents.
         latent_width: Columns of latents.
+        vae_factor: Pixels on a side for each latent.
         tokens: Number of tokens of a prompt, by text encoder.
     """
 
     latent_height: int
     latent_width: int
+    vae_factor: int
     tokens: Mapping[str, int]
 
     def symbols(self, role: str) -> dict[str, int]:
@@ -41,6 +43,9 @@ class ImageShape(Shape):
         sides = {"latent_height": self.latent_height, "latent_width": self.latent_width}
         if role == "vae_decoder":
             return {"batch_size": self.batch_size, **sides}
+        if role == "vae_encoder":
+            height, width = (side * self.vae_factor for side in sides.values())
+            return {"batch_size": self.batch_size, "height": height, "width": width}
         # A model reads the states of its last text encoder.
         text = {"seq_len": [*self.tokens.values()][-1]}
         if role == "unet":
@@ -73,5 +78,6 @@ def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
         **own,
         latent_height=height,
         latent_width=width,
+        vae_factor=family.vae_factor,
         tokens=tokens,
     )

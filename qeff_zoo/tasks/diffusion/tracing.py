@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing of components that pipelines share: text encoders and the decoder of a VAE.
+"""Tracing of components that pipelines share: text encoders, and the encoder and decoder of a VAE.
 
 text_encoder  IN   input_ids (batch_size, seq_len) i64, padded as the tokenizer pads
               OUT  states of the text, see the family
+vae_encoder   IN   pixel_values (batch_size, 3, height, width) f32, from -1 to 1
+              OUT  mean, deviation (batch_size, channels, latent_height, latent_width), of a normal distribution
 vae_decoder   IN   latent_sample (batch_size, channels, latent_height, latent_width) f32
               OUT  sample (batch_size, 3, height, width), from -1 to 1
 """
@@ -42,10 +44,16 @@ def latent_sides(levels: int) -> tuple[Any, Any]:
 
 def named_axes(graph: Any) -> None:
     """Name the axes of latents and images, in place of expressions of the trace."""
-    for values, names in ((graph.graph.inputs, _LATENT_AXES), (graph.graph.outputs, _LATENT_AXES)):
+    for values in (graph.graph.inputs, graph.graph.outputs):
         for value in values:
-            if len(value.shape) == len(names):
-                _name(value, names)
+            if len(value.shape) == len(_LATENT_AXES):
+                _name(value, _LATENT_AXES)
+
+
+def _name_encoder(graph: Any) -> None:
+    named_axes(graph)
+    for value in graph.graph.inputs:
+        _name(value, _PIXEL_AXES)
 
 
 def _name_pixels(graph: Any) -> None:
@@ -101,6 +109,39 @@ def trace_encoder(
         dynamic_shapes={"input_ids": {0: Dim("batch_size", min=2), 1: seq}},
         input_names=["input_ids"],
         output_names=[*names],
+    )
+
+
+class EncodePixels(nn.Module):
+    """One call of the encoder of a VAE.
+
+    Args:
+        vae: Module of diffusers.
+    """
+
+    def __init__(self, vae: Any) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation of the latents."""
+        found = self.vae.encode(pixel_values, return_dict=False)[0]
+        return found.mean, found.std
+
+
+def vae_encoder(model: Any) -> Tracing:
+    """Describe how to trace the encoder of the VAE."""
+    config = model.vae.config
+    levels = len(config.block_out_channels)
+    height, width = latent_sides(levels)
+    sides = 2 ** (levels + 1), 3 * 2**levels
+    return Tracing(
+        module=EncodePixels(model.vae).eval(),
+        inputs={"pixel_values": torch.zeros(BATCH, config.in_channels, *sides)},
+        dynamic_shapes={"pixel_values": {0: batch(), 2: height, 3: width}},
+        input_names=["pixel_values"],
+        output_names=["mean", "deviation"],
+        then=_name_encoder,
     )
 
 

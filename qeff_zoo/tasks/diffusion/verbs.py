@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` of text-to-image packages: texts in, PNG files out."""
+"""`run` of text-to-image packages: texts in, and an initial image if there is one; PNG files out."""
 
 import base64
 import time
@@ -11,7 +11,9 @@ from typing import Any
 from qeff_zoo.contract.commands import Run
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.tasks.diffusion.initial_image import InitialImage
 from qeff_zoo.tasks.diffusion.options import GeneratedImage, ImageOptions
+from qeff_zoo.tasks.images.verbs import fetch_each
 from qeff_zoo.terminal.printing import print_json, table
 
 _SHORT = 40  # characters of a text in the table
@@ -32,13 +34,20 @@ class DrawImages(Run):
             raise GenerationError(
                 "An image has no place to go; expected a file for each prompt. Add --output image.png, or --json."
             )
+        if (count := len(self.arguments.image)) > 1:
+            raise GenerationError(
+                f"--image is given {count} times; expected one initial image, which every prompt changes. Run the "
+                "command for each image."
+            )
 
     def __call__(self, session: Any) -> None:
         """Draw, write and print."""
         given = self.arguments
-        options = session.options(**{name: getattr(given, name) for name in _OPTIONS})
+        initial = session.read(*self._files())
+        chosen = {name: getattr(given, name) for name in _OPTIONS}
+        options = session.options_for(initial, **chosen)
         begun = time.perf_counter()
-        images = self._drawn(session, options)
+        images = self._drawn(session, options, initial)
         seconds = time.perf_counter() - begun
         contents = [image.as_png() for image in images]
         for path, content in zip(given.output, contents, strict=False):
@@ -67,15 +76,22 @@ class DrawImages(Run):
         ]
         print(table(rows, ["prompt", "size", "steps", "seed", "seconds"]))
 
-    def _drawn(self, session: Any, options: ImageOptions) -> list[GeneratedImage]:
+    def _files(self) -> list[str | bytes | None]:
+        """Return the initial image and its mask, or their contents if they are URLs; None for each that is absent."""
+        image = self.arguments.image[0] if self.arguments.image else None
+        return [one and fetch_each([one])[0] for one in (image, self.arguments.mask)]
+
+    def _drawn(
+        self, session: Any, options: ImageOptions, initial: InitialImage | None
+    ) -> list[GeneratedImage]:
         """Draw the images of all prompts, and show the steps."""
         from qeff_zoo.terminal.progress_bars import reporter
 
         bars = reporter()
-        bars.begin("draw", options.steps * len(self.prompts), "step")
+        bars.begin("draw", session.calls(options) * len(self.prompts), "step")
         try:
             images: list[GeneratedImage] = session.draw_all(
-                self.prompts, options, partial(bars.advance, 1)
+                self.prompts, options, partial(bars.advance, 1), initial=initial
             )
         finally:
             bars.end()

@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import inspect
 import json
 import logging
 from pathlib import Path
@@ -55,6 +56,27 @@ class LoadedPipeline(nn.Module):
     def can_generate(self) -> bool:
         """Return whether it generates tokens."""
         return False
+
+
+def with_image(pipeline: Any, *, masked: bool) -> Any:
+    """Return diffusers' pipeline of image to image, or of inpainting, with the components and settings of a pipeline.
+
+    The name of its class follows from that: diffusers' automatic classes import every pipeline.
+
+    Args:
+        pipeline: Pipeline of text to image, or of the returned class.
+        masked: Whether a part of the image is drawn anew.
+    """
+    suffix = ("Inpaint" if masked else "Img2Img") + "Pipeline"
+    name = type(pipeline).__name__
+    if name.endswith(suffix):
+        return pipeline
+    kind = getattr(diffusers, name.removesuffix("Pipeline") + suffix)
+    known = inspect.signature(kind.__init__).parameters
+    given = {**pipeline.config, **pipeline.components}
+    made = kind(**{key: value for key, value in given.items() if key in known})
+    made.set_progress_bar_config(disable=True)
+    return made
 
 
 def load_pipeline(folder: Path) -> LoadedPipeline:

@@ -31,6 +31,8 @@ class Flux(Family):
     denoiser = "transformer"
     steps = 28
     guidance_scale = 3.5
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "guidance_scale": 7.0}
+    of_masks = of_images
     lengths: ClassVar[Mapping[str, int]] = {"text_encoder_2": 512}
     guided: ClassVar[Mapping[str, Any]] = {"true_cfg_scale": 3.0}
 
@@ -56,6 +58,13 @@ class Flux(Family):
                 f"negative_prompt is given with true_cfg_scale {options.true_cfg_scale!r}, where it has no effect; "
                 "expected more than 1. Set true_cfg_scale, or leave the negative prompt out."
             )
+
+    def skipped_steps(self, options: ImageOptions) -> int:
+        """Return the number of first steps that an initial image leaves out; parts of a step run as a whole."""
+        assert options.strength is not None
+        if not options.strength:
+            return options.steps
+        return int(options.steps - min(options.steps * options.strength, options.steps))
 
     def is_guided(self, options: ImageOptions) -> bool:
         """Whether a step also predicts the velocity for the negative prompt."""
@@ -121,6 +130,12 @@ class Flux(Family):
         away, toward = outputs
         found: Array = away + np.float32(options.true_cfg_scale) * (toward - away)
         return found
+
+    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
+        """Return patches without noise from the latents of an image."""
+        config = self.components["vae"]
+        scale, shift = (np.float32(config[name]) for name in ("scaling_factor", "shift_factor"))
+        return self.begin((latents - shift) * scale, options)
 
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last patches."""

@@ -25,6 +25,8 @@ class StableDiffusion(Family):
     denoiser = "unet"
     steps = 50
     guidance_scale = 7.5
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.8}
+    of_masks: ClassVar[Mapping[str, Any]] = {"strength": 1.0}
     #: Conditions of the UNet beside the states of the text: `addition_embed_type` of its configuration.
     added: ClassVar[str | None] = None
 
@@ -63,17 +65,22 @@ class StableDiffusion(Family):
             found.append(
                 f"has a UNet with the addition_embed_type {added!r}; expected {self.added!r}. Use another checkpoint."
             )
-        if (channels := config.get("in_channels")) != config.get("out_channels"):
+        returned, latents = (
+            config.get("out_channels"),
+            self.components["vae"].get("latent_channels", 4),
+        )
+        expected = 2 * latents + 1 if self.reads_masks else latents
+        if (channels := config.get("in_channels")) != expected or returned != latents:
             found.append(
-                f"has a UNet that reads {channels} channels and returns {config.get('out_channels')}, as for "
-                "inpainting; expected equal numbers. Use a checkpoint that draws whole images."
+                f"has a UNet that reads {channels} channels and returns {returned}; expected {expected} and {latents}: "
+                f"those of latents{', twice, and of a mask' * self.reads_masks}. Use another checkpoint."
             )
         return found
 
     def noise_shape(self, options: ImageOptions) -> tuple[int, ...]:
         """Return the shape of the latents."""
         height, width = (side // self.vae_factor for side in (options.height, options.width))
-        return 1, int(self.components["unet"]["in_channels"]), height, width
+        return 1, int(self.components["unet"]["out_channels"]), height, width
 
     def encode(self, encoders: Mapping[str, Encodes], text: str) -> Conditions:
         """Return the last states of the text encoder."""

@@ -8,10 +8,11 @@ OUT  output (batch_size, channels, latent_height, latent_width)
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.tasks.diffusion.families.stable_diffusion import StableDiffusion
 from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Run
@@ -24,6 +25,8 @@ class StableDiffusionXL(StableDiffusion):
     """See `Family`."""
 
     guidance_scale = 5.0
+    of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.3}
+    of_masks: ClassVar[Mapping[str, Any]] = {"strength": 0.9999, "guidance_scale": 7.5}
     added = "text_time"
 
     @property
@@ -61,14 +64,51 @@ class StableDiffusionXL(StableDiffusion):
         sized = [{**one, "time_ids": sizes} for one in conditions]
         return super().predict(run, sample, timestep, sized, options)
 
-    def latents_of(self, sample: Array, options: ImageOptions) -> Array:
-        """Return the input of the VAE's decoder; some VAEs have a mean and a deviation for each channel."""
+    @property
+    def draws_masked(self) -> bool:
+        """Whether the VAE has no mean for each channel, which diffusers' inpainting leaves out of latents."""
+        return self._moments() is None
+
+    def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
+        """Refuse a mask if the VAE has a mean for each channel, which diffusers leaves out of its latents.
+
+        Raises:
+            GenerationError: There is such a mask, or another option is out of its range.
+        """
+        super().check_initial_image(options, has_mask=has_mask)
+        if has_mask and not self.draws_masked:
+            raise GenerationError(
+                "A mask is given, and the VAE has 'latents_mean' and 'latents_std', which diffusers' inpainting leaves "
+                "out; expected an image without a mask. Leave the mask out."
+            )
+
+    def _moments(self) -> list[Array] | None:
+        """Return mean and deviation of each channel; None without them."""
         config = self.components["vae"]
         moments = [config.get(name) for name in ("latents_mean", "latents_std")]
         if None in moments:
+            return None
+        return [np.array(one, np.float32)[None, :, None, None] for one in moments]
+
+    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
+        """Return a sample without noise from the latents of an image."""
+        moments = self._moments()
+        if moments is None:
+            return super().sample_of(latents, options)
+        mean, deviation = moments
+        sample: Array = (
+            (latents - mean) * np.float32(self.components["vae"]["scaling_factor"]) / deviation
+        )
+        return sample
+
+    def latents_of(self, sample: Array, options: ImageOptions) -> Array:
+        """Return the input of the VAE's decoder; some VAEs have a mean and a deviation for each channel."""
+        moments = self._moments()
+        if moments is None:
             return super().latents_of(sample, options)
-        mean, deviation = (np.array(one, np.float32)[None, :, None, None] for one in moments)
-        scaled: Array = sample * deviation / np.float32(config["scaling_factor"]) + mean
+        mean, deviation = moments
+        scale = np.float32(self.components["vae"]["scaling_factor"])
+        scaled: Array = sample * deviation / scale + mean
         return scaled
 
 

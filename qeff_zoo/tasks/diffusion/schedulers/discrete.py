@@ -31,6 +31,10 @@ class DiscreteScheduler:
         self.times, self._shares, self._prediction = times, shares, prediction
         self.timesteps: FloatArray = times.astype(np.float32)
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with."""
+        return step
+
     def model_input(self, sample: FloatArray, call: int) -> FloatArray:
         """Return the sample itself."""
         return sample

@@ -94,6 +94,10 @@ class VarianceExploding:
             largest = np.sqrt(largest * largest + 1)
         self.initial_sigma = float(largest)
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with."""
+        return step
+
     def model_input(self, sample: FloatArray, call: int) -> FloatArray:
         """Return the sample, scaled to variance 1."""
         sigma = self.sigmas[call]

@@ -65,6 +65,10 @@ class FlowMatchEulerScheduler:
         self.sigmas = with_last(sigmas, 1 if settings.invert_sigmas else 0)
         self._stochastic = settings.stochastic_sampling
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with."""
+        return step
+
     def model_input(self, sample: FloatArray, call: int) -> FloatArray:
         """Return the sample itself."""
         return sample

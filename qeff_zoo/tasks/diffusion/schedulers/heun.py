@@ -46,6 +46,10 @@ class HeunScheduler(VarianceExploding):
         self._bound = settings.clip_sample_range if settings.clip_sample else None
         self._first: tuple[FloatArray, FloatArray, np.float32] | None = None
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with."""
+        return 2 * step
+
     def step(self, output: FloatArray, call: int, sample: FloatArray, noise: Noise) -> FloatArray:
         """Return the sample after a call."""
         slope = self._slope(output, self.sigmas[call], sample)

@@ -12,6 +12,7 @@ from qeff_zoo.errors import GenerationError, UnsupportedModelError, did_you_mean
 from qeff_zoo.tasks.diffusion.schedulers.ddim import DdimScheduler, DdimSettings
 from qeff_zoo.tasks.diffusion.schedulers.ddpm import DdpmScheduler, DdpmSettings
 from qeff_zoo.tasks.diffusion.schedulers.dpm_solver import DpmSolverScheduler, DpmSolverSettings
+from qeff_zoo.tasks.diffusion.schedulers.edm_dpm import EdmDpmScheduler, EdmDpmSettings
 from qeff_zoo.tasks.diffusion.schedulers.euler import (
     EulerAncestralScheduler,
     EulerAncestralSettings,
@@ -48,6 +49,7 @@ METHODS = {
     "DDIMScheduler": Method(DdimSettings, DdimScheduler),
     "DDPMScheduler": Method(DdpmSettings, DdpmScheduler),
     "DPMSolverMultistepScheduler": Method(DpmSolverSettings, DpmSolverScheduler),
+    "EDMDPMSolverMultistepScheduler": Method(EdmDpmSettings, EdmDpmScheduler),
     "EulerAncestralDiscreteScheduler": Method(EulerAncestralSettings, EulerAncestralScheduler),
     "EulerDiscreteScheduler": Method(EulerSettings, EulerScheduler),
     "FlowMatchEulerDiscreteScheduler": Method(FlowMatchSettings, FlowMatchEulerScheduler),

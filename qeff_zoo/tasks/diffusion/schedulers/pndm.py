@@ -51,6 +51,19 @@ class PndmScheduler(DiscreteScheduler):
         self._outputs: list[FloatArray] = []
         self._count, self._sum, self._start = 0, single(0), single(0)
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with.
+
+        Raises:
+            GenerationError: A step is left out, and the first ones are Runge-Kutta's.
+        """
+        if step and len(self._runge_kutta):
+            raise GenerationError(
+                f"Cannot leave out the first {step} steps of PNDMScheduler, which are Runge-Kutta's. Expected all of"
+                " them. Use strength 1, or set 'skip_prk_steps'."
+            )
+        return step
+
     def step(self, output: FloatArray, call: int, sample: FloatArray, noise: Noise) -> FloatArray:
         """Return the sample after a call."""
         early = self._count < len(self._runge_kutta)

@@ -35,6 +35,17 @@ class Scheduler(Protocol):
     timesteps: FloatArray
     initial_sigma: float
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with, for images that begin with another image.
+
+        Args:
+            step: Number of the step, from 0.
+
+        Raises:
+            GenerationError: A run cannot begin with that step.
+        """
+        ...
+
     def model_input(self, sample: FloatArray, call: int) -> FloatArray:
         """Return the denoiser's input of a call."""
         ...

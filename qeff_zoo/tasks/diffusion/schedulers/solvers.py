@@ -75,6 +75,10 @@ class MultistepSolver:
             self._logs = log(self._alphas) - log(self._noises)
         self._predictions: list[FloatArray] = []
 
+    def call_of(self, step: int) -> int:
+        """Return the call that a step begins with."""
+        return step
+
     def model_input(self, sample: FloatArray, call: int) -> FloatArray:
         """Return the sample itself."""
         return sample

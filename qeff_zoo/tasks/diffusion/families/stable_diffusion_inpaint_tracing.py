@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracing of an inpainting pipeline: that of its family without masks; the UNet has more channels."""
+
+from qeff_zoo.tasks.diffusion.families.stable_diffusion_tracing import text_encoder, unet
+
+__all__ = ["text_encoder", "unet"]
