@@ -53,7 +53,7 @@ def compile_exported(
             ]
         )
     fields, _ = translation.translate(given, ("target",)).request(_TARGET)
-    decided = options_of(Request(**fields), targets.find(_TARGET), {})
+    decided = options_of(Request(**fields), targets.find(_TARGET), ())
     options, problems = decided.facts["options"], decided.problems
     sizes = {name: fields[name] for name in _SIZES if name in fields}
     drafted = sizes.pop(_DRAFTED, ())

