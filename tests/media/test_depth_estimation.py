@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel, making
 from checkout import TESTS
 from fixtures_serving import KEY, MODEL, post, running
 from huggingface_hub import DepthEstimationOutput, InferenceClient
@@ -28,15 +28,12 @@ from qeff_zoo import cli, contract, registry
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.export.transforms import zoe_depth
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build
 from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import DepthEstimationSession, open_session
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.depth_estimation.endpoints import DepthQueue
-from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytestmark = pytest.mark.turns(3)
 
@@ -60,21 +57,10 @@ class Resizing:
 vars(image_processing_pil_zoedepth).setdefault("tvF", Resizing)
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model, its package for batches of 2, and transformers' pipeline of it."""
 
-    def __init__(self, model_type: str, variant: str, folder: Path) -> None:
-        recipe = registry.find_recipe(model_type)
-        tiny = next(one for one in recipe.tiny if one.name == variant)
-        self.checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-        requested = Request(batch_size=2)
-        store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), requested, validate=False, store=store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
+    sizes = SIZES
 
     def expected(self, image: Image.Image) -> dict[str, Any]:
         """What transformers' pipeline returns."""
@@ -99,15 +85,7 @@ class Built:
 
 
 Make = Callable[[str, str], Built]
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    @cache
-    def cached(model_type: str, variant: str) -> Built:
-        return Built(model_type, variant, tmp_path_factory.mktemp(model_type))
-
-    return cached
+make = making(Built)
 
 
 @pytest.fixture(scope="module")

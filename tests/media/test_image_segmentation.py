@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel, making
 from checkout import TESTS
 from fixtures_serving import KEY, MODEL, post, running
 from huggingface_hub import ImageSegmentationOutputElement, InferenceClient
@@ -28,19 +28,15 @@ from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import read_image
 from qeff_zoo.media.interpolation import nearest_lines, resized_bands
-from qeff_zoo.package import Package
-from qeff_zoo.pipeline import build
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.serving.answers.large import MAX_NUMBERS
 from qeff_zoo.sessions import ImageSegment, ImageSegmentationSession, Thresholds, open_session
-from qeff_zoo.store import Store
 from qeff_zoo.tasks.image_segmentation.endpoints import SegmentationQueue
 from qeff_zoo.tasks.image_segmentation.rules import RULES, Outputs, has_queries, subtasks_of
 from qeff_zoo.tasks.image_segmentation.session import packed, unpacked
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytestmark = pytest.mark.turns(3)
 
@@ -52,20 +48,11 @@ SIZES = ((61, 93), (120, 37), (120, 37), (40, 40))
 LOW = {"threshold": 0.2, "mask_threshold": 0.3, "overlap_mask_area_threshold": 0.1}
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model, its package for batches of 2, and transformers' pipeline of it."""
 
-    def __init__(self, model_type: str, variant: str, folder: Path) -> None:
-        recipe = contract.for_task(registry.find_recipe(model_type), TASK)
-        tiny = next(one for one in recipe.tiny if one.name == variant)
-        self.checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-        self.store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), Request(batch_size=2), validate=False, store=self.store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
+    sizes = SIZES
+    task = TASK
 
     @property
     def session(self) -> ImageSegmentationSession:
@@ -84,15 +71,7 @@ class Built:
 
 
 Make = Callable[[str, str], Built]
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    @cache
-    def cached(model_type: str, variant: str) -> Built:
-        return Built(model_type, variant, tmp_path_factory.mktemp(model_type))
-
-    return cached
+make = making(Built)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel, making
 from checkout import TESTS
 from fixtures_serving import KEY, MODEL, post, running
 from huggingface_hub import InferenceClient
@@ -24,16 +24,12 @@ from PIL import Image
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build
 from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import ImageToImageSession, open_session
-from qeff_zoo.store import Store
 from qeff_zoo.tasks.image_to_image.endpoints import ImageToImageQueue
 from qeff_zoo.tasks.image_to_image.task import NAME
-from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytestmark = pytest.mark.turns(2)
 
@@ -42,20 +38,10 @@ RECIPES = [one for one in registry.list_recipes() if one.task == NAME]
 SIZES = ((21, 33), (40, 17), (40, 17), (24, 24), (5, 3))
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model, its package for batches of 2, and transformers' model of it."""
 
-    def __init__(self, model_type: str, variant: str, folder: Path) -> None:
-        recipe = registry.find_recipe(model_type)
-        tiny = next(one for one in recipe.tiny if one.name == variant)
-        self.checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-        self.store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), Request(batch_size=2), validate=False, store=self.store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
+    sizes = SIZES
 
     def expected(self, image: Image.Image) -> Any:
         """Return the image of transformers' model and processor, without padding, uint8."""
@@ -69,15 +55,7 @@ class Built:
 
 
 Make = Callable[[str, str], Built]
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    @cache
-    def cached(model_type: str, variant: str) -> Built:
-        return Built(model_type, variant, tmp_path_factory.mktemp(model_type))
-
-    return cached
+make = making(Built)
 
 
 @pytest.fixture(scope="module")

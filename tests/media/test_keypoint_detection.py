@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,22 +13,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel, making
 from checkout import TESTS
 from PIL import Image
 
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build
 from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import KeypointDetectionSession, open_session
-from qeff_zoo.store import Store
 from qeff_zoo.tasks.keypoint_detection.poses import poses_of
 from qeff_zoo.tasks.keypoint_detection.task import NAME
-from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytest.importorskip("scipy")
 pytestmark = pytest.mark.turns(2)
@@ -43,20 +39,10 @@ BOXES = [
 ]
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model, its package for batches of 2, and transformers' model and processor."""
 
-    def __init__(self, model_type: str, variant: str, folder: Path) -> None:
-        recipe = registry.find_recipe(model_type)
-        tiny = next(one for one in recipe.tiny if one.name == variant)
-        self.checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
-        self.store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), Request(batch_size=2), validate=False, store=self.store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
+    sizes = SIZES
 
     def expected(
         self, threshold: float | None = None, dataset: int = 0
@@ -76,15 +62,7 @@ class Built:
 
 
 Make = Callable[[str, str], Built]
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    @cache
-    def cached(model_type: str, variant: str) -> Built:
-        return Built(model_type, variant, tmp_path_factory.mktemp(model_type))
-
-    return cached
+make = making(Built)
 
 
 @pytest.fixture(scope="module")

@@ -12,24 +12,22 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel
 from checkout import TESTS
 from fixtures_qaic_runtime import rt
 from fixtures_qaic_whole import compiled
 from PIL import Image
 
-from qeff_zoo import cli, registry
+from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build, prepare
 from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import MaskGenerationSession, MaskPrompt, open_session
 from qeff_zoo.store import Store
 from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.mask_generation.prompts import tokens_of
-from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytestmark = pytest.mark.turns(3)
 
@@ -44,19 +42,10 @@ PROMPTS = {
 }
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model, its package, and transformers' model and processor of it."""
 
-    def __init__(self, folder: Path) -> None:
-        recipe = registry.find_recipe("sam")
-        self.checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
-        self.store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), Request(batch_size=2), validate=False, store=self.store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
+    sizes = SIZES
 
     def expected(self, image: Image.Image, prompt: MaskPrompt, several: bool) -> tuple[Any, Any]:
         """Return the masks, bool, and the scores of transformers' model and processor."""
@@ -85,7 +74,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def sam(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("sam"))
+    return Built("sam", "", tmp_path_factory.mktemp("sam"))
 
 
 def opened(built: Built) -> MaskGenerationSession:

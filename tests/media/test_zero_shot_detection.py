@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from built_images import BuiltModel, making
 from checkout import TESTS
 from fixtures_qaic_runtime import rt
 from fixtures_qaic_whole import compiled
@@ -28,7 +28,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from qeff_zoo import cli, registry
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build, prepare
 from qeff_zoo.plan.request import Request
 from qeff_zoo.sessions import ZeroShotDetectionSession, open_session
@@ -37,9 +36,7 @@ from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.zero_shot_detection.endpoints import NamedDetectionQueue
 from qeff_zoo.tasks.zero_shot_detection.objects import PADDED
 from qeff_zoo.tasks.zero_shot_detection.task import NAME
-from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
-from qeff_zoo.validation.trial import sample_images
 
 pytest.importorskip("scipy")
 pytestmark = [
@@ -55,12 +52,13 @@ LABELS = ["w3 w4", "w50", "w7 w8 w9"]
 SIZES = ((61, 93), (120, 37), (120, 37))
 
 
-class Built:
+class Built(BuiltModel):
     """A tiny model with a tokenizer of words, its package for batches of 2, and transformers' pipeline of it."""
 
-    def __init__(self, model_type: str, folder: Path) -> None:
-        recipe = registry.find_recipe(model_type)
-        self.checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
+    sizes = SIZES
+
+    def complete(self) -> None:
+        """Add a tokenizer."""
         words = {f"w{number}": number for number in range(99)}
         tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -69,13 +67,6 @@ class Built:
         )
         tokenizer.save(str(self.checkpoint / "tokenizer.json"))
         plain_class(self.checkpoint)
-        self.store = Store(folder / "store")
-        self.package: Package = build(
-            str(self.checkpoint), Request(batch_size=2), validate=False, store=self.store
-        ).package
-        self.images = [
-            Image.fromarray(sample_images.draw(number, *size)) for number, size in enumerate(SIZES)
-        ]
 
     def _loaded(self) -> tuple[Any, Any, Any]:
         model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(self.checkpoint)
@@ -113,21 +104,15 @@ class Built:
         return result
 
 
-Make = Callable[[str], Built]
+Make = Callable[[str, str], Built]
 
 
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    @cache
-    def cached(model_type: str) -> Built:
-        return Built(model_type, tmp_path_factory.mktemp(model_type))
-
-    return cached
+make = making(Built)
 
 
 @pytest.fixture(scope="module")
 def owl(make: Make) -> Built:
-    return make("owlvit")
+    return make("owlvit", "")
 
 
 def opened(built: Built) -> ZeroShotDetectionSession:
@@ -157,7 +142,7 @@ def is_same(one: dict[str, Any], right: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_objects_are_those_of_the_pipeline(model_type: str, make: Make) -> None:
-    built = make(model_type)
+    built = make(model_type, "")
     found = opened(built).detect(built.images, LABELS, 0.3)
     for image, objects in zip(built.images, found, strict=True):
         require_same([asdict(one) for one in objects], built.expected(image, 0.3))
@@ -167,7 +152,7 @@ def test_objects_are_those_of_the_pipeline(model_type: str, make: Make) -> None:
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_a_box_has_its_best_label_on_request(model_type: str, make: Make) -> None:
-    built = make(model_type)
+    built = make(model_type, "")
     session = opened(built)
     (found,) = session.detect(built.images[0], LABELS, 0.3, one_label=True)
     right = built.grounded(built.images[0], 0.3)
@@ -337,7 +322,7 @@ def test_images_are_processed_as_by_transformers(name: str) -> None:
 def test_a_build_refuses_processors_whose_boxes_would_be_wrong(
     make: Make, tmp_path: Path, model_type: str, settings: dict[str, Any], text: str
 ) -> None:
-    built, copy = make(model_type), tmp_path / "copy"
+    built, copy = make(model_type, ""), tmp_path / "copy"
     shutil.copytree(built.checkpoint, copy)
     path = copy / "preprocessor_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
