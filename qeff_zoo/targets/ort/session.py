@@ -102,7 +102,7 @@ def _changed(path: Path, options: OpenOptions) -> bytes | None:
     changed = choices.return_choices(model.graph) if options.routing else 0
     changed += trial.shorten(model.graph) if options.smoke_test else 0
     if options.unrounded:
-        available = available_memory()  # for floats, and for their copy in the kernels' layout
+        available = available_memory()
         changed += unrounded.unround(model.graph, available and available // 2)
     return ir.to_proto(model).SerializeToString() if changed else None
 

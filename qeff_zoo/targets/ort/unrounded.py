@@ -30,7 +30,8 @@ _FLOAT32, _INT4, _INT8 = 1, 4, 8
 _BIAS = 5  # input of MatMulNBits
 #: Values of a matrix that is dequantized; a larger one is an output matrix.
 _MOST_FLOATS = 1 << 26
-_FLOAT_BYTES = 4
+#: Memory of a dequantized matrix while the graph is opened, in sizes of its floats: each folded operator keeps its own.
+_COPIES, _FLOAT_BYTES = 4, 4
 
 
 def unround(graph: ir.Graph, memory: int | None = None) -> int:
@@ -38,7 +39,7 @@ def unround(graph: ir.Graph, memory: int | None = None) -> int:
 
     Args:
         graph: Lowered for ONNX Runtime.
-        memory: Bytes that floats of matrices may take; None if no limit is known.
+        memory: Bytes that dequantized matrices may take while the graph is opened; None if no limit is known.
     """
     splitter = _Splitter(graph)
     products = [
@@ -47,7 +48,7 @@ def unround(graph: ir.Graph, memory: int | None = None) -> int:
         if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
     ]
     floats = [node for node in products if _is_dequantized(node)]
-    if memory is not None and _FLOAT_BYTES * sum(map(_values, floats)) > memory:
+    if memory is not None and _COPIES * _FLOAT_BYTES * sum(map(_values, floats)) > memory:
         floats = []
     for node in list(graph):
         if node in products and node.attributes.get_int("bits", _INT4) == _INT4:
