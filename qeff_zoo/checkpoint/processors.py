@@ -362,26 +362,30 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
     vars(modules[leaf]).setdefault("__getattr__", _type_of_torchvision)
     for kind in (one.replace("-", "_") for one in types):
         path = f"transformers.models.{kind}.{module}_{kind}"
-        with suppress(ModuleNotFoundError), _standing_in(modules):
+        with suppress(ModuleNotFoundError), standing_in(modules):
             found = importlib.import_module(path)
             return getattr(found, name or found.__all__[0])
     raise ImportError(f"No module of transformers defines {name!r}.")
 
 
 @contextmanager
-def _standing_in(modules: Mapping[str, ModuleType]) -> Iterator[None]:
+def standing_in(modules: Mapping[str, Any]) -> Iterator[None]:
     """Let modules stand in for absent ones; modules of processors that are imported meanwhile are forgotten.
 
     All other modules stay: transformers keeps their classes, and looks up their modules by name later.
+
+    Args:
+        modules: Modules by name.
     """
-    before = {*sys.modules}
+    before = dict(sys.modules)
     sys.modules.update(modules)
     try:
         yield
     finally:
-        for name in {*sys.modules} - before:
+        for name in {*sys.modules} - before.keys():
             if name in modules or "processing_" in name:
                 del sys.modules[name]
+        sys.modules.update({name: before[name] for name in modules if name in before})
 
 
 def _type_of_torchvision(name: str) -> Any:

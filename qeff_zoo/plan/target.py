@@ -44,20 +44,13 @@ def decide_tuning(
     shape = next(iter(recipe.shapes.values()))
     longest = max(request.seq_lens or shape.seq_lens or (0,))
     config = checkpoint.text_config if longest else checkpoint.config
-    sides = longest or _side(checkpoint.config)
-    tuned = target.tune(recipe.task, config, checkpoint.name, sides, objective)
+    tuned = target.tune(recipe.task, config, checkpoint.name, longest, objective)
     if tuned is None:
         decisions.refuse(
             f"--profile {objective} follows measured settings, and there are none of {recipe.task}. Leave it out, and "
             "choose --num-cores and the other options of the compiler."
         )
     return decisions.provide(tuned=tuned)
-
-
-def _side(config: Mapping[str, Any]) -> int:
-    """Return the side of a model's images in pixels; 0 if the config has none."""
-    size = config.get("image_size")
-    return size if isinstance(size, int) else 0
 
 
 def decide_options(

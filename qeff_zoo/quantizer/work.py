@@ -120,7 +120,7 @@ class Work:
         was = weights_of(layer, (name for stage in stages for name in stage.linears))
         columns = {name: one.shape[1] for name, one in was.items()}
         now = dict(was)
-        before, plain = self._run_plain(layer, stages, columns, run, floats)
+        before, plain = self._run_plain(layer, stages, was, run, floats)
         for stage in stages:
             for part in _parts(stage, columns):
                 self._stage(layer, prefix, part, run, (now, hidden), (was, plain))
@@ -131,7 +131,7 @@ class Work:
         self,
         layer: nn.Module,
         stages: Sequence[Stage],
-        columns: Mapping[str, int],
+        was: Mapping[str, Tensor],
         run: Callable[[int, Tensor], Tensor],
         floats: Sequence[Tensor],
     ) -> tuple[list[Tensor], Callable[[Stage, int], list[Tensor]]]:
@@ -140,7 +140,7 @@ class Work:
         Args:
             layer: Loaded.
             stages: Stages of the layer.
-            columns: Number of columns of each matrix.
+            was: Weights of the layer.
             run: Runs it on the states of a text.
             floats: States of each text.
 
@@ -148,7 +148,9 @@ class Work:
             Its outputs, and what returns the input of a stage for a text: of memory, if all inputs have room there.
         """
         firsts = [stage.linears[0] for stage in stages if not stage.routed]
-        nbytes = 4 * sum(one.shape[1] for one in floats) * sum(columns[name] for name in firsts)
+        nbytes = (
+            4 * sum(one.shape[1] for one in floats) * sum(was[name].shape[1] for name in firsts)
+        )
         kept: dict[str, list[Tensor]] = {name: [] for name in firsts}
         outputs = []
         with recorded_inputs(layer, firsts if nbytes <= _INPUTS else ()) as inputs:
@@ -162,6 +164,7 @@ class Work:
             name = stage.linears[0]
             if kept[name]:
                 return [kept[name][text]]
+            set_weights(layer, was)
             return _inputs(layer, stage, [name], partial(run, text, floats[text]))
 
         return outputs, of_stage
@@ -196,9 +199,8 @@ class Work:
         hessians, crossed = ([torch.zeros(size, size) for size in sizes] for _ in range(2))
         firsts = [names[0] for names in chosen]
         for text, states in enumerate(hidden if chosen else ()):
-            set_weights(layer, was)
             before = inputs_before(stage, text) if compensates else []
-            set_weights(layer, now)
+            set_weights(layer, now)  # it may have set others
             recorded = _inputs(layer, stage, firsts, partial(run, text, states))
             for number, found in enumerate(recorded):
                 hessians[number].addmm_(found.T, found)

@@ -181,7 +181,7 @@ class Target(ABC):
             task: Task of the package.
             config: Config of the model.
             name: Name of the checkpoint.
-            length: Longest text of the package in tokens, or the largest side of its images in pixels.
+            length: Longest text of the package in tokens; 0 if it reads images.
             objective: One of `objectives`.
         """
         return None

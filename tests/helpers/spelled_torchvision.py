@@ -9,9 +9,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from absent import standing_in
 from transformers import image_processing_backends as backends
 from transformers.image_utils import PILImageResampling
+
+from qeff_zoo.checkpoint.processors import standing_in
 
 MODES = {PILImageResampling.BILINEAR: "bilinear", PILImageResampling.BICUBIC: "bicubic"}
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from absent import standing_in
 from fixtures_video_times import clip
 from fixtures_videos import SIZES, video_of
 from tiny_checkpoint import plain_class
@@ -25,6 +24,7 @@ from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.video_utils import VideoMetadata
 
 from qeff_zoo import pipeline
+from qeff_zoo.checkpoint.processors import standing_in
 from qeff_zoo.media.video_processor import KINDS, load_video_processor, stamp_of
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.multimodal.encoding.video_steps import Stamps

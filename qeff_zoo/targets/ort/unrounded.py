@@ -19,7 +19,6 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from . import unfused_experts
-from .unfused_experts import dequantized
 
 _STEPS = 127
 _PARTS = 3
@@ -41,22 +40,16 @@ def unround(graph: ir.Graph, memory: int | None = None) -> int:
         graph: Lowered for ONNX Runtime.
         memory: Bytes that dequantized matrices may take while the graph is opened; None if no limit is known.
     """
-    splitter = _Splitter(graph)
-    products = [
-        node
-        for node in graph
-        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
-    ]
-    floats = [node for node in products if _is_dequantized(node)]
-    if memory is not None and _COPIES * _FLOAT_BYTES * sum(map(_values, floats)) > memory:
-        floats = []
-    for node in list(graph):
-        if node in products and node.attributes.get_int("bits", _INT4) == _INT4:
+    splitter, nodes = _Splitter(graph), list(graph)
+    needed = _COPIES * _FLOAT_BYTES * sum(_values(node) for node in nodes if _is_dequantized(node))
+    has_room = memory is None or needed <= memory
+    for node in nodes:
+        if _rounds_blocks(node) and node.attributes.get_int("bits", _INT4) == _INT4:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
             splitter.count += 1
-        elif node in floats:
+        elif has_room and _is_dequantized(node):
             splitter.dequantize(node)
-        elif node in products:
+        elif _rounds_blocks(node):
             splitter.split_blocks(node)
         elif node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 0) == _INT4:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
@@ -72,9 +65,15 @@ def unround(graph: ir.Graph, memory: int | None = None) -> int:
     return splitter.count
 
 
+def _rounds_blocks(node: ir.Node) -> bool:
+    """Whether a node is a product that rounds its left side in blocks."""
+    return node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes
+
+
 def _is_dequantized(node: ir.Node) -> bool:
-    """Whether a product in blocks has its matrix dequantized, if there is room."""
-    return node.attributes.get_int("bits", _INT4) == _INT8 and _values(node) <= _MOST_FLOATS
+    """Whether a node is a product whose matrix is dequantized, if there is room."""
+    is_int8 = node.attributes.get_int("bits", _INT4) == _INT8
+    return _rounds_blocks(node) and is_int8 and _values(node) <= _MOST_FLOATS
 
 
 def _values(node: ir.Node) -> int:
@@ -83,7 +82,7 @@ def _values(node: ir.Node) -> int:
 
 
 class _Splitter:
-    """Parts of the values of one graph, each made once."""
+    """Parts of the values of one graph, and floats of its matrices, each made once."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.tape, self.count = Tape(), 0
@@ -123,7 +122,7 @@ class _Splitter:
         op = self.tape.op
         rows, columns = (node.attributes.get_int(name, 0) for name in ("N", "K"))
         of_blocks = self._constant([rows, -1, 1])
-        blocks = dequantized(
+        blocks = unfused_experts.dequantized(
             self.tape,
             packed,
             op("Reshape", [scales, of_blocks]),

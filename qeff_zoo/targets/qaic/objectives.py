@@ -129,7 +129,7 @@ def nearest(
         task: Task of the package.
         config: Config of the model.
         name: Name of the checkpoint.
-        length: Longest text of the package in tokens, or the largest side of its images in pixels.
+        length: Longest text of the package in tokens; 0 for the side of images that the config has.
         objective: One of `OBJECTIVES`.
     """
     task = _ALIKE.get(task, task)
@@ -146,6 +146,7 @@ def nearest(
     width = _first(config, _FIELDS_OF_WIDTH)
     depth = _first(config, _FIELDS_OF_DEPTH) or _depth_of_blocks(config)
     patch = _first(config, ("patch_size",))
+    length = length or _first(config, ("image_size",))
 
     families = {*_families(config)}
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,13 +27,9 @@ class DepthReference(ImageReference):
 
     def _look(self, numbers: list[int]) -> list[Array]:
         depths = []
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            pixels = self._process(images=[image], return_tensors="pt")["pixel_values"]
-            pixels = pixels.to(next(self._model.parameters()).dtype)
-            depth = self._model(pixel_values=pixels).predicted_depth
+        for inputs in self._each(numbers):
+            depth = self._model(pixel_values=inputs["pixel_values"]).predicted_depth
             depths.append(depth.flatten(1)[:, _points(depth[0].numel())].float().numpy())
-            tick()
         return depths
 
 

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,10 +27,7 @@ class SegmentationReference(ImageReference):
 
     def _look(self, numbers: list[int]) -> list[Array]:
         found = []
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            inputs = self._process(images=[image], return_tensors="pt")
-            inputs = inputs.to(next(self._model.parameters()).dtype)
+        for inputs in self._each(numbers):
             outputs = self._model(**inputs)
             pair: tuple[Any, ...]
             if "masks_queries_logits" in outputs:
@@ -45,5 +39,4 @@ class SegmentationReference(ImageReference):
             *labels, maps = (one.float().flatten() for one in pair)
             points = maps[torch.arange(_COUNT) * (len(maps) - 1) // (_COUNT - 1)].numpy()
             found.append(np.stack([*(np.resize(one.numpy(), _COUNT) for one in labels), points]))
-            tick()
         return found

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,12 +27,8 @@ class ImageToImageReference(ImageReference):
 
     def _look(self, numbers: list[int]) -> list[Array]:
         results = []
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            pixels = self._process(images=[image], return_tensors="pt")["pixel_values"]
-            pixels = pixels.to(next(self._model.parameters()).dtype)
-            flat = self._model(pixel_values=pixels).reconstruction.flatten(1)
+        for inputs in self._each(numbers):
+            flat = self._model(pixel_values=inputs["pixel_values"]).reconstruction.flatten(1)
             places = torch.arange(_COUNT) * (flat.shape[1] - 1) // (_COUNT - 1)
             results.append(flat[:, places].float().numpy())
-            tick()
         return results

@@ -4,7 +4,7 @@
 Only the reference process imports this.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +68,19 @@ class ImageReference(Answers):
         found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
         tick()
         return list(found.float().numpy()[:, None])
+
+    def _each(self, numbers: Sequence[int]) -> Iterator[Any]:
+        """Yield what transformers' processor returns for each image alone, in the type of the model."""
+        dtype = next(self._model.parameters()).dtype
+        for number in numbers:
+            image = Image.fromarray(draw(*self._sequences[number]))
+            options = self._options(image)
+            yield self._process(images=[image], return_tensors="pt", **options).to(dtype)
+            tick()
+
+    def _options(self, image: Image.Image) -> dict[str, Any]:
+        """Return options of the processor for an image."""
+        return {}
 
     def _embed(self, pixels: Tensor) -> Tensor:
         """Return the pooled states of images, (images, width), normalized by the settings."""

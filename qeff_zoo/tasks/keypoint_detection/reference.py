@@ -11,8 +11,6 @@ import torch
 from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,12 +28,11 @@ class KeypointReference(ImageReference):
         maps = []
         experts = self._model.config.backbone_config.num_experts
         others = {"dataset_index": torch.tensor([0])} if experts > 1 else {}
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            boxes = [[[0, 0, image.width, image.height]]]
-            pixels = self._process(images=[image], boxes=boxes, return_tensors="pt")["pixel_values"]
-            pixels = pixels.to(next(self._model.parameters()).dtype)
-            found = self._model(pixel_values=pixels, **others).heatmaps
+        for inputs in self._each(numbers):
+            found = self._model(pixel_values=inputs["pixel_values"], **others).heatmaps
             maps.append(found.flatten(1).float().numpy())
-            tick()
         return maps
+
+    def _options(self, image: Image.Image) -> dict[str, Any]:
+        """Return the box of the whole image."""
+        return {"boxes": [[[0, 0, image.width, image.height]]]}

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 from qeff_zoo.validation.trial.sample_prompts import SAMPLES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,9 +29,8 @@ class MaskReference(ImageReference):
     def _look(self, numbers: list[int]) -> list[Array]:
         found = []
         dtype = next(self._model.parameters()).dtype
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            pixels = self._process(images=[image], return_tensors="pt")["pixel_values"].to(dtype)
+        for shown in self._each(numbers):
+            pixels = shown["pixel_values"]
             embeddings = self._model.get_image_embeddings(pixels)
             rows = []
             for points, box in SAMPLES:
@@ -48,7 +44,6 @@ class MaskReference(ImageReference):
                 places = torch.arange(_COUNT) * (len(masks) - 1) // (_COUNT - 1)
                 rows += [masks[places].float().numpy(), np.resize(scores.float().numpy(), _COUNT)]
             found.append(np.stack(rows))
-            tick()
         return found
 
 

@@ -7,11 +7,8 @@ Only the reference process imports this.
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
-from qeff_zoo.validation.reference.runs import tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,13 +24,9 @@ class DetectionReference(ImageReference):
 
     def _look(self, numbers: list[int]) -> list[Array]:
         found = []
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            inputs = self._process(images=[image], return_tensors="pt")
-            inputs = inputs.to(next(self._model.parameters()).dtype)
+        for inputs in self._each(numbers):
             outputs = self._model(**inputs)
             both = [one.float().numpy().ravel() for one in (outputs.logits, outputs.pred_boxes)]
             width = max(map(len, both))
             found.append(np.stack([np.resize(one, width) for one in both]))
-            tick()
         return found

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from qeff_zoo.tasks.images.reference import ImageReference
 from qeff_zoo.validation.reference.media import processor_of
 from qeff_zoo.validation.reference.runs import Answers, tick
-from qeff_zoo.validation.trial.sample_images import draw
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,12 +55,8 @@ class ZeroShotDetectionReference(ImageReference):
     def _look(self, numbers: list[int]) -> list[Array]:
         found = []
         tokens = self._tokens(self._texts)
-        for number in numbers:
-            image = Image.fromarray(draw(*self._sequences[number]))
-            pixels = self._process(images=[image], return_tensors="pt")["pixel_values"]
-            pixels = pixels.to(next(self._model.parameters()).dtype)
-            outputs = self._model(pixel_values=pixels, input_ids=tokens)
+        for inputs in self._each(numbers):
+            outputs = self._model(pixel_values=inputs["pixel_values"], input_ids=tokens)
             both = [one.float().numpy() for one in (outputs.logits, outputs.pred_boxes)]
             found.append(np.stack([np.resize(one, self._width) for one in both]))
-            tick()
         return found
