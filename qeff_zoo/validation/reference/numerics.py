@@ -27,6 +27,7 @@ from qeff_zoo.weights.quantization import round_trip
 from qeff_zoo.weights.smoothing import Smoothing
 
 _INT8_MAX = 127
+_PIECE = 1 << 18  # values that are rounded at once: a processor's cache holds them
 _aten = torch.ops.aten
 _PRODUCTS = {
     _aten.mm.default: _aten.mm.default,
@@ -123,7 +124,7 @@ def round_weights(
         if not whole and not matrix.kept:
             for at_part, part in enumerate(parts):
                 own = weights if weights is None or weights.ndim == 1 else weights[at_part]
-                part.copy_(_rounded(part, matrix, own))
+                _round(part, matrix, own)
         first = number or 0 if stored.dim() > 2 else 0
         for index, part in enumerate(parts if matrix.multiplied else [], first):
             order = order_of(orders or {}, name, index) if matrix.format.act_order else None
@@ -146,13 +147,23 @@ def _round_uses(
     model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any
 ) -> Tensor:
     """Give a matrix's rounded values to those who hold it and whose use of it the package rounds."""
-    fresh = nn.Parameter(_rounded(parameter.data, matrix, weights), requires_grad=False)
-    for module in model.modules():
-        rounds = matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied
-        for name, held in module._parameters.items():
-            if held is parameter and rounds:
-                module._parameters[name] = fresh
-    return fresh.data
+    holders = [
+        (module, name)
+        for module in model.modules()
+        for name, held in module._parameters.items()
+        if held is parameter
+    ]
+    rounding = [
+        (module, name)
+        for module, name in holders
+        if (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
+    ]
+    if len(rounding) < len(holders):  # the others keep it
+        parameter = nn.Parameter(parameter.data.clone(), requires_grad=False)
+        for module, name in rounding:
+            module._parameters[name] = parameter
+    _round(parameter.data, matrix, weights)
+    return parameter.data
 
 
 def _parts(stored: Tensor, matrix: RoundedMatrix, number: int | None) -> Sequence[Tensor]:
@@ -225,10 +236,13 @@ def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix
             )
 
 
-def _rounded(stored: Tensor, matrix: RoundedMatrix, weights: Any) -> Tensor:
-    values = (stored.T if matrix.input_major else stored).contiguous().numpy()
-    rounded = round_trip(values, matrix.format, weights)
-    return torch.from_numpy(rounded.T.copy() if matrix.input_major else rounded)
+def _round(stored: Tensor, matrix: RoundedMatrix, weights: Any) -> None:
+    """Round a matrix in place, piece by piece where its blocks lie in rows."""
+    values = stored.T if matrix.input_major else stored
+    rows = max(1, _PIECE // values.shape[-1]) if matrix.format.axis == -1 else len(values)
+    for piece in values.split(rows):
+        rounded = round_trip(piece.contiguous().numpy(), matrix.format, weights)
+        piece.copy_(torch.from_numpy(rounded))
 
 
 class Arithmetic(TorchDispatchMode):

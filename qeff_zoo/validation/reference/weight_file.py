@@ -19,11 +19,12 @@ from qeff_zoo.graph.numerics import Format
 
 Index: TypeAlias = tuple[int | slice, ...]
 
-_PIECE = 1 << 22  # values that are compared at once
+_PIECE = 1 << 18  # values that are compared at once: a processor's cache holds them
 _HALF = 0.5005  # of a step: half, and what float32 adds to it
 _EPSILON = float(torch.finfo(torch.float32).eps)
 _TINY = float(torch.finfo(torch.float32).tiny)  # blocks of smaller numbers become 0
 _FLOAT16 = float(torch.finfo(torch.float16).max)
+_CLIPPED = 4  # bits of integers whose extremes may lie beyond their range
 _RANGE, _SHIFTED = 15, 4  # steps of int4, and how many of them a fitted grid may be shifted by
 #: Shares of the step that reaches over a block's values between which a fitted one is.
 _COARSEST, _FINEST = 15 / 14 * (1 + 1e-4), 15 / 24 * (1 - 1e-4)
@@ -34,9 +35,10 @@ class Piece:
     """Rows of a tensor of the file.
 
     Args:
-        values: Factors of a product, float32.
-        steps: Difference of neighbouring values that its integers have, in the shape of `values`; None for floats.
-        end: -1 where an integer is the first of its range, 1 where it is the last, else 0; None for floats.
+        values: Factors of a product, float32, (…, columns).
+        steps: Difference of neighbouring values that the integers of each block have, (…, blocks); None for floats.
+        end: -1 where an integer is the first of its range, 1 where it is the last, else 0, in the shape of `values`;
+            None if an extreme may lie no farther than others.
     """
 
     values: Tensor
@@ -89,8 +91,7 @@ class WeightFile:
         scales = self._part(f"{name}.scales", index)
         if format.per_channel:
             integers = data.to(torch.int16) - self._part(f"{name}.zero_points", index)[..., None]
-            steps = scales[..., None].expand_as(integers)
-            return Piece(integers * steps, steps, integers.sign() * (integers.abs() >= 127))
+            return Piece(integers * scales[..., None], scales[..., None])
         integers = _unpacked(data, format.bits)
         zeros: Tensor | int = 1 << (format.bits - 1)
         if format.zero_points:
@@ -99,22 +100,26 @@ class WeightFile:
         values = integers.float().sub_(zeros).mul_(scales[..., None])
         if format.offsets:
             values -= self._part(f"{name}.offsets", index)[..., None]
-        every = [values]
-        if rounded:
+        end = None
+        if rounded and format.bits == _CLIPPED:
             last = (1 << format.bits) - 1
-            every += [
-                scales[..., None].expand_as(values),
-                (integers == last).int() - (integers == 0).int(),
-            ]
-        return Piece(*(one.flatten(-2)[..., :columns] for one in every))
+            end = _cut((integers == last).to(torch.int8) - (integers == 0).to(torch.int8), columns)
+        return Piece(_cut(values, columns), scales if rounded else None, end)
 
     def _part(self, name: str, index: Index) -> Tensor:
         found: Tensor = self._file.get_slice(name)[index or ...]
         return found
 
 
+def _cut(blocks: Tensor, columns: int) -> Tensor:
+    """Return the columns of blocks, (…, blocks, block), without the rest of the last."""
+    return blocks.flatten(-2)[..., :columns]
+
+
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
     """Return integers of bytes, the first in the lowest bits."""
+    if bits == 8:
+        return packed
     parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return torch.stack(parts, -1).flatten(-2)
 
@@ -180,18 +185,9 @@ def distance(
     expected = expected.float() if expected.is_floating_point() else expected.to(piece.values.dtype)
     if format.bits == 16 and format.is_float:
         expected = expected.clamp(-_FLOAT16, _FLOAT16).half().float()
+    if rounded and piece.steps is not None:
+        return _distance_of_rounded(expected, piece, piece.steps.double(), format)
     error = (expected - piece.values).abs()
-    if rounded and piece.steps is not None and piece.end is not None:
-        error = error.double()
-        steps = _steps(expected, format)
-        if format.fitted:
-            return _distance_of_fitted(expected, piece, error, steps)
-        allowed = torch.where((piece.end != 0) & (format.bits == 4), 1.0, _HALF) * steps + _TINY
-        coarse = _largest(piece.steps.double(), steps * (1 + 1e-4) + _TINY)
-        return Distance(
-            error=max(_largest(error, allowed), coarse),
-            zeroed=_largest(expected.abs().double(), allowed),
-        )
     # All values of a row may be as far off: its largest one decides.
     size, error, values = (
         one.amax(-1).double() if one.dim() else one.double()
@@ -201,43 +197,62 @@ def distance(
     return Distance(error=_largest(error, allowed), zeroed=_largest(values, allowed))
 
 
-def _distance_of_fitted(expected: Tensor, piece: Piece, error: Tensor, steps: Tensor) -> Distance:
-    """Compare rows of fitted int4.
+def _distance_of_rounded(
+    expected: Tensor, piece: Piece, stored: Tensor, format: Format
+) -> Distance:
+    """Compare rows of integers that a package rounded, block by block.
 
     Args:
         expected: The model's values.
         piece: The file's.
-        error: Distances of both.
-        steps: The step of each value's block whose 15 reach over its range.
+        stored: Its steps, (…, blocks), float64.
+        format: How they are stored.
     """
-    assert piece.steps is not None
-    assert piece.end is not None
-    stored = piece.steps.double()
+    size = format.block or expected.shape[-1]
+    values = _blocks(expected, size)
+    difference = values - _blocks(piece.values, size)
+    error = difference.abs()
+    ends = None if piece.end is None else _blocks(piece.end, size)
+    steps, largest = _steps_and_largest(values, format)
     half = _HALF * stored + _TINY
-    beyond = (expected - piece.values) * piece.end > 0
-    clipped = half + (_RANGE * (steps - stored)).clamp(min=0) + _SHIFTED * stored
-    reach = _largest(stored, steps * _COARSEST + _TINY)
-    short = _largest(steps * _FINEST, stored + _TINY)
+    if format.fitted:
+        assert ends is not None
+        beyond = difference * ends > 0
+        clipped = half + (_RANGE * (steps - stored)).clamp(min=0) + _SHIFTED * stored
+        errors = [
+            _largest(error.masked_fill(beyond, 0).amax(-1), half),
+            _largest(error.masked_fill(~beyond, 0).amax(-1), clipped),
+            _largest(stored, steps * _COARSEST + _TINY),
+            _largest(steps * _FINEST, stored + _TINY),
+        ]
+        return Distance(error=max(errors), zeroed=_largest(largest, half))
+    allowed = _HALF * steps + _TINY
+    if ends is not None:  # a clipped one may lie a whole step away
+        error = torch.where(ends != 0, _HALF * error, error)
+    coarse = _largest(stored, steps * (1 + 1e-4) + _TINY)
     return Distance(
-        error=max(_largest(error, torch.where(beyond, clipped, half)), reach, short),
-        zeroed=_largest(expected.abs().double(), half),
+        error=max(_largest(error.amax(-1), allowed), coarse),
+        zeroed=_largest(largest, allowed if ends is None else steps + _TINY),
     )
 
 
-def _steps(expected: Tensor, format: Format) -> Tensor:
-    """Return the step of each value's block that a right quantizer does not exceed."""
-    columns = expected.shape[-1]
-    block = format.block or columns
-    blocks = torch.nn.functional.pad(expected.double(), (0, -columns % block)).unflatten(
-        -1, (-1, block)
-    )
+def _blocks(values: Tensor, size: int) -> Tensor:
+    """Return columns in blocks, (…, blocks, size), the last filled with zeros."""
+    if rest := -values.shape[-1] % size:
+        values = torch.nn.functional.pad(values, (0, rest))
+    blocks: Tensor = values.unflatten(-1, (-1, size))
+    return blocks
+
+
+def _steps_and_largest(blocks: Tensor, format: Format) -> tuple[Tensor, Tensor]:
+    """Return the step of each block that a right quantizer does not exceed, and its largest magnitude, float64."""
+    least, most = (one.double() for one in torch.aminmax(blocks, dim=-1))
+    largest = torch.maximum(least.abs(), most.abs())
     if format.zero_points:
-        range_ = blocks.amax(-1).clamp(min=0) - blocks.amin(-1).clamp(max=0)
-        steps = range_ / ((1 << format.bits) - 1)
+        steps = (most.clamp(min=0) - least.clamp(max=0)) / ((1 << format.bits) - 1)
     else:
-        steps = blocks.abs().amax(-1) / ((1 << (format.bits - 1)) - 1)
-    each: Tensor = steps.repeat_interleave(block, -1)[..., :columns]
-    return each
+        steps = largest / ((1 << (format.bits - 1)) - 1)
+    return steps, largest
 
 
 def _largest(values: Tensor, allowed: Tensor) -> float:
