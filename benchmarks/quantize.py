@@ -40,6 +40,15 @@ from qeff_zoo.quantizer.quantize import quantize
 from qeff_zoo.runtime.text.tokenizer import Tokenizer
 from qeff_zoo.weights.quantization import round_trip
 
+#: The type of most matrices in a mixture of llama.cpp's.
+MIXES = {
+    "Q4_0": "Q4_0",
+    "Q4_K_S": "Q4_K",
+    "Q4_K_M": "Q4_K",
+    "Q5_K_M": "Q5_K",
+    "Q6_K": "Q6_K",
+    "Q8_0": "Q8_0",
+}
 _LLAMA = Path("examples/tiny-llama")
 _WINDOW = 512
 _GGML = """
@@ -219,14 +228,16 @@ def flags_of(wishes: QuantizeOptions) -> str:
     return flags + (f" --budget {wishes.budget}" if wishes.budget else "")
 
 
-def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
+def by_ggml(
+    python: str, mix: str, plain: Mapping[str, Tensor], layers: int = 6
+) -> tuple[float, dict[str, Tensor]]:
     """Return the bits per weight of a format of llama.cpp, and what it makes of a model."""
     matrices = {name: one.numpy() for name, one in plain.items() if one.ndim == 2}
     # llama.cpp leaves the small embeddings of BERT in float32.
     kinds = {
         name: "F32"
         if "position" in name or "token_type" in name
-        else kind_of(name, mix, one.shape[1])
+        else kind_of(name, mix, one.shape[1], layers)
         for name, one in matrices.items()
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -239,17 +250,24 @@ def by_ggml(python: str, mix: str, plain: Mapping[str, Tensor]) -> tuple[float, 
     return 8 * int(done.stdout) / weights, {**plain, **values}
 
 
-def kind_of(name: str, mix: str, columns: int) -> str:
-    """Return the type that llama.cpp gives a matrix of a Llama (tied embeddings) or BERT of six layers."""
-    most = {"Q4_0": "Q4_0", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K"}[mix]
-    layer = int(name.split(".")[2]) if ".layer" in name else None
+def kind_of(name: str, mix: str, columns: int, layers: int = 6) -> str:
+    """Return the type that llama.cpp gives a matrix of a Llama (tied embeddings) or BERT."""
+    most = MIXES[mix]
+    layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
     down = name.endswith("output.dense.weight") and "attention" not in name
     counts = down or any(one in name for one in ("v_proj", "down_proj", ".value."))
-    more = mix == "Q4_K_M" and layer in (2, 5) and counts
+    more = counts and mix.endswith("_M") and layer is not None and _more_bits(layer, layers)
     less = mix == "Q4_K_S" and layer == 0 and counts
-    kind = "Q6_K" if layer is None or more else "Q5_K" if less else most
+    first = "Q8_0" if mix == "Q8_0" else "Q6_K"
+    kind = first if layer is None or more else "Q5_K" if less else most
     fallback = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
     return fallback.get(kind, kind) if columns % 256 else kind
+
+
+def _more_bits(layer: int, layers: int) -> bool:
+    """Whether llama.cpp gives values and the last product of an MLP more bits in this layer."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:

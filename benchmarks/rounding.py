@@ -3,11 +3,15 @@
 
     python benchmarks/rounding.py float FILE.gguf FOLDER       # a float model of a file that is already rounded
     python benchmarks/rounding.py judge FOLDER PACKAGE… [--tokens 512] [-o FILE.json]
+    python benchmarks/rounding.py compare FOLDER PACKAGE… [--ggml PYTHON] [--tokens 4096] [-o FILE.json]
 
 No float original is needed: values of a GGUF file are dequantized and spread evenly over the width of their steps, so
 that no rounding finds the steps of the file again. transformers in float32 is the reference, Python's documentation the
 text. Packages come from `qeff-zoo build FOLDER --weights … --no-validate -o PACKAGE`, from any version. Each takes one
 decode step after the other, in one thread, so that what else the machine does slows all alike.
+
+`compare` leaves out what kernels round at run time: transformers' model in float32 gets the weights of each package,
+and those of llama.cpp's formats, which the C code of `--ggml` (see `quantize.py`) makes without an importance matrix.
 """
 
 import argparse
@@ -22,14 +26,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from quantize import MIXES, by_ggml
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from qeff_zoo.graph.external_data import WEIGHTS
 from qeff_zoo.package import Package
 from qeff_zoo.sessions import open_session
+from qeff_zoo.validation.content.stored_weights import request_of
+from qeff_zoo.validation.ladder import rounding_of
 from qeff_zoo.validation.perplexity import Scoring, predictions
+from qeff_zoo.validation.reference.numerics import Preparation, round_weights
 
 _BLOCK, _STEPS = 32, 16  # columns and values of a block of Q4_1
+_WINDOW = 512
 
 
 def make_float(file: Path, folder: Path) -> None:
@@ -72,8 +83,7 @@ def judge(folder: Path, packages: list[Path], count: int) -> dict[str, Any]:
         packages: Folders of packages.
         count: Number of tokens.
     """
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    tokens = AutoTokenizer.from_pretrained(folder)(text)["input_ids"][:count]
+    tokens = _tokens(folder, count)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         expected = model(torch.tensor([tokens])).logits[0].double().log_softmax(-1).numpy()
@@ -97,6 +107,64 @@ def judge(folder: Path, packages: list[Path], count: int) -> dict[str, Any]:
         "perplexity": math.exp(statistics.fmean(losses)),
         "packages": {path.name: _summary(found[path.name], path) for path in packages},
     }
+
+
+def _tokens(folder: Path, count: int) -> list[int]:
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    found: list[int] = AutoTokenizer.from_pretrained(folder)(text)["input_ids"][:count]
+    return found
+
+
+def compare(folder: Path, packages: list[Path], ggml: str | None, count: int) -> dict[str, Any]:
+    """Compare the weights of packages, and those of llama.cpp's formats, with a float model's.
+
+    Args:
+        folder: Checkpoint of the float model.
+        packages: Folders of packages.
+        ggml: Python with `gguf` and `libggml-python`; None for no formats of llama.cpp.
+        count: Number of tokens, in windows of 512.
+    """
+    torch.set_grad_enabled(False)
+    windows = torch.tensor(_tokens(folder, count)).split(_WINDOW)
+
+    def loaded() -> Any:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    def answers(model: Any) -> list[Tensor]:
+        return [model(one[None], use_cache=False).logits[0].log_softmax(-1) for one in windows]
+
+    def row(bits: float, found: list[Tensor]) -> dict[str, float]:
+        pairs = zip(expected, found, strict=True)
+        kl = torch.cat([(right.exp() * (right - given)).sum(-1) for right, given in pairs]).double()
+        losses = [
+            -one[:-1].gather(1, ids[1:, None]) for one, ids in zip(found, windows, strict=True)
+        ]
+        return {
+            "bits": bits,
+            "kl": float(kl.mean()),
+            "kl_error": float(kl.std()) / math.sqrt(len(kl)),
+            "perplexity": math.exp(float(torch.cat(losses).mean())),
+        }
+
+    model = loaded()
+    plain = {name: one.detach().clone() for name, one in model.named_parameters()}
+    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
+    expected = answers(model)
+    rows = {"float": row(16, expected)}
+    for path in packages:
+        package, model = Package.open(path), loaded()
+        round_weights(
+            model, rounding_of(package).matrices, preparation=Preparation.of(request_of(package))
+        )
+        bits = 8 * (path / WEIGHTS).stat().st_size / weights
+        rows[path.name] = row(bits, answers(model))
+    layers = model.config.num_hidden_layers
+    for mix in MIXES if ggml else ():
+        bits, values = by_ggml(str(ggml), mix, plain, layers)
+        model.load_state_dict(values, strict=False, assign=True)
+        model.tie_weights()
+        rows[f"llama.cpp {mix}"] = row(bits, answers(model))
+    return {"tokens": sum(map(len, windows)), "rows": rows}
 
 
 def _steps(path: Path, scoring: Scoring) -> Iterator[tuple[int, Any]]:
@@ -123,22 +191,29 @@ def _summary(found: dict[str, list[float]], path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Make a model, or judge packages of it."""
+    """Make a model, or judge or compare packages of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("float")
     making.add_argument("file", type=Path)
     making.add_argument("folder", type=Path)
-    judging = commands.add_parser("judge")
-    judging.add_argument("folder", type=Path)
-    judging.add_argument("packages", type=Path, nargs="+")
-    judging.add_argument("--tokens", type=int, default=512)
-    judging.add_argument("-o", "--output", type=Path)
+    for name, tokens in {"judge": 512, "compare": 4096}.items():
+        command = commands.add_parser(name)
+        command.add_argument("folder", type=Path)
+        command.add_argument("packages", type=Path, nargs="+")
+        command.add_argument("--tokens", type=int, default=tokens)
+        command.add_argument("-o", "--output", type=Path)
+        if name == "compare":
+            command.add_argument("--ggml", metavar="PYTHON", help="has gguf and libggml-python")
     arguments = parser.parse_args()
     if arguments.command == "float":
         make_float(arguments.file, arguments.folder)
         return
-    answer = json.dumps(judge(arguments.folder, arguments.packages, arguments.tokens), indent=2)
+    if arguments.command == "judge":
+        found = judge(arguments.folder, arguments.packages, arguments.tokens)
+    else:
+        found = compare(arguments.folder, arguments.packages, arguments.ggml, arguments.tokens)
+    answer = json.dumps(found, indent=2)
     if arguments.output:
         arguments.output.write_text(f"{answer}\n", encoding="utf-8")
     print(answer)
