@@ -205,8 +205,8 @@ def _distance_of_rounded(
     Args:
         expected: The model's values.
         piece: The file's.
-        stored: Its steps, (…, blocks), float64.
-        format: How they are stored.
+        stored: Steps of the file, (…, blocks), float64.
+        format: Storage format of both.
     """
     size = format.block or expected.shape[-1]
     values = _blocks(expected, size)
