@@ -237,6 +237,7 @@ def _gguf(folder: Path) -> None:
     gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source, tokens=True)
 
 
+_VAE_BLOCKS = {"down": "DownEncoderBlock2D", "up": "UpDecoderBlock2D"}
 #: Code of InternVL's checkpoint that scripts read the configuration of; the model has no weights.
 _INTERNVL = {
     "configuration": """from transformers import PreTrainedConfig, Qwen2Config
@@ -291,6 +292,15 @@ def _molmo(folder: Path) -> None:
     shutil.copy(molmo_processor.__file__, folder / "preprocessing_molmo.py")
 
 
+def _flux(folder: Path) -> None:
+    """Write a pipeline whose images are eight times as wide as its latents, as published ones are."""
+    recipe = find_recipe("FluxPipeline")
+    config = dict(recipe.tiny[0].config)
+    blocks = {"block_out_channels": [8, 8, 8, 16]}
+    blocks |= {f"{way}_block_types": [kind] * 4 for way, kind in _VAE_BLOCKS.items()}
+    tiny_models.make(recipe, Tiny(config={**config, "vae": {**config["vae"], **blocks}}), folder)
+
+
 def _coded(model_type: str) -> Make:
     """Return the maker of a checkpoint whose classes are in its own code, of which there is only a configuration."""
 
@@ -324,6 +334,7 @@ _QWEN3_5, _QWEN3_5_MOE = (
 CHECKPOINTS: Mapping[str, Make] = {
     "Qwen/Qwen2-1.5B-Instruct": _text("qwen2"),
     "Qwen/Qwen2-1.5B-Instruct-GGUF": _gguf,
+    "black-forest-labs/FLUX.1-schnell": _flux,
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": _with_heads,
     **dict.fromkeys(("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B",
                      "meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"), _LLAMA),
