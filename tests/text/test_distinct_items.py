@@ -17,7 +17,7 @@ from referencing.jsonschema import DRAFT202012
 
 from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession
-from qeff_zoo.runtime.text.chat_output import CALL_FORMATS, REASONING_FORMATS
+from qeff_zoo.runtime.text.chat_output import REASONING_FORMATS
 from qeff_zoo.runtime.text.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.text.chat_output.marks import Marks
 from qeff_zoo.runtime.text.distinct_items import Schemas, identity
@@ -191,13 +191,6 @@ def test_a_set_comes_after_reasoning(alone: TextGenerationSession) -> None:
     for thoughts, (valid, invalid) in cases.items():
         assert [accepts(thoughts, one) for one in valid] == [True] * len(valid)
         assert [accepts(thoughts, one) for one in invalid] == [False] * len(invalid)
-
-
-@pytest.mark.parametrize("calls", ["llama3_json", "pythonic"])
-def test_a_set_beside_calls_without_a_mark_is_refused_by_name(calls: str) -> None:
-    form = Grammar.json(schema_of("integers"))
-    with pytest.raises(GenerationError, match="`uniqueItems` is for answers of requests without"):
-        output_grammar(CALL_FORMATS[calls], None, Marks({}), schemas={"f": {}}, otherwise=form)
 
 
 def test_equality_is_that_of_json_schema() -> None:
