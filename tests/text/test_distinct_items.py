@@ -4,13 +4,12 @@
 import datetime
 import enum
 import json
-import random
 import uuid
 from typing import Annotated, Any
 
 import jsonschema
-import numpy as np
 import pytest
+from drawn_outputs import drawn
 from pydantic import BaseModel, Field, TypeAdapter
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
@@ -22,8 +21,6 @@ from qeff_zoo.runtime.text.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.text.chat_output.marks import Marks
 from qeff_zoo.runtime.text.distinct_items import Schemas, identity
 from qeff_zoo.runtime.text.schema_references import resolved
-
-MOST = 160  # tokens of an output
 
 
 class Colour(enum.Enum):
@@ -87,23 +84,6 @@ TYPES: dict[str, Any] = {
 def schema_of(name: str) -> dict[str, Any]:
     given = TYPES[name]
     return given if isinstance(given, dict) else TypeAdapter(given).json_schema()
-
-
-def drawn(session: TextGenerationSession, grammar: Grammar, seed: int) -> str | None:
-    """Draw an output among all allowed tokens, most often those that end something; None if it does not end."""
-    guide, draw, tokenizer = session.guides.guide(grammar), random.Random(seed), session.tokenizer
-    assert tokenizer is not None
-    texts = tokenizer.token_bytes or {}
-    found: list[int] = []
-    for _ in range(MOST):
-        allowed = np.flatnonzero(guide.allowed()).tolist()
-        ends = [one for one in allowed if any(mark in texts.get(one, b"") for mark in b'",]}:')]
-        token = draw.choice(ends if ends and draw.random() < 0.7 else allowed)
-        assert guide.allows(token)
-        if token in session.eos_token_ids or guide.take(token):
-            return tokenizer.decode([*found, token])
-        found.append(token)
-    return None
 
 
 @pytest.mark.parametrize("name", TYPES)

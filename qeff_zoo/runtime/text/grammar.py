@@ -355,7 +355,8 @@ class EitherGuide:
                 failed = error
         if failed and not found:
             raise failed
-        return np.logical_or.reduce(found)
+        mask: Array = np.logical_or.reduce(found)
+        return mask
 
     def allows(self, token: int) -> bool:
         """See `Guide`."""

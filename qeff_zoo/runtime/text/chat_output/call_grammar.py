@@ -58,8 +58,7 @@ def output_grammar(
     if calls and calls.bare and schemas and otherwise and otherwise.places:
         # A set may begin before it is known whether the output is a call, so each has a guide of its own.
         make = partial(output_grammar, calls, reasoning, marks, thoughts=thoughts, prompt=prompt)
-        answer = make(otherwise=otherwise)
-        return replace(make(schemas=schemas, several=several), other=answer)
+        return replace(make(schemas=schemas, several=several), other=make(otherwise=otherwise))
     begun = calls.begun(prompt) if calls else ""
     has_channels = calls is not None and calls.channels
     rules = CallRules(calls or CallFormat(call=""), marks)
