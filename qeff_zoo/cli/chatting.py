@@ -39,6 +39,7 @@ CHAT_COMMANDS = (
     ("/help", "", "list the commands"),
     ("/image", "FILE", "add an image to the next message: a path or a URL"),
     ("/audio", "FILE", "add a recording to the next message"),
+    ("/file", "FILE", "add the text of a file to the next message"),
     ("/system", "[TEXT]", "set the system prompt; without TEXT, remove it"),
     ("/retry", "", "send the last message again, for another answer"),
     ("/clear", "[N]", "drop all turns, or the N oldest ones"),
@@ -123,6 +124,7 @@ class Chat:
         self.conversation, self._as_json = conversation, as_json
         self._interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._files: list[File] = []  # of the next message
+        self._texts: list[str] = []
         self._ended = False
 
     def run(self) -> None:
@@ -160,7 +162,8 @@ class Chat:
             from qeff_zoo.runtime.engine.conversation import Turn
 
             text = line[1:] if line.startswith("//") else line
-            self._answer(Turn(text=text, files=tuple(self._files)))
+            whole = "\n\n".join([*self._texts, text])
+            self._answer(Turn(text=whole, files=tuple(self._files)))
 
     def _command(self, line: str) -> None:
         name, _, argument = line.partition(" ")
@@ -181,6 +184,7 @@ class Chat:
             "/help": self._help,
             "/image": partial(self._attach, "image", argument),
             "/audio": partial(self._attach, "audio", argument),
+            "/file": partial(self._add_text, argument),
             "/system": lambda: self.conversation.instruct(argument),
             "/retry": self._retry,
             "/clear": partial(self._clear, argument),
@@ -195,7 +199,7 @@ class Chat:
         """Send a message, and print the answer as it is generated."""
         from qeff_zoo.runtime.text.chat_output import Reasoning, Text
 
-        self._files = []
+        self._files, self._texts = [], []
         begun = None  # time of the first event
         try:
             with closing(self.conversation.send(turn)) as events:
@@ -263,6 +267,16 @@ class Chat:
         self.conversation.check(file)
         self._files.append(file)
 
+    def _add_text(self, name: str) -> None:
+        try:
+            text = read_text(name)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            raise GenerationError(
+                f"Cannot read {name!r}: {reason}. Expected a file of text. Name another."
+            ) from error
+        self._texts.append(f"{Path(name).name}:\n\n{text.rstrip()}")
+
     def _retry(self) -> None:
         if self.conversation.last is None:
             raise GenerationError(
@@ -277,7 +291,7 @@ class Chat:
             )
         del self.conversation.turns[: int(count) if count else None]
         if not count:
-            self._files = []
+            self._files, self._texts = [], []
 
     def _save(self, name: str) -> None:
         text = json.dumps({"messages": self.conversation.messages}, indent=2, ensure_ascii=False)

@@ -20,7 +20,8 @@ _CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": 
 _ALLOWED = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}
 _PARTS = [{"type": "text", "text": "a", **_CACHE}]
 
-_RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "interop.json"
+#: Outcomes of `scripts/interop`.
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "interop.json"
 
 #: Shortest body of each path.
 BODIES: Mapping[str, dict[str, Any]] = MappingProxyType(
@@ -206,7 +207,7 @@ FORMS: Mapping[str, Mapping[str, dict[str, Any]]] = MappingProxyType(
 
 def request_forms() -> str:
     """Return the table of the forms, which a test sends, and which of them llama-server accepts by the record."""
-    record = json.loads(_RECORD.read_bytes())["forms"]
+    record = json.loads(RECORD.read_bytes())["forms"]
     refused = {(row["path"], row["form"]) for row in record if row["reason"]}
     recorded = {(row["path"], row["form"]) for row in record}
     rows = []

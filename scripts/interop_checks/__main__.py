@@ -18,6 +18,7 @@ CHECKS = {
     "templates": templates.run,
     "lm-eval": evaluation.run,
     "forms": forms.run,
+    "schemas": forms.schemas,
 }
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepted forms of requests at llama-server: each is sent to llama.cpp's own server, of the package `xllamacpp`."""
+"""Accepted forms of requests, and schemas of answers, at llama-server, which the package `xllamacpp` has."""
 
 import json
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ import gguf_files
 import ml_dtypes  # noqa: F401  # numpy's bfloat16, which the file is made of
 from checkout import TINY_LLAMA
 from documentation.request_forms import BODIES, FORMS
+from documentation.schema_forms import SCHEMAS
 
 from interop_checks.packages import HERMES
 from interop_checks.reasons import MISSING, PASS
@@ -41,11 +42,28 @@ def run(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
         cache: Folder of the model.
         only: Texts, one of which the name of a row has; empty for all.
     """
+    return _sent(cache, only, FORMS)
+
+
+def schemas(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
+    """Send each schema as the form of an answer; see `run`."""
+    forms = {
+        name: {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": one}}
+        }
+        for name, one in SCHEMAS.items()
+    }
+    return _sent(cache, only, {"/v1/chat/completions": forms})
+
+
+def _sent(
+    cache: Path, only: Sequence[str], forms: Mapping[str, Mapping[str, dict[str, Any]]]
+) -> list[dict[str, Any]]:
     server = f"llama-server of xllamacpp {version('xllamacpp')}"
     rows = []
     with _running(_file(cache)) as url:
-        for path, forms in FORMS.items():
-            for name, fields in forms.items():
+        for path, of_path in forms.items():
+            for name, fields in of_path.items():
                 test = f"{path} {name}"
                 if only and not any(text in test for text in only):
                     continue

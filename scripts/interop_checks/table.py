@@ -30,7 +30,7 @@ def shown(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is recorded of a check: flows of clients, forms of requests; of a suite, counts by result and reason.
+    """Return what is recorded of a check: flows of clients, forms and schemas; of a suite, counts by result and reason.
 
     Args:
         name: Name of the check.
@@ -42,6 +42,11 @@ def summary(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     if name == "forms":
         kept = ("path", "form", "result", "reason", "server")
         return [{key: row[key] for key in kept} for row in rows]
+    if name == "schemas":
+        refused = [row["form"] for row in rows if row["reason"]]
+        return [
+            {"server": rows[0]["server"], "answered": len(rows) - len(refused), "refused": refused}
+        ]
     counts = Counter((row["result"], row["reason"]) for row in rows)
     ordered = sorted(counts.items(), key=lambda one: (_ORDER.index(one[0][0]), -one[1], one[0][1]))
     return [
@@ -80,7 +85,9 @@ def table(path: Path = RECORD) -> str:
     ran = [row["date"] for row in record["clients"]]
     dates = " to ".join(sorted({min(ran), max(ran)}))
     total = f"{passed.total()} of {flows.total()} flows of clients pass ({dates}): {clients}."
-    suites = {name: rows for name, rows in record.items() if name not in ("clients", "forms")}
+    suites = {
+        name: rows for name, rows in record.items() if name not in ("clients", "forms", "schemas")
+    }
     counts = [
         [name, *(sum(row["tests"] for row in rows if row["result"] == one) for one in _ORDER)]
         for name, rows in suites.items()

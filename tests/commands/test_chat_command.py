@@ -130,6 +130,26 @@ def test_a_conversation_is_loaded(chat: Any, alone: TextGenerationSession, tmp_p
     assert again.read_text() == file.read_text()
 
 
+def test_texts_of_files_are_sent(chat: Any, alone: TextGenerationSession, tmp_path: Path) -> None:
+    for name in ("a.py", "b.txt"):
+        (tmp_path / name).write_text(f"class {name[0]}: pass\n")
+    files = [f"/file {tmp_path / name}" for name in ("a.py", "b.txt")]
+    code, out, _ = chat(
+        [*files, FIRST, "/retry", files[0], "/clear", FIRST], "--generation-len", "8"
+    )
+    text = f"a.py:\n\nclass a: pass\n\nb.txt:\n\nclass b: pass\n\n{FIRST}"
+    expected = [answered(alone, "", one, generation_len=8) for one in (text, text, FIRST)]
+    assert (code, out) == (0, "".join(f"{one}\n" for one in expected))
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    for name, message in (
+        ("b.txt", "it is no text in UTF-8"),
+        ("", "Not a regular file"),
+        ("c", "No such file"),
+    ):
+        code, _, err = chat([f"/file {tmp_path / name}"])
+        assert (code, message in err) == (1, True), err
+
+
 def test_parameters_are_set(chat: Any, alone: TextGenerationSession) -> None:
     lines = ["/set temperature 1", "/set seed 5", "/set generation-len 6", "/set", FIRST, "/clear"]
     code, out, err = chat([*lines, "/set temperature", "/set seed", FIRST], "--json")

@@ -14,7 +14,7 @@ from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.text.chat_template import ChatOptions
 from qeff_zoo.serving.queues import accounts
 from qeff_zoo.serving.queues.waiting import Bodies
-from qeff_zoo.serving.server.middleware import BodyLimit
+from qeff_zoo.serving.server.middleware import BodyLimit, _checked_json
 
 REQUESTED = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 1})
 
@@ -109,6 +109,23 @@ def test_bytes_that_are_no_unicode_are_refused(url: str, path: str, text: bytes)
     body = b'{"input": "a", "messages": [], "prompt": "%b", "metadata": {"a": "%b"}}' % (text, text)
     status, answer = post(url, path, body)
     assert (status, answer["error"]["code"]) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("path", ["responses", "messages", "chat/completions"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "-1e999", "1E+400", "9" * 400 + ".5"])
+def test_numbers_that_no_answer_can_have_are_refused(url: str, path: str, number: str) -> None:
+    """An answer repeats the functions of its request, and JSON has no such number."""
+    body = f'''{{"model": "{MODEL}", "input": "a", "messages": [{{"role": "user", "content": "a"}}],
+    "max_tokens": 9, "tools": [{{"type": "function", "name": "f", "parameters": {{"default": {number}}},
+    "function": {{"name": "f", "parameters": {{"default": {number}}}}},
+    "input_schema": {{"default": {number}}}}}]}}'''
+    status, answer = post(url, path, body.encode())
+    assert (status, answer["error"]["code"]) == (400, "invalid_json")
+
+
+def test_large_and_small_numbers_are_numbers() -> None:
+    text = json.dumps([1e308, -1.7e308, 5e-324, int("9" * 400), "1e999", "NaN"]) + "\n "
+    assert _checked_json(text.encode()).decode() == text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])

@@ -3,8 +3,8 @@
 
 The fields are those of /openapi.json, which the app makes of its endpoints: a new field is grown by its type, and a new
 endpoint, service, or field of an unknown type, fails until the tables here have it. Fields with files have those of
-`grown_media`. QEFF_ZOO_TEST_EVERY=1 grows each field of each server in every way; QEFF_ZOO_BUDGET_TABLE=FILE then
-writes the table of docs/server.md.
+`grown_media`. QEFF_ZOO_TEST_EVERY=1 grows each field of each server in every way; QEFF_ZOO_BUDGET_RECORD=FILE then
+records the largest costs: scripts/update_readme makes the table of docs/server.md of benchmarks/results/budget.json.
 """
 
 import base64
@@ -550,8 +550,10 @@ def cost(posts: Posts, case: Case) -> tuple[int, float, int, int]:
     return len(body), seconds, max(0, peak_memory() - before), numbers
 
 
-def over_budget(posts: Posts, name: str, only: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Return the cases that cost too much, and the rows of a table of all.
+def over_budget(
+    posts: Posts, name: str, only: Collection[str] = ()
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the cases that cost too much, and the largest costs by path.
 
     Args:
         posts: Server.
@@ -567,7 +569,7 @@ def over_budget(posts: Posts, name: str, only: Collection[str] = ()) -> tuple[li
     for path in paths:  # without what is done once
         body, kind = written(path, bases_of(path)[0], as_text=True, encoding="utf-8")
         posts.send(path.replace("{model}", MODEL), body, **{"Content-Type": kind})
-    beyond, rows = list[str](), list[str]()
+    beyond, rows = list[str](), dict[str, Any]()
     for path in paths:
         worst: tuple[float, str] = (0.0, "")
         memory: tuple[float, str] = (0.0, "")
@@ -584,10 +586,20 @@ def over_budget(posts: Posts, name: str, only: Collection[str] = ()) -> tuple[li
             times = getattr(posts, "times", 1)
             if seconds > times * most or nbytes > times * room:
                 beyond.append(f"{path} {case.name}: {seconds:.2f} s, {nbytes:,} bytes for {size:,}")
-        rows.append(
-            f"| `{path}` | {len(mine):,} | {worst[0]:.1f} | `{worst[1]}` | {memory[0]:.0f} |"
-        )
+        rows[path] = {"cases": len(mine), "cpu_us": worst, "bytes": memory}
     return beyond, rows
+
+
+def record(place: Path, rows: Mapping[str, Any]) -> None:
+    """Add costs to those of the other servers in a file."""
+    known = json.loads(place.read_text()) if place.exists() else {}
+    for path, row in rows.items():
+        other = known.get(path, {"cases": 0, "cpu_us": (0.0, ""), "bytes": (0.0, "")})
+        known[path] = {
+            "cases": row["cases"] + other["cases"],
+            **{key: max([*row[key]], [*other[key]]) for key in ("cpu_us", "bytes")},
+        }
+    place.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 # --- servers --------------------------------------------------------------------------------------
@@ -735,9 +747,8 @@ def test_requests_within_budget(posts: Posts, request: pytest.FixtureRequest) ->
     posts.times = 8 if name == "larger" else 1
     assert not refused_files(posts, name)
     beyond, rows = over_budget(posts, name, ALONE.get(name, ()))
-    if (place := os.environ.get("QEFF_ZOO_BUDGET_TABLE")) and EVERY:
-        with Path(place).open("a") as table:
-            table.write("\n".join([*rows, ""]))
+    if (place := os.environ.get("QEFF_ZOO_BUDGET_RECORD")) and EVERY:
+        record(Path(place), rows)
     assert rows
     assert not beyond, "\n".join(beyond)
 

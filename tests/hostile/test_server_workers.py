@@ -39,7 +39,7 @@ ENDLESS = partial(sum, range(10**15))
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Workers]:
     """Give workers that are ended within a second of CPU time."""
-    with closing(Workers(2, WorkLimits(cpu_seconds=1, nbytes=256 << 20))) as made:
+    with closing(Workers(2, WorkLimits(cpu_seconds=1, nbytes=512 << 20))) as made:
         yield made
 
 
@@ -69,7 +69,7 @@ def test_a_worker_returns_results_and_errors(pool: Workers) -> None:
     ("work", "kind", "message"),
     [
         (ENDLESS, GenerationError, "It takes more than 1 seconds of CPU time to read this"),
-        (partial(bytes, 1 << 30), GenerationError, "more than 256 MiB of memory"),
+        (partial(bytes, 1 << 30), GenerationError, "more than 512 MiB of memory"),
         (partial(os._exit, 3), ApiError, "The process that read this request ended with 3"),
         (os.abort, ApiError, "ended with -6"),
     ],
@@ -88,6 +88,17 @@ def test_a_worker_that_ends_is_replaced(
     assert message in str(failed)
     assert other == 499_500
     assert done(pool, partial(abs, -1)) == 1
+
+
+def test_work_has_the_memory_of_a_new_worker(pool: Workers) -> None:
+    """An earlier request may have left less of it."""
+    keep, take = "import sys; sys.kept = bytes(300 << 20)", "len(bytes(300 << 20))"
+    done(pool, partial(exec, keep))
+    first = done(pool, os.getpid)
+    assert done(pool, partial(eval, take)) == 300 << 20
+    assert done(pool, os.getpid) != first
+    with pytest.raises(GenerationError, match="more than 512 MiB of memory"):
+        done(pool, partial(exec, f"{keep}; {keep.replace('kept', 'more')}"))
 
 
 def test_cancellation_ends_a_worker(pool: Workers) -> None:

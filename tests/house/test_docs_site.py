@@ -28,6 +28,8 @@ FOREIGN = {
         *("--head", "--port", "--resources"),  # of `ray start`
         *("--clients", "--seconds"),  # of benchmarks/load.py
         *("--confcutdir", "--junitxml"),  # of pytest
+        *("--no-cache-dir", "--uid"),  # of pip and useradd
+        *("--memory", "--pids-limit", "--read-only", "--rm", "--tmpfs"),  # of podman
     ),
     *("--max-num-seqs", "--quantization", "--served-model-name", "--speculative-config"),
     *("--nproc-per-node", "--public_key", "--signature", "--ignore_unsigned_files"),

@@ -196,7 +196,9 @@ def test_a_scripted_output_has_the_format_of_its_template(
 def test_the_record_has_no_failure_and_makes_the_table(tmp_path: Path) -> None:
     record = json.loads(RECORD.read_bytes())
     assert {"clients", "llama.cpp", "vLLM", "templates", "lm-eval"} <= record.keys()
-    assert {row["result"] for rows in record.values() for row in rows} <= {PASS, MISSING, FOREIGN}
+    assert {
+        row["result"] for name, rows in record.items() if name != "schemas" for row in rows
+    } <= {PASS, MISSING, FOREIGN}
     rows = [
         {"result": PASS, "test": "a", "reason": ""},
         {"result": FAILS, "test": "b", "reason": "assert"},

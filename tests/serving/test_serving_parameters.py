@@ -83,7 +83,7 @@ def test_stop_tokens_and_strings_and_the_least_length(
     stop = usual.token_ids[3]
     first = usual.token_ids.index(stop)
     ended = more(client, stop_token_ids=[stop])
-    assert ended.finish_reason == "stop"
+    assert (ended.finish_reason, ended.stop_reason) == ("stop", stop)
     assert ended.text == alone.tokenizer.decode(usual.token_ids[:first])
     longer = complete(
         client, extra_body={"stop_token_ids": [stop], "min_tokens": first + 3, "ignore_eos": True}
@@ -92,6 +92,10 @@ def test_stop_tokens_and_strings_and_the_least_length(
     string = usual.text[4:6]
     kept = complete(client, stop=string, extra_body={"include_stop_str_in_output": True}).choices[0]
     assert kept.text == usual.text[: usual.text.index(string) + len(string)]
+    assert (kept.finish_reason, kept.stop_reason) == ("stop", string)
+    chunks = complete(client, stop=[string, "never"], stream=True)
+    assert [*chunks][-1].choices[0].stop_reason == string
+    assert more(client).stop_reason is None
     late = complete(client, stop=string, extra_body={"min_tokens": 12, "ignore_eos": True})
     assert late.usage.completion_tokens == 12
 

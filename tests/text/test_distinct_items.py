@@ -4,26 +4,23 @@
 import datetime
 import enum
 import json
-import random
 import uuid
 from typing import Annotated, Any
 
 import jsonschema
-import numpy as np
 import pytest
+from drawn_outputs import drawn
 from pydantic import BaseModel, Field, TypeAdapter
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from qeff_zoo.errors import GenerationError, NoTokenError
 from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession
-from qeff_zoo.runtime.text.chat_output import CALL_FORMATS, REASONING_FORMATS
+from qeff_zoo.runtime.text.chat_output import REASONING_FORMATS
 from qeff_zoo.runtime.text.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.text.chat_output.marks import Marks
 from qeff_zoo.runtime.text.distinct_items import Schemas, identity
 from qeff_zoo.runtime.text.schema_references import resolved
-
-MOST = 160  # tokens of an output
 
 
 class Colour(enum.Enum):
@@ -87,23 +84,6 @@ TYPES: dict[str, Any] = {
 def schema_of(name: str) -> dict[str, Any]:
     given = TYPES[name]
     return given if isinstance(given, dict) else TypeAdapter(given).json_schema()
-
-
-def drawn(session: TextGenerationSession, grammar: Grammar, seed: int) -> str | None:
-    """Draw an output among all allowed tokens, most often those that end something; None if it does not end."""
-    guide, draw, tokenizer = session.guides.guide(grammar), random.Random(seed), session.tokenizer
-    assert tokenizer is not None
-    texts = tokenizer.token_bytes or {}
-    found: list[int] = []
-    for _ in range(MOST):
-        allowed = np.flatnonzero(guide.allowed()).tolist()
-        ends = [one for one in allowed if any(mark in texts.get(one, b"") for mark in b'",]}:')]
-        token = draw.choice(ends if ends and draw.random() < 0.7 else allowed)
-        assert guide.allows(token)
-        if token in session.eos_token_ids or guide.take(token):
-            return tokenizer.decode([*found, token])
-        found.append(token)
-    return None
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -191,13 +171,6 @@ def test_a_set_comes_after_reasoning(alone: TextGenerationSession) -> None:
     for thoughts, (valid, invalid) in cases.items():
         assert [accepts(thoughts, one) for one in valid] == [True] * len(valid)
         assert [accepts(thoughts, one) for one in invalid] == [False] * len(invalid)
-
-
-@pytest.mark.parametrize("calls", ["llama3_json", "pythonic"])
-def test_a_set_beside_calls_without_a_mark_is_refused_by_name(calls: str) -> None:
-    form = Grammar.json(schema_of("integers"))
-    with pytest.raises(GenerationError, match="`uniqueItems` is for answers of requests without"):
-        output_grammar(CALL_FORMATS[calls], None, Marks({}), schemas={"f": {}}, otherwise=form)
 
 
 def test_equality_is_that_of_json_schema() -> None:

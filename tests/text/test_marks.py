@@ -377,6 +377,56 @@ def test_sets_of_several_calls_and_of_an_answer(name: str, kind: str, folder: Pa
         assert not accepts(guides, known, tokenizer, answered, f"{begun}[1, 1]")
 
 
+@pytest.mark.parametrize("name", [name for name, one in CALL_FORMATS.items() if one.bare])
+def test_an_answer_with_sets_may_begin_as_a_call_without_a_mark(name: str, folder: Path) -> None:
+    """Each form holds until the output can no longer be of it, after reasoning too."""
+    calls, thinks = CALL_FORMATS[name], REASONING_FORMATS["think"]
+    known = ChatFormat(calls=calls, reasoning=thinks, takes_tools=True)
+    tokenizer = tokenizer_of(folder, tuple(marks_of([*calls.texts, *thinks.texts])), "none", False)
+    marks = known.marks(tokenizer)
+    right, wrong = (
+        call_of(name, {"city": "a", "days": one, "parts": []}, "get") for one in ([1, 2], [1, 1])
+    )
+    numbers = {**_NUMBERS, "uniqueItems": True}
+    own = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "days": numbers},
+        "required": ["name", "days"],
+    }
+    form = Grammar.json({"anyOf": [own, {**numbers, "minItems": 2, "maxItems": 3}]})
+    grammar = output_grammar(calls, thinks, marks, schemas=SETS, otherwise=form)
+    for closed in (grammar, grammar.closed()):
+        guides = guides_of(tokenizer)
+        allows = partial(accepts, guides, known, tokenizer, closed)
+        for begun in ("", "<think>[1, 1] or " + wrong + "</think>"):
+            for text in (
+                right,
+                '{"name": "get", "days": [1, 2]}',
+                '{"name": "a", "days": []}',
+                "[3, 1]",
+            ):
+                assert allows(begun + text), text
+            for text in (wrong, '{"name": "get", "days": [1, 1]}', "[1, 1]", "[1, 2, 1]", "[]"):
+                assert not allows(begun + text), text
+    guides.check(grammar)
+    assert guides.is_quick(grammar)
+    of_one = output_grammar(
+        calls, thinks, marks, schemas=SETS, several=False, thoughts="ended", otherwise=form
+    )
+    kinds = set[str]()
+    for seed in range(20):
+        text = tokenizer.decode(walked(guides.guide(of_one), tokenizer, ['"'], seed))
+        if text.startswith("[get"):
+            kinds.add("call in Python")
+            continue
+        answer = json.loads(text)
+        kinds.add("list" if isinstance(answer, list) else min(answer))
+        days = answer if isinstance(answer, list) else answer.get("parameters", answer)["days"]
+        is_free = isinstance(answer, dict) and answer["name"] == "get_all" and "days" not in answer
+        assert is_free or len({*days}) == len(days), text
+    assert len(kinds) > 1
+
+
 @pytest.mark.parametrize("kind", ["none", "special"])
 def test_reasoning_is_free_before_calls(kind: str, folder: Path) -> None:
     """Reasoning may name a call, and need not end; what follows it may not call what it wants."""

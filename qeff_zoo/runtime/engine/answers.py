@@ -131,12 +131,14 @@ class Delta:
         token_ids: One token; empty for a cancelled request.
         logprobs: Log-probabilities of the tokens, if requested.
         finish_reason: Reason for the end of generation; None if it continues.
+        stop_string: Stop string that ended it; None for another reason.
     """
 
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
+    stop_string: str | None = None
 
 
 class Answer:
@@ -299,7 +301,15 @@ class Answer:
             text += self._rest()
         if self._stops.found:
             reason = "stop"
-        self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
+        self._grow(
+            Delta(
+                text=text,
+                token_ids=(token,),
+                logprobs=added,
+                finish_reason=reason,
+                stop_string=self.stop_string,
+            )
+        )
 
     def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Sample tokens as long as they match the draft, and one more.

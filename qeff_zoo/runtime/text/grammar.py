@@ -50,6 +50,7 @@ class Grammar:
         source: Grammar in llguidance's syntax.
         marks: Added tokens that the grammar names by id, and that no text of it has; special tokens are such anyway.
         places: Places of JSON with arrays whose items differ; None without any.
+        other: Grammar that the output may follow instead; None without one.
 
     Example:
         >>> colour = Grammar.json(
@@ -62,6 +63,7 @@ class Grammar:
     source: str
     marks: frozenset[int] = frozenset()
     places: Places | None = None
+    other: "Grammar | None" = None
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | str | None = None) -> "Grammar":
@@ -145,7 +147,8 @@ class Grammar:
         for part in parts:
             if "json_schema" in part:
                 part["json_schema"] = closed(part["json_schema"])
-        return replace(self, source=json.dumps({"grammars": parts}))
+        other = self.other and self.other.closed()
+        return replace(self, source=json.dumps({"grammars": parts}), other=other)
 
 
 class Guides:
@@ -167,6 +170,8 @@ class Guides:
 
     def is_quick(self, grammar: Grammar) -> bool:
         """Return whether `check` takes a fraction of a second: for a grammar that was checked, or a short one."""
+        if grammar.other and not self.is_quick(grammar.other):
+            return False
         if self._tokenizer is None or grammar in self._checked:
             return True
         return len(grammar.source) <= _QUICK and not _SLOW.search(grammar.source)
@@ -184,6 +189,8 @@ class Guides:
             GenerationError: If the grammar is invalid or too complex, or the package's tokenizer has no token texts.
         """
         self._compiled(grammar)
+        if grammar.other:
+            self.check(grammar.other)
         if grammar.places:
             _ = self._spellings  # which take a fraction of a second with a large vocabulary
         self._checked[grammar] = None
@@ -197,6 +204,10 @@ class Guides:
         Raises:
             GenerationError: On the same conditions as `check`.
         """
+        if grammar.other:
+            return EitherGuide(
+                [self.guide(one) for one in (replace(grammar, other=None), grammar.other)]
+            )
         matcher = self._compiled(grammar).deep_copy()
         if grammar.places:
             return DistinctGuide(matcher, grammar.places, self._spellings, grammar.marks)
@@ -322,6 +333,40 @@ class GrammarGuide:
         """See `Guide`."""
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
+
+
+class EitherGuide:
+    """Guide that keeps one generation to one of several forms, whichever it turns out to be.
+
+    Args:
+        guides: Guides of the forms in their initial states.
+    """
+
+    def __init__(self, guides: Sequence[Guide]) -> None:
+        self._guides = guides
+
+    def allowed(self) -> Array:
+        """See `Guide`."""
+        found, failed = [], None
+        for guide in self._guides:
+            try:
+                found.append(guide.allowed())
+            except NoTokenError as error:  # another form may go on
+                failed = error
+        if failed and not found:
+            raise failed
+        mask: Array = np.logical_or.reduce(found)
+        return mask
+
+    def allows(self, token: int) -> bool:
+        """See `Guide`."""
+        return any(guide.allows(token) for guide in self._guides)
+
+    def take(self, token: int) -> bool:
+        """See `Guide`."""
+        self._guides = [guide for guide in self._guides if guide.allows(token)]
+        complete = [guide.take(token) for guide in self._guides]
+        return all(complete)
 
 
 def _lark_of(source: str) -> list[str]:

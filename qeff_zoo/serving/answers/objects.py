@@ -43,6 +43,7 @@ class Reply:
         token_ids: Whether it includes token ids, as in vLLM's API.
         echo: Texts that precede the choices of each prompt: the prompt, or a chat's last message; empty for none.
         custom_tools: Names of the custom tools of a chat, whose calls have a text.
+        stop_token_ids: Tokens that end generation besides the model's EOS tokens, which are a reason as in vLLM's API.
     """
 
     kind: Literal["chat", "completion"]
@@ -54,6 +55,7 @@ class Reply:
     token_ids: bool = False
     echo: Sequence[str] = ()
     custom_tools: Collection[str] = ()
+    stop_token_ids: Collection[int] = ()
     _frame: Object = field(init=False)
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
@@ -248,7 +250,11 @@ class Reply:
             found = self.shown.of_completion(shown)
         reason = _FINISH_REASONS[output.finish_reason]
         reason = "tool_calls" if calls and reason == "stop" else reason
-        return {"logprobs": found, "finish_reason": reason}
+        stopped: str | int | None = output.stop_string
+        if output.finish_reason == "eos" and output.token_ids[-1] in self.stop_token_ids:
+            stopped = output.token_ids[-1]
+        more = {"stop_reason": stopped} if reason else {}
+        return {"logprobs": found, "finish_reason": reason, **more}
 
 
 def _message(output: Output, echo: str, custom_tools: Collection[str]) -> Object:

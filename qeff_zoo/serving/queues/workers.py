@@ -110,11 +110,22 @@ class _Call:
 
     def __call__(self) -> Any:
         worker = self._taken()
+        returned, result = self._reply(worker)
+        if _is_full(returned, result) and worker.replies > 1:  # what earlier work left took memory
+            returned, result = self._reply(self._taken(fresh=True))
+        if returned:
+            return result
+        if _is_full(returned, result):
+            raise _too_much(f"{self._limits.nbytes >> 20:,} MiB of memory")
+        raise result
+
+    def _reply(self, worker: "_Worker") -> tuple[bool, Any]:
+        """Return a worker's reply; it is idle then, or has ended."""
         limit = threading.Timer(self._limits.wall_seconds, worker.kill)
         limit.daemon = True
         limit.start()
         try:
-            returned, result = worker.reply((self._limits.cpu_seconds, self._work))
+            found = worker.reply((self._limits.cpu_seconds, self._work))
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             code = worker.end()
             if self._stopped:
@@ -127,15 +138,11 @@ class _Call:
             limit.cancel()
             with self._lock:
                 self._worker = None
-        if worker.is_alive:
+        if worker.is_alive and not _is_full(*found):
             self._idle.append(worker)
         else:
             worker.end()
-        if returned:
-            return result
-        if isinstance(result, MemoryError):
-            raise _too_much(f"{self._limits.nbytes >> 20:,} MiB of memory")
-        raise result
+        return found
 
     def stop(self) -> None:
         """End the worker, whose reply has no reader."""
@@ -144,12 +151,12 @@ class _Call:
             if self._worker:
                 self._worker.kill()
 
-    def _taken(self) -> "_Worker":
-        """Return an idle worker that lives, or a new one."""
+    def _taken(self, *, fresh: bool = False) -> "_Worker":
+        """Return a new worker, or an idle one that lives."""
         with self._lock:
             if self._stopped:
                 raise CancelledError
-            self._worker = self._living() or _Worker(self._limits)
+            self._worker = (None if fresh else self._living()) or _Worker(self._limits)
             return self._worker
 
     def _living(self) -> "_Worker | None":
@@ -173,6 +180,8 @@ class _Worker:
             stdout=subprocess.PIPE,
             env=environment,
         )
+        #: Number of requests that it replied to.
+        self.replies = 0
 
     @property
     def is_alive(self) -> bool:
@@ -185,7 +194,9 @@ class _Worker:
         assert self._process.stdout
         self._process.stdin.write(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
         self._process.stdin.flush()
-        return cast("tuple[bool, Any]", pickle.load(self._process.stdout))
+        found = cast("tuple[bool, Any]", pickle.load(self._process.stdout))
+        self.replies += 1
+        return found
 
     def kill(self) -> None:
         """End the process at once; `reply` fails then."""
@@ -203,6 +214,10 @@ class _Worker:
             with suppress(OSError):  # of a request that was not sent
                 pipe.close()
         return code
+
+
+def _is_full(returned: bool, result: Any) -> bool:
+    return not returned and isinstance(result, MemoryError)
 
 
 def _ended(code: int, limits: WorkLimits) -> Exception:

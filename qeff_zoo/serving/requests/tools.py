@@ -129,9 +129,7 @@ def output_plan(
         allowed = schemas
         if schemas and isinstance(chosen, NamedTool):
             allowed = {chosen.function.name: schemas[chosen.function.name]}
-        # Sets in the answer are what does not go with functions, whatever these are.
-        sets = form is not None and not must and form.places is not None
-        with blaming(_form_param(body) if sets else "tools", "invalid_schema"):
+        with blaming("tools", "invalid_schema"):
             grammar = output_grammar(
                 known.calls,
                 known.reasoning,
@@ -166,12 +164,6 @@ def output_plan(
         shown=known.shown(tokenizer) if tokenizer and has_parser else frozenset(),
         thinking=known.budget(end, body.thinking_token_budget, tokenizer) if tokenizer else None,
     )
-
-
-def _form_param(body: ChatRequest) -> str:
-    """Return the parameter with the JSON Schema of the answer."""
-    names = ("structured_outputs", "json_schema")
-    return next((name for name in names if getattr(body, name) is not None), "response_format")
 
 
 def _held(

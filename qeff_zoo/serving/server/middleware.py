@@ -3,9 +3,11 @@
 
 import asyncio
 import json
+import math
 import re
 import secrets
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F]..)|.)", re.DOTALL
 )
+#: Numbers that may be infinite in 64 bits.
+_LARGE = re.compile(rb"(?<![0-9.])[0-9.]++(?:[eE]\+?[0-9]{3,}+|(?<=[0-9.]{309}))")
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
 _SHORT = 1 << 16  # bytes of a body that is checked on the event loop; a thread checks longer ones
 
@@ -175,14 +179,21 @@ def _checked_json(body: bytes) -> bytes:
         raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
     if np.count_nonzero(codes == ord(":")) > _MAX_MEMBERS:
         raise too_large(f"{_MAX_MEMBERS:,} members of objects")
-    if b"N" in (numbers := codes.tobytes()) or b"I" in numbers:
+    numbers = codes.tobytes()
+    if b"N" in numbers or b"I" in numbers or any(map(_is_infinite, _LARGE.finditer(numbers))):
         raise ApiError(
             400,
-            "The body has NaN or Infinity, which JSON lacks; expected finite numbers. Correct it.",
+            "The body has NaN, Infinity, or a number beyond 1e308; expected finite numbers. Correct it.",
             code="invalid_json",
         )
     _check_escapes(body)
     return body
+
+
+def _is_infinite(number: re.Match[bytes]) -> bool:
+    with suppress(ValueError):  # no number at all, which the reader of JSON refuses
+        return not number[0].isdigit() and math.isinf(float(number[0]))
+    return False
 
 
 def _outside_of_texts(body: bytes) -> Any:

@@ -48,6 +48,7 @@ const COLUMNS = /^[\s|:-]+$/;
 const TASK = /^\[([ xX])\]\s+/;
 /** Marks around a formula that has lines of its own. */
 const FORMULAS = { "$$": "$$", "\\[": "\\]" };
+const FORMULA_LINES = 200; // at most, since the end of each that begins is searched
 
 /** Return the nodes of a text in Markdown. */
 export const markdown = (text) => blocks(text.split("\n"), 0).map(({ make }) => make());
@@ -87,8 +88,8 @@ const nodesOf = (lines, depth) => blocks(lines, depth).map(({ make }) => make())
 /** Return what makes the block that begins at a line, and the number of the line after it; null for a paragraph. */
 function block(lines, at, depth) {
   const line = lines[at];
-  const until = (ends, from = at + 1) => {
-    while (from < lines.length && !ends(lines[from])) from++;
+  const until = (ends, from = at + 1, most = lines.length) => {
+    while (from < Math.min(most, lines.length) && !ends(lines[from])) from++;
     return from;
   };
   const fence = FENCE.exec(line)?.[1];
@@ -101,7 +102,7 @@ function block(lines, at, depth) {
   if (opening) {
     const closing = FORMULAS[opening];
     const isShort = begun.trimEnd().endsWith(closing) && begun.trim() !== closing;
-    const last = isShort ? at : until((one) => one.includes(closing));
+    const last = isShort ? at : until((one) => one.includes(closing), at + 1, at + FORMULA_LINES);
     const inner = isShort ? begun : [begun, ...lines.slice(at + 1, last + 1)].join("\n");
     const [text, after] = inner.split(closing);
     if (!after?.trim()) return [() => formula(text.trim(), true), last + 1];

@@ -55,12 +55,15 @@ def output_grammar(
         otherwise: Grammar of an answer without calls; None if there must be a call.
         prompt: End of the prompt, which may begin the first call or the answer.
     """
+    if calls and calls.bare and schemas and otherwise and otherwise.places:
+        # A set may begin before it is known whether the output is a call, so each has a guide of its own.
+        make = partial(output_grammar, calls, reasoning, marks, thoughts=thoughts, prompt=prompt)
+        return replace(make(schemas=schemas, several=several), other=make(otherwise=otherwise))
     begun = calls.begun(prompt) if calls else ""
     has_channels = calls is not None and calls.channels
     rules = CallRules(calls or CallFormat(call=""), marks)
     alternatives = []
     if calls and schemas:
-        _check_distinct(calls, otherwise)
         several = several and not calls.channels
         rules.add("call", " | ".join(rules.call(*one) for one in schemas.items()))
         first = "call"
@@ -77,20 +80,6 @@ def output_grammar(
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
     found = replace(_joined(rules.source, otherwise), marks=marks.ids)
     return replace(found, places=rules.places(reasoning, thoughts, begun, otherwise))
-
-
-def _check_distinct(calls: CallFormat, other: Grammar | None) -> None:
-    """Reject an answer whose arrays have different items, where it begins as calls do.
-
-    Raises:
-        GenerationError: It is such an answer.
-    """
-    if other and other.places and calls.bare:
-        raise GenerationError(
-            "Cannot hold an answer to this form: `uniqueItems` is for answers of requests without functions, since "
-            "calls of this model have no mark. Expected another schema. Leave the keyword out, or list the items in "
-            "an `enum`."
-        )
 
 
 def _joined(source: str, other: Grammar | None) -> Grammar:

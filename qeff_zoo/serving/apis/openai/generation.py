@@ -39,6 +39,7 @@ def routes(api: str, runs: ChatRuns) -> APIRouter:
         reply = Reply(kind, body.model, model.fingerprint, shown, logprobs)
         reply.prompt_logprobs = body.prompt_logprobs is not None
         reply.token_ids = body.return_token_ids
+        reply.stop_token_ids = {*body.stop_token_ids} - {*session.eos_token_ids}
         return reply
 
     async def answer(
