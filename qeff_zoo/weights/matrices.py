@@ -12,6 +12,7 @@ from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.external_data import SLOT, is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.graph.numerics import FLOAT32, Format, RoundedMatrix
+from qeff_zoo.graph.ranks import Ranks
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
 from qeff_zoo.weights.storage import Storage
@@ -76,6 +77,7 @@ class Matrices:
     _named: set[str] = field(default_factory=set)
     #: What several products make of one value, by that value and a name.
     made: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""

@@ -565,11 +565,14 @@ def test_a_mixture_of_ggufs_types_agrees_with_hugging_face(
     assert found.count((8, 16, False)) == 6
     assert ways(package)["weights"] == {"kept": len(found)}
     graph = ir.load(package.path / "graph.onnx").graph
-    unpacked = {value.name for value in graph.inputs if value.is_initializer()}
-    assert unpacked == {
-        f"{one.name}.offsets" for one in numerics(package).matrices if one.format.offsets
-    }
-    assert not unpacked & {one["name"] for one in package.programs[0].inputs}
+    offsets = {name: one for name, one in graph.initializers.items() if name.endswith(".offsets")}
+    products = {name: use.node for name, one in offsets.items() for use in one.uses()}
+    means = {name: node.inputs[0].producer() for name, node in products.items() if node.inputs[0]}
+    # One node averages the blocks. The last layer picks tokens first, and the axes of those are not known.
+    slow = {name for name, node in means.items() if node and node.op_type != "AveragePool"}
+    assert all("layers.3" in name for name in slow) < len(slow) < len(offsets) / 4
+    # Queries, keys and values are one product where all are Q4_K: in layers 0 and 2.
+    assert sum("+" in name for name in offsets) == 2
     queries = [node.inputs[0] for node in graph if node.op_type == "GroupQueryAttention"]
     # Attention reads products less their offsets as it reads products: nothing is reshaped in between.
     assert {query.producer().op_type for query in queries if query} == {"Sub"}
