@@ -48,7 +48,7 @@ class Products(Matrices):
             x = self._in_order(tape, x, slot, columns)
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.offsets:
-            offsets = self.tensor(slot, [rows, blocks], f"{slot.name}.offsets")
+            offsets = self.factors(slot, [rows, blocks], "offsets")
             means = self._block_means(tape, x, blocks, format.block)
             # The sum of a block is its mean times a power of two, which is exact.
             times = {"transB": 1, "alpha": float(format.block)}
