@@ -89,7 +89,8 @@ def _small(
     for name in ("scales", "offsets") if format.offsets else ("scales",):
 
         def factors(one: Encoded, name: str = name) -> SmallFactors:
-            return _there(getattr(_integers(one), f"small_{name}"))
+            small: SmallFactors = getattr(_integers(one), f"small_{name}")
+            return small
 
         supers = groups // format.super_block
         numbers = _part(value, source, start, stop, lambda one: factors(one).numbers, groups)

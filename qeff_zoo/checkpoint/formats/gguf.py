@@ -67,7 +67,7 @@ class _Factors:
     """Scales or offsets of a type.
 
     Args:
-        floats: Reader of (rows, blocks, floats of a block), float32: one for each group, or if there are numbers for all.
+        floats: Reader of (rows, blocks, floats of a block), float32: one for each group, or for all.
         numbers: Reader of (rows, blocks, groups of a block), int8, by which the float is multiplied; None for none.
         type: Type that has the floats.
     """
