@@ -34,6 +34,21 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SmallFactors:
+    """Scales of groups, or their offsets, in two parts: `number * half`, with a half for several adjacent groups.
+
+    Args:
+        groups: Number of groups that share a half.
+        numbers: Numbers, (…, rows, groups) int8.
+        halves: Halves, (…, rows, groups / `groups`) float32 with values of float16.
+    """
+
+    groups: int
+    numbers: Part
+    halves: Part
+
+
+@dataclass(frozen=True, kw_only=True)
 class Integers:
     """A tensor (…, rows, columns) of small integers with a scale per group of columns.
 
@@ -47,6 +62,9 @@ class Integers:
         zeros: Zero points, (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
         offsets: Offsets, (…, rows, groups) float32; None for none.
         order: Order of the input columns that multiply the integers (act-order); None for the natural one.
+        scale: Type that has the scales and offsets, or the halves of small factors: "float32" or "float16".
+        small_scales: Parts of the scales; None if they are floats.
+        small_offsets: Parts of the offsets; None if they are floats, or there are none.
     """
 
     bits: int
@@ -56,6 +74,9 @@ class Integers:
     zeros: Part | None = None
     offsets: Part | None = None
     order: Order | None = None
+    scale: str = "float32"
+    small_scales: SmallFactors | None = None
+    small_offsets: SmallFactors | None = None
 
     def values(self, read: Read, start: int, stop: int) -> Array:
         """Dequantize items `start:stop` of the first axis to float32."""

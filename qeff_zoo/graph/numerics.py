@@ -19,12 +19,16 @@ class Format:
         bits: Bits of a value: 32 for float32, 16 for float16, 8 or 4 for integers, 6 for E2M3.
         block: Values that share a scale; 0 for floats, and where all of a row share one.
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
-        scale: Type of the scales.
+        scale: Type of the scales, and of the offsets.
         axis: Along which blocks lie, counted from the last.
         offsets: Whether each block has an offset, a float that is subtracted.
         act_order: Whether columns are stored in another order, that of their activations (`desc_act`).
         element: Type of 8-bit floats that share a scale; empty for integers.
         fitted: Whether the scale and zero point of a block are those of the least squared error, else of its extremes.
+        super_block: Blocks that share a float of type `scale`, by which the int8 scale and offset of each is multiplied
+            (GGUF's k-quants); 0 if scales and offsets are floats.
+        origin: Steps below the zero point at which offsets begin: a value is (integer - zero point + origin) * scale -
+            offset.
     """
 
     bits: int = 32
@@ -36,6 +40,8 @@ class Format:
     act_order: bool = False
     element: str = ""
     fitted: bool = False
+    super_block: int = 0
+    origin: int = 0
 
     @property
     def is_float(self) -> bool:
@@ -46,6 +52,11 @@ class Format:
     def per_channel(self) -> bool:
         """Whether all integers of a row share a scale."""
         return not self.is_float and not self.block
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether values are integers, less their zero points, times float32 scales, in the order of the columns."""
+        return self.scale == "float32" and not (self.offsets or self.act_order)
 
     @property
     def is_mx(self) -> bool:
@@ -135,7 +146,10 @@ class RoundedMatrix:
 
 
 #: Facts of a matrix, or of its format, that a manifest leaves out where they do not hold.
-_OF_CHECKPOINTS = ("kept", "offsets", "act_order", "element", "fitted")
+_OF_CHECKPOINTS = (
+    *("kept", "offsets", "act_order", "element", "fitted"),
+    *("super_block", "origin"),
+)
 
 
 def _entry(facts: dict[str, Any]) -> dict[str, Any]:

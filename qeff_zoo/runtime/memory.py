@@ -70,6 +70,12 @@ def set_malloc(options: Mapping[int, int]) -> None:
             library.mallopt(*option)
 
 
+def return_freed() -> None:
+    """Return freed memory of glibc's allocator to the system, if this is the C library of the process."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def new_states(
     states: Sequence[State],
     dtypes: Mapping[str, np.dtype[Any]],

@@ -22,6 +22,7 @@ from qeff_zoo.runtime.engine.speculation import EXACT, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.engine.speculation.opening import speculation_of
 from qeff_zoo.runtime.engine.text_generation import TextGenerationSession
 from qeff_zoo.runtime.program import Observe, Observed, Program
+from qeff_zoo.runtime.text.tokenizer import Tokenizer, sharing_tokenizers
 from qeff_zoo.targets.base import OpenOptions
 
 #: Opens a program by its role.
@@ -96,7 +97,9 @@ def open_session(
         named = package.manifest["spec"]["recipe"].get("image_processor")
         choices = {"image_processor": named}
     target = targets.find(package.target)
-    with _fitting(package):
+    with _fitting(package), sharing_tokenizers():
+        # The tokenizer first: the graph reuses what its parser has freed, so that their peaks do not add up.
+        Tokenizer.find(package.path)
         beside = {part.role for part in task.beside}
         answering, *before = (one for one in package.programs if one.role not in beside)
         opens = opening or partial(target.open, package)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from qeff_zoo.checkpoint import expressions
-from qeff_zoo.checkpoint.encoded import Encoded, Integers, Part
+from qeff_zoo.checkpoint.encoded import Encoded, Integers, Part, SmallFactors
 from qeff_zoo.checkpoint.expressions import TensorSource, sources_of
 from qeff_zoo.checkpoint.types import Array, Expression
 from qeff_zoo.graph.numerics import Format
@@ -51,7 +51,9 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     if format.per_channel:
         return per_channel(integers, np.ascontiguousarray(scales[..., 0], np.float32))
     middle, wanted = 1 << (first.bits - 1), 1 << (format.bits - 1)
-    if offsets is not None and zeros is not None:  # both as one number, around the middle
+    if (
+        offsets is not None and zeros is not None and not format.origin
+    ):  # as one number, around the middle
         offsets = offsets + (zeros.astype(np.float32) - np.float32(middle)) * scales
     if not format.zero_points and wanted != middle:
         integers = integers + np.uint8(wanted - middle)
@@ -67,12 +69,35 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
         tail = np.broadcast_to(np.asarray(last, np.uint8), (*integers.shape[:-1], filling))
         integers = np.concatenate([integers, tail], -1)
     data = pack(integers, format.bits)
+    data = data.reshape(*data.shape[:-1], blocks, -1)
+    if format.super_block:
+        return Stored(data, **_small(value, source, start, stop, format, groups))
+    dtype = np.dtype(format.scale)
     return Stored(
-        data.reshape(*data.shape[:-1], blocks, -1),
-        np.ascontiguousarray(by_block(scales), np.float32),
+        data,
+        np.ascontiguousarray(by_block(scales), dtype),
         pack(by_block(zeros), format.bits) if format.zero_points and zeros is not None else None,
-        None if offsets is None else np.ascontiguousarray(by_block(offsets), np.float32),
+        None if offsets is None else np.ascontiguousarray(by_block(offsets), dtype),
     )
+
+
+def _small(
+    value: Expression, source: TensorSource, start: int, stop: int, format: Format, groups: int
+) -> dict[str, Array]:
+    """Read scales and offsets as the products of numbers and halves that a checkpoint has them in."""
+    found = {}
+    for name in ("scales", "offsets") if format.offsets else ("scales",):
+
+        def factors(one: Encoded, name: str = name) -> SmallFactors:
+            small: SmallFactors = getattr(_integers(one), f"small_{name}")
+            return small
+
+        supers = groups // format.super_block
+        numbers = _part(value, source, start, stop, lambda one: factors(one).numbers, groups)
+        halves = _part(value, source, start, stop, lambda one: factors(one).halves, supers)
+        found[name] = np.ascontiguousarray(numbers)
+        found[f"super_{name}"] = np.ascontiguousarray(halves, np.dtype(format.scale))
+    return found
 
 
 def _floats(

@@ -38,7 +38,7 @@ class Slot:
 
     Args:
         name: Name in the file; integers and 8-bit floats also have `<name>.scales`, and as their format has it
-            `<name>.zero_points`, `<name>.offsets` and `<name>.order`.
+            `<name>.zero_points`, `<name>.offsets`, `<name>.super_scales`, `<name>.super_offsets` and `<name>.order`.
         expression: Value, over checkpoint tensors.
         format: Storage format.
         add: Added to every value in float32 (Gemma's norms store weight - 1).
@@ -161,11 +161,17 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
         return
     blocks = block_count(columns, format.block)
     yield slot.name, _size("U8", (*lead, blocks, format.block * format.bits // 8))
-    yield f"{slot.name}.scales", _size("F32", (*lead, blocks))
+    factors = "I8" if format.super_block else DTYPES[format.scale]
+    yield f"{slot.name}.scales", _size(factors, (*lead, blocks))
     if format.zero_points:
         yield f"{slot.name}.zero_points", _size("U8", (*lead, -(-blocks * format.bits // 8)))
     if format.offsets:
-        yield f"{slot.name}.offsets", _size("F32", (*lead, blocks))
+        yield f"{slot.name}.offsets", _size(factors, (*lead, blocks))
+    if format.super_block:
+        supers = _size(DTYPES[format.scale], (*lead, blocks // format.super_block))
+        yield f"{slot.name}.super_scales", supers
+        if format.offsets:
+            yield f"{slot.name}.super_offsets", supers
     if format.act_order:
         yield f"{slot.name}.order", _size("I32", (columns,))
 

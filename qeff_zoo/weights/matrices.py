@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import onnx_ir as ir
+from onnx_ir.tape import Tape
 
 from qeff_zoo.checkpoint import expressions
 from qeff_zoo.checkpoint.types import Expression
 from qeff_zoo.errors import CompileError
+from qeff_zoo.graph.constants import integers
 from qeff_zoo.graph.external_data import SLOT, is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.graph.numerics import FLOAT32, Format, RoundedMatrix
+from qeff_zoo.graph.ranks import Ranks
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
 from qeff_zoo.weights.storage import Storage
@@ -76,6 +79,8 @@ class Matrices:
     _named: set[str] = field(default_factory=set)
     #: What several products make of one value, by that value and a name.
     made: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
+    _converted: dict[str, ir.Value] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""
@@ -226,7 +231,7 @@ class Matrices:
         dtype = "I8" if slot.format.per_channel else "U8"
         values = [
             self.tensor(slot, packed, dtype=dtype),
-            self.tensor(slot, scales, f"{slot.name}.scales"),
+            self.factors(slot, scales, "scales"),
         ]
         if slot.format.per_channel:
             values.append(self.tensor(slot, scales, f"{slot.name}.zero_points", dtype))
@@ -234,6 +239,50 @@ class Matrices:
             zeros = [*scales[:-1], -(-scales[-1] * slot.format.bits // 8)]
             values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))
         return values
+
+    def factors(self, slot: Slot, shape: list[int], what: str) -> ir.Value:
+        """Return the scales or the offsets of integers in float32, for a reader of constants.
+
+        Smaller ones are converted by the first nodes of the graph, which ONNX Runtime folds when it opens it.
+
+        Args:
+            slot: Slot of quantized matrices.
+            shape: Shape of the factors: one for each block.
+            what: "scales" or "offsets".
+        """
+        format, entry = slot.format, f"{slot.name}.{what}"
+        dtype = "F32" if format.per_channel or format.scale == "float32" else "F16"
+        if dtype == "F32":
+            return self.tensor(slot, shape, entry)
+        known = self._converted.get(entry)
+        if known is not None and (made := known.producer()) and made.graph is not None:
+            return known
+        tape, before = Tape(), None
+        if format.super_block:
+            supers = shape[-1] // format.super_block
+            parts = [
+                self.tensor(slot, [*shape[:-1], supers, format.super_block], entry, "I8"),
+                self.tensor(slot, [*shape[:-1], supers, 1], f"{slot.name}.super_{what}", dtype),
+            ]
+            whole = integers(tape, *shape)
+            floats = [tape.op("Cast", [part], {"to": ir.DataType.FLOAT}) for part in parts]
+            value = tape.op("Reshape", [tape.op("Mul", floats), whole])
+        else:
+            small = self.tensor(slot, shape, entry, dtype)
+            value = tape.op("Cast", [small], {"to": ir.DataType.FLOAT})
+        if what == "offsets" and format.origin:
+            scales = self.factors(slot, shape, "scales")
+            before = scales.producer()
+            steps = ir.tensor(format.origin, dtype=ir.DataType.FLOAT)
+            first = tape.op("Mul", [scales, tape.op("Constant", [], {"value": steps})])
+            value = tape.op("Sub", [value, first])
+        if before is None:
+            self.graph.insert_before(self.graph[0], list(tape.nodes))
+        else:
+            self.graph.insert_after(before, list(tape.nodes))
+        value.shape, value.type = ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
+        self._converted[entry] = value
+        return value
 
     def used_slots(self) -> list[Slot]:
         """Return the slots that some initializer of the finished graph reads."""

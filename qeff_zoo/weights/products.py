@@ -18,6 +18,7 @@ from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
 from qeff_zoo.weights.quantization import block_count
 
 CONTRIB = "com.microsoft"
+_POOLED = 3  # axes of a value whose last one AveragePool cuts into windows
 
 
 class Products(Matrices):
@@ -47,9 +48,11 @@ class Products(Matrices):
             x = self._in_order(tape, x, slot, columns)
         y = tape.op("MatMulNBits", [x, *quantized], {**sizes, **attributes}, domain=CONTRIB)
         if format.offsets:
-            offsets = self._unpacked(self.tensor(slot, [rows, blocks], f"{slot.name}.offsets"))
-            sums = self._block_sums(tape, x, blocks, format.block)
-            less = tape.op("FusedMatMul", [sums, offsets], {"transB": 1}, domain=CONTRIB)
+            offsets = self.factors(slot, [rows, blocks], "offsets")
+            means = self._block_means(tape, x, blocks, format.block)
+            # The sum of a block is its mean times a power of two, which is exact.
+            times = {"transB": 1, "alpha": float(format.block)}
+            less = tape.op("FusedMatMul", [means, offsets], times, domain=CONTRIB)
             tape.op("Sub", [y, less])
         return list(tape.nodes)
 
@@ -57,12 +60,13 @@ class Products(Matrices):
         """Multiply by several matrices of integers at once: the rows of all become one matrix, with the same blocks.
 
         Args:
-            products: Results of MatMulNBits, which nothing else may need, on columns in the order of their input.
+            products: Results of MatMulNBits, which nothing else may need, on columns in the order of their input; or of
+                Sub if it subtracts offsets.
 
         Returns:
             The nodes, the last of which makes all products one after another; None if they cannot be joined.
         """
-        nodes = [None if value is None else value.producer() for value in products]
+        nodes = [None if value is None else _product_of(value) for value in products]
         slots = [
             self.slots.get(input_of(node, 1).metadata_props.get(SLOT, ""))
             for node in nodes
@@ -98,19 +102,16 @@ class Products(Matrices):
             self.made[key] = tape.op("Gather", [x, order], {"axis": -1})
         return self.made[key]
 
-    def _unpacked(self, weight: ir.Value) -> ir.Value:
-        """Keep a matrix of floats as it lies in the file: packed for the kernel, one row takes it twice as long."""
-        if weight not in self.graph.inputs:  # one that a caller could replace is never packed
-            self.graph.inputs.append(weight)
-        return weight
-
-    def _block_sums(self, tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
-        """Sum each block of columns."""
-        key = x, f"sums of {block}"
-        if key not in self.made:
-            # A product with ones: ReduceSum of ONNX Runtime gives the wrong shape where an expert has no tokens.
-            ones = ir.tensor([[1.0]] * block, dtype=ir.DataType.FLOAT)
-            given = [by_block(tape, x, blocks, block), tape.op("Constant", [], {"value": ones})]
+    def _block_means(self, tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
+        """Average each block of columns."""
+        key = x, f"means of {block}"
+        if key not in self.made and self.ranks.of(x) == _POOLED:
+            window = {"kernel_shape": [block], "strides": [block]}
+            self.made[key] = tape.op("AveragePool", [x], window)
+        elif key not in self.made:
+            # A product: ReduceMean of ONNX Runtime gives the wrong shape where an expert has no tokens.
+            share = ir.tensor([[1 / block]] * block, dtype=ir.DataType.FLOAT)
+            given = [by_block(tape, x, blocks, block), tape.op("Constant", [], {"value": share})]
             last = integers(tape, -1)
             self.made[key] = tape.op("Squeeze", [tape.op("MatMul", given), last])
         return self.made[key]
@@ -132,6 +133,16 @@ class Products(Matrices):
         """Return the names of slots that the finished graph reads, and of joined ones those of their parts."""
         names = [slot.name for slot in self.used_slots()]
         return [part for name in names for part in self.parts.get(name, [name])]
+
+
+def _product_of(value: ir.Value) -> ir.Node | None:
+    """Return the node that multiplies; of a product less its offsets too."""
+    node = value.producer()
+    if node is None or node.op_type != "Sub":
+        return node
+    made, less = (input_of(node, place).producer() for place in (0, 1))
+    of_offsets = less is not None and less.op_type == "FusedMatMul" and "alpha" in less.attributes
+    return made if of_offsets else node
 
 
 def by_block(tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:

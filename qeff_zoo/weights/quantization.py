@@ -12,6 +12,10 @@ of their range, or one of its own where the format has zero points.
     zero_points (N, blocks * bits / 8 rounded up) uint8, packed alike
     offsets     (N, blocks) float32
 
+A format with super-blocks keeps int8 scales and offsets, and floats by which those of adjacent blocks are multiplied:
+
+    super_scales, super_offsets  (N, blocks / format.super_block) float16
+
 Per channel, all K columns are one block, without a block axis and around 0, in the layout of QGemm:
 
     data        (N, K) int8
@@ -66,12 +70,16 @@ class Stored:
         scales: Scales of integers.
         zero_points: Zero points of integers whose format has them.
         offsets: Offsets of integers whose format has them: those of a checkpoint, never of `quantize`.
+        super_scales: Floats of super-blocks, by which scales are multiplied if the format has them, as in a checkpoint.
+        super_offsets: The same of offsets.
     """
 
     data: Array
     scales: Array | None = None
     zero_points: Array | None = None
     offsets: Array | None = None
+    super_scales: Array | None = None
+    super_offsets: Array | None = None
 
 
 def quantize(matrix: Array, format: Format, importance: Array | None = None) -> Stored:

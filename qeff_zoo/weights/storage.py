@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING
@@ -115,6 +115,7 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
         (one.bits, one.group, one.zeros is None, one.offsets is None, one.order is None)
         for one in every
     }
+    factors = {(one.scale, one.small_scales and one.small_scales.groups) for one in every}
     first = every[0]
     blocks = [size for size in _BLOCKS if first.group % size == 0]
     if first.group >= columns and columns % (blocks or [_BY_ROWS])[0]:
@@ -124,13 +125,21 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
     if len(kinds) > 1 or (first.order and len(every) > 1):
         return
     for bits, block in product([bits for bits in _BITS if bits >= first.bits], blocks):
-        yield Format(
+        format = Format(
             bits=bits,
             block=block,
             zero_points=first.zeros is not None and first.offsets is None,
             offsets=first.offsets is not None,
             act_order=first.order is not None,
         )
+        if len(factors) == 1 and first.scale != format.scale and block == first.group:
+            yield replace(
+                format,
+                scale=first.scale,
+                super_block=first.small_scales.groups if first.small_scales else 0,
+                origin=1 << (first.bits - 1) if first.offsets and first.zeros else 0,
+            )
+        yield format
 
 
 def moves_rows(e: Expression, tensors: Shapes) -> bool:

@@ -213,7 +213,7 @@ class _Filling:
             ) from error
         data = _bytes(stored.data)
         self._place(slot.name, data, first, tensor.elements)
-        for name in ("scales", "zero_points", "offsets"):
+        for name in ("scales", "zero_points", "offsets", "super_scales", "super_offsets"):
             if (array := getattr(stored, name)) is not None:
                 self._place(f"{slot.name}.{name}", _bytes(array), first, tensor.elements)
         if slot.format.act_order and not first:

@@ -4,6 +4,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,41 @@ def kept(how: str) -> int:
 def test_threads_of_a_server_keep_little_freed_memory() -> None:
     assert kept("usual") > 60 * _MIB  # else this test shows nothing
     assert kept("tuned") < (_THREADS + 1) * 8 * _MIB
+
+
+_OPENED = """
+import sys
+from pathlib import Path
+import tokenizers
+from qeff_zoo.runtime.text.tokenizer import Tokenizer
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) << 10
+
+before, folder = resident(), Path(sys.argv[2])
+if sys.argv[1] == "library":
+    opened = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+else:
+    opened = Tokenizer(folder)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an allocator of Linux")
+def test_a_tokenizer_returns_what_its_parser_freed(tmp_path: Path) -> None:
+    letters = [chr(0x4E00 + number) for number in range(250)]
+    pairs = [(one, other) for one in letters for other in letters]
+    vocabulary = [*letters, *("".join(pair) for pair in pairs)]
+    model = {
+        "type": "BPE",
+        "vocab": {token: number for number, token in enumerate(vocabulary)},
+        "merges": pairs,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [], "model": model}))
+
+    def taken(how: str) -> int:
+        command = [sys.executable, "-c", _OPENED, how, str(tmp_path)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert taken("ours") < 0.6 * taken("library")

@@ -16,6 +16,7 @@ from qeff_zoo.checkpoint.encoded import (
     Encodings,
     Integers,
     Part,
+    SmallFactors,
     Stored,
     of_integers,
 )
@@ -32,6 +33,7 @@ _PLAIN = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64")
 #: Types of blocks that index grids, which gguf-py has.
 _GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 _NBYTES = {name: nbytes for name, _, nbytes in TYPES.values()}
+_LENGTHS = {name: length for name, length, _ in TYPES.values()}
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 #: Twice the values of E2M1, whose scales are therefore halved.
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -46,8 +48,8 @@ class _Kind:
         bits: Bits of an integer.
         group: Group size, in values.
         integers: Reader of (rows, blocks, values of a block).
-        scales: Reader of (rows, blocks, groups of a block), float32.
-        offsets: Reader of offsets in the same shape; None for none.
+        scales: Scales.
+        offsets: Offsets; None for none.
         zero: Zero point of all groups; None for the middle.
     """
 
@@ -55,9 +57,30 @@ class _Kind:
     bits: int
     group: int
     integers: _Field
-    scales: _Field
-    offsets: _Field | None = None
+    scales: "_Factors"
+    offsets: "_Factors | None" = None
     zero: int | None = None
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Scales or offsets of a type.
+
+    Args:
+        floats: Reader of (rows, blocks, floats of a block), float32: one for each group, or for all.
+        numbers: Reader of (rows, blocks, groups of a block), int8, by which the float is multiplied; None for none.
+        type: Type that has the floats.
+    """
+
+    floats: _Field
+    numbers: _Field | None = None
+    type: str = "float16"
+
+    def __call__(self, blocks: Array) -> Array:
+        """Read (rows, blocks, groups of a block), float32."""
+        floats = self.floats(blocks)
+        factors: Array = floats if self.numbers is None else floats * self.numbers(blocks)
+        return factors
 
 
 def encodings(stored: Stored) -> Encodings:
@@ -114,6 +137,7 @@ def _blocks(stored: Stored, name: str, item: int | None) -> Encoded:
         values = _of_grids(raw, info.dtype)
         return Encoded(shape=shape, sources=(name,), about=f"{info.dtype}, grids", values=values)
     kind, groups = _KINDS[info.dtype], shape[-1] // _KINDS[info.dtype].group
+    blocks = shape[-1] // _LENGTHS[info.dtype]
 
     def part(field: _Field, count: int) -> Part:
         def read_part(read: Read, start: int, stop: int) -> Array:
@@ -124,6 +148,15 @@ def _blocks(stored: Stored, name: str, item: int | None) -> Encoded:
             return found.reshape(*octets.shape[:-1], count)
 
         return read_part
+
+    def small(factors: _Factors) -> SmallFactors | None:
+        if factors.numbers is None:
+            return None
+        return SmallFactors(
+            groups=groups // blocks,
+            numbers=part(factors.numbers, groups),
+            halves=part(factors.floats, blocks),
+        )
 
     def zeros(read: Read, start: int, stop: int) -> Array:
         return np.full((stop - start, *shape[1:-1], groups), kind.zero, np.uint8)
@@ -138,6 +171,9 @@ def _blocks(stored: Stored, name: str, item: int | None) -> Encoded:
             scales=part(kind.scales, groups),
             zeros=None if kind.zero is None else zeros,
             offsets=part(kind.offsets, groups) if kind.offsets else None,
+            scale=kind.scales.type,
+            small_scales=small(kind.scales),
+            small_offsets=small(kind.offsets) if kind.offsets else None,
         ),
     )
 
@@ -153,15 +189,15 @@ def _of_grids(raw: Part, dtype: str) -> Part:
     return values
 
 
-def _half(at: int, sign: float = 1) -> _Field:
-    """Return a reader of a float16 of each block."""
+def _half(at: int, numbers: _Field | None = None, sign: float = 1) -> _Factors:
+    """Return factors of a float16 of each block."""
 
     def field(blocks: Array) -> Array:
         halves = blocks[..., at : at + 2].view("<f2").astype(np.float32)
         read: Array = halves if sign == 1 else halves * np.float32(sign)
         return read
 
-    return field
+    return _Factors(field, numbers)
 
 
 def _nibbles(octets: Array) -> Array:
@@ -195,11 +231,7 @@ def _k_six_bits(blocks: Array, which: int) -> Array:
     octets = blocks[..., 4:16]
     first = octets[..., 4 * which : 4 * which + 4]
     rest = (octets[..., 8:] >> (4 * which)) & 15
-    return np.concatenate([first & 63, rest | ((first >> 6) << 4)], -1).astype(np.float32)
-
-
-def _scaled(half: _Field, small: _Field) -> _Field:
-    return lambda blocks: half(blocks) * small(blocks)
+    return np.concatenate([first & 63, rest | ((first >> 6) << 4)], -1).view(np.int8)
 
 
 def _joined(low: Array, high: Array, place: int) -> Array:
@@ -224,14 +256,14 @@ def _q3_k(blocks: Array) -> Array:
 def _q3_k_scales(blocks: Array) -> Array:
     octets = blocks[..., 96:108]
     scales = _joined(_nibbles(octets[..., :8]), _by_place(octets[..., 8:], 4), 4)
-    return scales.astype(np.float32) - np.float32(32)
+    return scales.view(np.int8) - np.int8(32)
 
 
 def _iq4_xs_scales(blocks: Array) -> Array:
     low = (blocks[..., 4:8, None] >> np.array([0, 4], np.uint8)) & 15
     high = (blocks[..., 2:4, None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
     scales = _joined(low.reshape(*low.shape[:-2], 8), high.reshape(*high.shape[:-2], 8), 4)
-    return scales.astype(np.float32) - np.float32(32)
+    return scales.view(np.int8) - np.int8(32)
 
 
 def _tq1_0(blocks: Array) -> Array:
@@ -255,7 +287,7 @@ def _power(blocks: Array) -> Array:
 
 
 def _kind(
-    dtype: str, bits: int, group: int, integers: _Field, scales: _Field, **more: Any
+    dtype: str, bits: int, group: int, integers: _Field, scales: _Factors, **more: Any
 ) -> _Kind:
     return _Kind(
         nbytes=_NBYTES[dtype], bits=bits, group=group, integers=integers, scales=scales, **more
@@ -267,17 +299,18 @@ def _kinds() -> dict[str, _Kind]:
         return lambda blocks: _k_six_bits(blocks, which)
 
     k: dict[str, Any] = {
-        "scales": _scaled(_half(0), small(0)),
-        "offsets": _scaled(_half(2), small(1)),
+        "scales": _half(0, small(0)),
+        "offsets": _half(2, small(1)),
         "zero": 0,
     }
     q2: dict[str, Any] = {
-        "scales": _scaled(_half(80), lambda b: (b[..., :16] & 15).astype(np.float32)),
-        "offsets": _scaled(_half(82), lambda b: (b[..., :16] >> 4).astype(np.float32)),
+        "scales": _half(80, lambda b: (b[..., :16] & 15).view(np.int8)),
+        "offsets": _half(82, lambda b: (b[..., :16] >> 4).view(np.int8)),
         "zero": 0,
     }
-    q6_scales = _scaled(_half(208), lambda b: b[..., 192:208].view(np.int8).astype(np.float32))
-    one: dict[str, Any] = {"offsets": _half(2, -1), "zero": 0}
+    q6_scales = _half(208, lambda b: b[..., 192:208].view(np.int8))
+    power = _Factors(_power, type="float32")
+    one: dict[str, Any] = {"offsets": _half(2, sign=-1), "zero": 0}
     return {
         "Q4_0": _kind("Q4_0", 4, 32, lambda b: _nibbles(b[..., 2:]), _half(0)),
         "Q4_1": _kind("Q4_1", 4, 32, lambda b: _nibbles(b[..., 4:]), _half(0), **one),
@@ -285,7 +318,7 @@ def _kinds() -> dict[str, _Kind]:
         "Q5_1": _kind("Q5_1", 5, 32, _fifth(4, 8), _half(0), **one),
         "Q8_0": _kind("Q8_0", 8, 32, lambda b: b[..., 2:] ^ np.uint8(128), _half(0)),
         "Q2_K": _kind("Q2_K", 2, 16, lambda b: _by_place(b[..., 16:80], 32), **q2),
-        "Q3_K": _kind("Q3_K", 3, 16, _q3_k, _scaled(_half(108), _q3_k_scales)),
+        "Q3_K": _kind("Q3_K", 3, 16, _q3_k, _half(108, _q3_k_scales)),
         "Q4_K": _kind("Q4_K", 4, 32, lambda b: _nibbles_of_runs(b[..., 16:], 32), **k),
         "Q5_K": _kind("Q5_K", 5, 32, _q5_k, **k),
         "Q6_K": _kind("Q6_K", 6, 16, _q6_k, q6_scales),
@@ -295,9 +328,9 @@ def _kinds() -> dict[str, _Kind]:
         "IQ4_XS": _kind(
             *("IQ4_XS", 8, 32),
             _looked_up(_IQ4, lambda b: _nibbles_of_runs(b[..., 8:], 16)),
-            _scaled(_half(0), _iq4_xs_scales),
+            _half(0, _iq4_xs_scales),
         ),
-        "MXFP4": _kind("MXFP4", 8, 32, _looked_up(_E2M1, lambda b: _nibbles(b[..., 1:])), _power),
+        "MXFP4": _kind("MXFP4", 8, 32, _looked_up(_E2M1, lambda b: _nibbles(b[..., 1:])), power),
         "TQ1_0": _kind("TQ1_0", 2, 256, _tq1_0, _half(52), zero=1),
         "TQ2_0": _kind("TQ2_0", 2, 256, lambda b: _by_place(b[..., :64], 32), _half(64), zero=1),
     }

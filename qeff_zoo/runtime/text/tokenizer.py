@@ -18,6 +18,7 @@ from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
 from qeff_zoo.package.files import damaged, read_json
+from qeff_zoo.runtime.memory import return_freed
 from qeff_zoo.runtime.text.token_bytes import bytes_of_tokens, is_continuation
 
 _DECODED = 8  # tokens of a stream that are decoded at once: two calls for each token cost more
@@ -96,7 +97,7 @@ _shared: ContextVar["dict[Path, Tokenizer] | None"] = ContextVar("tokenizers", d
 @contextmanager
 def sharing_tokenizers() -> Iterator[None]:
     """Let sessions of one package that are opened in the block share its tokenizer, which takes seconds to read."""
-    token = _shared.set({})
+    token = _shared.set(_shared.get() or {})
     try:
         yield
     finally:
@@ -119,14 +120,15 @@ class Tokenizer:
         self.folder = folder
         try:
             raw = read_regular(path)
-            content = raw.decode()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise damaged(path, error) from error
         if wrong := excess(raw):
             raise damaged(path, wrong)
         self._understood = Translating(partial(_explanation, path))
         with self._understood:
-            self._tokenizer = tokenizers.Tokenizer.from_str(content)
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(raw)
+        del raw
+        return_freed()  # two thirds of what the library takes: its parser's copies of 262,144 tokens are 190 MB
         # A file has the settings of its last save; truncation and padding are set here.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

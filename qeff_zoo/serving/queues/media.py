@@ -6,7 +6,6 @@ remaining steps of a request are dropped if its client disconnects.
 """
 
 import asyncio
-import ctypes
 import os
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.engine.priority import lower_priority
+from qeff_zoo.runtime.memory import return_freed
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.queues.accounts import Client, Shares, current
 from qeff_zoo.serving.queues.threads import in_thread
@@ -159,7 +159,7 @@ class MediaPool:
             lane.give(max(0, held - fewer), client)
             held = min(held, fewer)
             if lane is self._large:
-                lane.threads.submit(_return_memory)
+                lane.threads.submit(return_freed)
 
         try:
             yield keep
@@ -244,10 +244,3 @@ def _next(work: Steps[Any]) -> tuple[bool, Any]:
     except StopIteration as end:
         return True, end.value
     return False, None
-
-
-def _return_memory() -> None:
-    """Return free memory from glibc's arenas to the system."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)

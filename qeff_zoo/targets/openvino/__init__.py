@@ -30,7 +30,7 @@ class OpenvinoTarget(OrtTarget):
     """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "openvino"
-    revision: int = 3
+    revision: int = 4
     weights: tuple[str, ...] = ("int8", "int4", STORED)  # its products of floats are not faster
     reads: tuple[str, ...] = ("text",)
     lora_unsupported: str = (

@@ -46,7 +46,7 @@ class OrtTarget(Target):
     """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "ort"
-    revision: int = 7
+    revision: int = 8
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     lora_unsupported: str = ""
     reads: tuple[str, ...] = ("text", "image", "video", "audio")

@@ -133,7 +133,7 @@ class _Lowering(products.Products):
         found = tape.op("GatherBlockQuantized", given, attributes, domain=products.CONTRIB)
         if format.offsets:
             blocks = columns // format.block
-            offsets = self.tensor(slot, [rows, blocks], f"{slot.name}.offsets")
+            offsets = self.factors(slot, [rows, blocks], "offsets")
             less = tape.op("Gather", [offsets, indices])
             last = integers(tape, -1)
             by_block = products.by_block(tape, found, blocks, format.block)

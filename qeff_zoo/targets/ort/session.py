@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as raised
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package import Package, refused_graph
-from qeff_zoo.runtime.memory import available_memory, new_states
+from qeff_zoo.runtime.memory import available_memory, new_states, return_freed
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.targets.base import USUAL_OPENING, OpenOptions
 
@@ -158,9 +158,11 @@ def open_graph(
     try:
         # Huge pages take 4 ms for each MB, which few calls do not save either.
         with huge_pages() if prepack and graph is None else nullcontext():
-            return onnxruntime.InferenceSession(
+            session = onnxruntime.InferenceSession(
                 graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
+            return_freed()  # of constants that were folded and packed: up to a quarter of the weights
+            return session
     except _REFUSALS as error:
         raise refused_graph(_RUNTIME, path, str(error)) from error
 

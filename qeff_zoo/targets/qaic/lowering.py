@@ -109,7 +109,7 @@ class _Weights(products.Products):
 
     def takes(self, format: Format) -> bool:
         """Take integers of 4 bits whose columns are where they belong, as QEfficient does."""
-        return format.bits == _INT4 and not (format.offsets or format.act_order)
+        return format.bits == _INT4 and format.is_plain
 
     def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> Matrix | None:
         """Return a weight matrix whose integers stay, in whole blocks; None for any other value."""

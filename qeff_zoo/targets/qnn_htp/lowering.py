@@ -65,7 +65,7 @@ class _Lowering(products.Products):
 
     def takes(self, format: Format) -> bool:
         """Take integers of 4 and 8 bits whose columns are where they belong."""
-        return format.bits in (4, 8) and not (format.offsets or format.act_order)
+        return format.bits in (4, 8) and format.is_plain
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by a weight matrix as it is stored."""

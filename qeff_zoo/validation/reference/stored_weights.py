@@ -34,7 +34,7 @@ _EXACT, _COMPUTED = (
     64,
 )  # roundings of float32: of copies, and of what is decoded or merged in another order
 _KEPT = 4
-_BESIDE = re.compile(r"\.(scales|zero_points|offsets|order)$")
+_BESIDE = re.compile(r"\.((super_)?(scales|offsets)|zero_points|order)$")
 _STORED = re.compile(r"(\.bits\d+|\.transposed)$")
 _CUT, _ORDER = re.compile(r"(\d+)-(\d+)"), re.compile(r"transposed\[([\d, ]+)\]")
 _SHAPE = re.compile(r"\d+(x\d+)*|scalar")

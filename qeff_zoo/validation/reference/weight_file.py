@@ -88,7 +88,7 @@ class WeightFile:
             return Piece(data.float() * scales)
         if format.is_float:
             return Piece(data.float() if data.is_floating_point() else data)
-        scales = self._part(f"{name}.scales", index)
+        scales = self._factors(name, "scales", format, index)
         if format.per_channel:
             integers = data.to(torch.int16) - self._part(f"{name}.zero_points", index)[..., None]
             return Piece(integers * scales[..., None], scales[..., None])
@@ -99,12 +99,21 @@ class WeightFile:
             zeros = _unpacked(packed, format.bits)[..., : scales.shape[-1], None].float()
         values = integers.float().sub_(zeros).mul_(scales[..., None])
         if format.offsets:
-            values -= self._part(f"{name}.offsets", index)[..., None]
+            offsets = self._factors(name, "offsets", format, index)
+            values -= (offsets - format.origin * scales)[..., None]
         end = None
         if rounded and format.bits == _CLIPPED:
             last = (1 << format.bits) - 1
             end = _cut((integers == last).to(torch.int8) - (integers == 0).to(torch.int8), columns)
         return Piece(_cut(values, columns), scales if rounded else None, end)
+
+    def _factors(self, name: str, what: str, format: Format, index: Index) -> Tensor:
+        """Return the scales or the offsets of blocks in float32."""
+        factors = self._part(f"{name}.{what}", index).float()
+        if not format.super_block:
+            return factors
+        supers = self._part(f"{name}.super_{what}", index).float()
+        return factors * supers.repeat_interleave(format.super_block, -1)
 
     def _part(self, name: str, index: Index) -> Tensor:
         found: Tensor = self._file.get_slice(name)[index or ...]
