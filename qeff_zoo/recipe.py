@@ -20,7 +20,7 @@ from qeff_zoo.recipe_media import SubModels as SubModels
 #: Role of a program in its package.
 Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment",
-    "text_encoder", "text_encoder_2", "unet", "transformer", "vae_encoder", "vae_decoder",
+    "text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer", "vae_encoder", "vae_decoder",
 ]  # fmt: skip
 
 

@@ -67,6 +67,16 @@ class Family:
         """Default height and width."""
         raise NotImplementedError
 
+    def sizes(self, tokens: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of a step for one default image, by symbol: rows for both prompts, text, and latents.
+
+        Args:
+            tokens: Number of tokens of a prompt, by text encoder; the model reads the states of the last.
+        """
+        height, width = (side // self.vae_factor for side in self.size)
+        sides = {"latent_height": height, "latent_width": width}
+        return {"batch_size": 2, "seq_len": [*tokens.values()][-1], **sides}
+
     @property
     def scheduler(self) -> Mapping[str, Any]:
         """Configuration of the scheduler, as the pipeline changes it."""
@@ -91,9 +101,9 @@ class Family:
             )
 
     @property
-    def draws_masked(self) -> bool:
-        """Whether the pipeline draws the masked part of an image anew."""
-        return True
+    def lost_with_masks(self) -> str:
+        """Settings of the VAE that diffusers' inpainting leaves out of latents; empty for none."""
+        return ""
 
     def check_inputs(self, *, has_mask: bool) -> None:
         """Refuse an image without a mask, if the model draws masked parts alone.
@@ -118,8 +128,13 @@ class Family:
             has_mask: Whether there is a mask.
 
         Raises:
-            GenerationError: There is such an option.
+            GenerationError: There is such an option, or there is a mask, with which diffusers computes other latents.
         """
+        if has_mask and (lost := self.lost_with_masks):
+            raise GenerationError(
+                f"A mask is given, and the VAE has {lost}, which diffusers' inpainting leaves out; expected an image "
+                "without a mask. Leave the mask out."
+            )
         if self.skipped_steps(options) >= options.steps:
             raise GenerationError(
                 f"strength is {options.strength!r}, which leaves none of {options.steps} steps; expected a share of at "

@@ -79,8 +79,9 @@ class PipelineReference(Answers):
         forward = denoiser.forward
 
         def moved(*args: Any, **kwargs: Any) -> Any:
-            if "timestep" in kwargs:  # of transformers, from 0 to 1
-                kwargs["timestep"] = kwargs["timestep"] + 1 / _TIMESTEPS
+            if "timestep" in kwargs:  # of transformers, some from 0 to 1
+                time = kwargs["timestep"]
+                kwargs["timestep"] = time + (1 if time.max() > 1 else 1 / _TIMESTEPS)
             else:
                 args = (args[0], args[1] + 1, *args[2:])
             return forward(*args, **kwargs)

@@ -21,10 +21,7 @@ from qeff_zoo.tasks.diffusion.noise import NoiseGenerator
 from qeff_zoo.tasks.diffusion.options import LONGEST, GeneratedImage, ImageOptions
 from qeff_zoo.tasks.diffusion.prompts import Prompts
 from qeff_zoo.tasks.diffusion.schedulers import Scheduler, open_scheduler
-from qeff_zoo.tasks.diffusion.text_to_image import NAME
-
-#: Folder of the tokenizer of each text encoder, by role.
-_TOKENIZERS = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
+from qeff_zoo.tasks.diffusion.text_to_image import NAME, TOKENIZERS
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class TextToImageSession:
         #: Tokenizers by the role of their encoder; their `length` may be set.
         self.prompts = {
             role: Prompts(folder / tokenizer, components[role], self.family.lengths.get(role))
-            for role, tokenizer in _TOKENIZERS.items()
+            for role, tokenizer in TOKENIZERS.items()
             if role in self.programs
         }
 

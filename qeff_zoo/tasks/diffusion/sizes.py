@@ -12,9 +12,6 @@ from qeff_zoo.registry import find_recipe
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-_PATCH = 2  # latents on a side of a patch
-_GUIDED = 2  # rows of a step for an image: for the negative prompt, and for the prompt
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageShape(Shape):
@@ -25,12 +22,14 @@ class ImageShape(Shape):
         latent_width: Columns of latents.
         vae_factor: Pixels on a side for each latent.
         tokens: Number of tokens of a prompt, by text encoder.
+        step: Sizes of a step for one image, by symbol.
     """
 
     latent_height: int
     latent_width: int
     vae_factor: int
     tokens: Mapping[str, int]
+    step: Mapping[str, int]
 
     def symbols(self, role: str) -> dict[str, int]:
         """Return the sizes of a program, by symbol.
@@ -46,12 +45,7 @@ class ImageShape(Shape):
         if role == "vae_encoder":
             height, width = (side * self.vae_factor for side in sides.values())
             return {"batch_size": self.batch_size, "height": height, "width": width}
-        # A model reads the states of its last text encoder.
-        text = {"seq_len": [*self.tokens.values()][-1]}
-        if role == "unet":
-            return {"batch_size": _GUIDED * self.batch_size, **text, **sides}
-        patches = self.latent_height * self.latent_width // _PATCH**2
-        return {"batch_size": self.batch_size, **text, "image_len": patches}
+        return {**self.step, "batch_size": self.step["batch_size"] * self.batch_size}
 
 
 def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
@@ -80,4 +74,5 @@ def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
         latent_width=width,
         vae_factor=family.vae_factor,
         tokens=tokens,
+        step=family.sizes(tokens),
     )

@@ -30,8 +30,15 @@ NAME = "text-to-image"
 _BEFORE = {
     "text_encoder": "Text",
     "text_encoder_2": "Text",
+    "text_encoder_3": "Text",
     "unet": "Denoise",
     "transformer": "Denoise",
+}
+#: Folder of the tokenizer of each text encoder, by role.
+TOKENIZERS = {
+    role: role.replace("text_encoder", "tokenizer")
+    for role, kind in _BEFORE.items()
+    if kind == "Text"
 }
 
 
@@ -144,7 +151,7 @@ def _warnings(checkpoint: "Checkpoint", chosen: Mapping[str, Any]) -> list[str]:
 
     pipeline = find_recipe(checkpoint.model_type).pipeline
     assert pipeline
-    known = {*pipeline.components, "scheduler", "tokenizer", "tokenizer_2"}
+    known = {*pipeline.components, "scheduler", *TOKENIZERS.values()}
     left_out = [folder for folder in checkpoint.config[COMPONENTS] if folder not in known]
     if not left_out:
         return []

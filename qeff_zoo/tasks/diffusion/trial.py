@@ -86,7 +86,7 @@ class ImageTrial:
     def run(self, context: TrialContext) -> Trial:
         """Run every stage."""
         names = context.task.stages()(sorted(self.session.programs))
-        if not self.session.family.draws_masked:
+        if self.session.family.lost_with_masks:
             names = [name for name in names if name != MASKED]
         keys: dict[str, list[Key]] = {}
         noted: dict[str, list[tuple[Mapping[str, Array], Mapping[str, Array]]]] = {}

@@ -10,6 +10,7 @@ IN   hidden_states (batch_size, image_len, 4 * channels) f32    patches of 2 x 2
 OUT  output (batch_size, image_len, 4 * channels)              velocity
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -45,6 +46,11 @@ class Flux(Family):
     def size(self) -> tuple[int, int]:
         """Default height and width."""
         return _SIDE * self.vae_factor, _SIDE * self.vae_factor
+
+    def sizes(self, tokens: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of a step for one prompt, with the number of patches."""
+        patches = math.prod(side // self.unit for side in self.size)
+        return {"batch_size": 1, "seq_len": tokens["text_encoder_2"], "image_len": patches}
 
     def check(self, options: ImageOptions) -> None:
         """Refuse a negative prompt without guidance away from it.

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.tasks.diffusion.families.stable_diffusion import StableDiffusion
 from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Run
@@ -65,22 +64,9 @@ class StableDiffusionXL(StableDiffusion):
         return super().predict(run, sample, timestep, sized, options)
 
     @property
-    def draws_masked(self) -> bool:
-        """Whether the VAE has no mean for each channel, which diffusers' inpainting leaves out of latents."""
-        return self._moments() is None
-
-    def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
-        """Refuse a mask if the VAE has a mean for each channel, which diffusers leaves out of its latents.
-
-        Raises:
-            GenerationError: There is such a mask, or another option is out of its range.
-        """
-        super().check_initial_image(options, has_mask=has_mask)
-        if has_mask and not self.draws_masked:
-            raise GenerationError(
-                "A mask is given, and the VAE has 'latents_mean' and 'latents_std', which diffusers' inpainting leaves "
-                "out; expected an image without a mask. Leave the mask out."
-            )
+    def lost_with_masks(self) -> str:
+        """Mean and deviation of each channel, if the VAE has them."""
+        return "'latents_mean' and 'latents_std'" if self._moments() else ""
 
     def _moments(self) -> list[Array] | None:
         """Return mean and deviation of each channel; None without them."""

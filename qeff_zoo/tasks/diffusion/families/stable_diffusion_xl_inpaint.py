@@ -22,7 +22,7 @@ class StableDiffusionXLInpaint(StableDiffusionXL):
                 "has a UNet that reads a score of the image (requires_aesthetics_score), as refiners do; expected one "
                 "that reads sizes. Use another checkpoint."
             )
-        if not self.draws_masked:
+        if self.lost_with_masks:
             found.append(
                 "has a VAE with latents_mean, which diffusers' inpainting leaves out; expected one without. Use "
                 "another checkpoint."
