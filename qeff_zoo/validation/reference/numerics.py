@@ -119,7 +119,7 @@ def round_weights(
         whole = stored.dim() == 2 and number is None
         weights = of_matrix(preparation.importance, matrix.name) if matrix.format.fitted else None
         if whole and not matrix.kept:
-            stored = _round_uses(model, parameter, matrix, weights)
+            stored = _round_uses(model, parameter, matrix, weights, again=last[name] > at)
         parts = [stored] if whole else _parts(stored, matrix, number)
         if not whole and not matrix.kept:
             for at_part, part in enumerate(parts):
@@ -144,9 +144,17 @@ def place_of(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | N
 
 
 def _round_uses(
-    model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any
+    model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any, *, again: bool
 ) -> Tensor:
-    """Give a matrix's rounded values to those who hold it and whose use of it the package rounds."""
+    """Give a matrix's rounded values to those who hold it and whose use of it the package rounds.
+
+    Args:
+        model: The model.
+        parameter: The matrix.
+        matrix: Format and uses of the matrix.
+        weights: Importance of its columns, if there is any.
+        again: Whether another program rounds the same values, too: they stay as they are.
+    """
     holders = [
         (module, name)
         for module in model.modules()
@@ -158,7 +166,7 @@ def _round_uses(
         for module, name in holders
         if (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
     ]
-    if len(rounding) < len(holders):  # the others keep it
+    if again or len(rounding) < len(holders):  # the others keep it
         parameter = nn.Parameter(parameter.data.clone(), requires_grad=False)
         for module, name in rounding:
             module._parameters[name] = parameter
