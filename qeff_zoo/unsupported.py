@@ -13,6 +13,8 @@ from typing import Any
 
 #: Entries of unsupported.json besides the lists of tasks.
 _GENERAL = {"kinds", "others", "parts", "singles", "newer", "elsewhere"}
+#: Words in the reason of a kind that resembles a recipe, of which `qeff-zoo new` writes a draft.
+_RESEMBLES = "a recipe would resemble"
 
 
 @cache
@@ -28,9 +30,10 @@ def tasks() -> tuple[str, ...]:
 
 
 def kinds() -> Collection[str]:
-    """Return the reasons of kinds of architectures, which another task may compute."""
-    found: Collection[str] = reasons()["kinds"].values()
-    return found
+    """Return the reasons of kinds of architectures that another task may compute, or that resemble a recipe."""
+    of_tasks: Mapping[str, str] = reasons()["kinds"]
+    others = (kind["reason"] for kind in reasons()["others"].values())
+    return [*of_tasks.values(), *(reason for reason in others if _RESEMBLES in reason)]
 
 
 @cache

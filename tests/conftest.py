@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,35 +149,45 @@ def _sample(config: pytest.Config, items: list[pytest.Item], in_full: set[str]) 
     """Keep a sample of each test and of each module that is marked so, and all of some modules."""
     if selection.EVERY:
         return
-    tests: dict[Any, list[pytest.Item]] = {}
     left = [item for item in items if item.get_closest_marker("full")]
-    for item in items:
-        if item.get_closest_marker("sampled") and item.path.stem not in in_full:
-            tests.setdefault((item.path, getattr(item, "originalname", "")), []).append(item)
-    for cases in tests.values():
-        mark = cases[0].get_closest_marker("sampled")
-        assert mark is not None
+    crossed = [item for item in items if item.path.stem not in in_full]
+    for mark, cases in _marked(crossed, "sampled", _test).values():
         kept = {*mark.kwargs.get("kept", ())}
         kept = {_id(item) for item in cases if kept & {*_strings(item)}}
         drawn = selection.sample(_crossed(cases), *mark.args, kept)
         left += [item for item in cases if _id(item) not in drawn]
     dropped = {*map(id, left)}
-    turns: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("turns") and id(item) not in dropped:
-            turns.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    turns = _marked([item for item in items if id(item) not in dropped], "turns", _module)
     # What a module's tests share costs as much as they do: modules of a folder rest, too, and files that are named run.
     has_folders = any(Path(argument.partition("::")[0]).is_dir() for argument in config.args)
     resting = selection.half(turns) if has_folders else set()
-    for module, tests_of_module in turns.items():
-        mark = tests_of_module[0].get_closest_marker("turns")
-        assert mark is not None
-        names = {item.name: () for item in tests_of_module}
+    for module, (mark, tests) in turns.items():
+        names = {item.name: () for item in tests}
         drawn = set() if module in resting else selection.sample(names, *mark.args)
-        left += [item for item in tests_of_module if item.name not in drawn]
+        left += [item for item in tests if item.name not in drawn]
     dropped = {*map(id, left)}
     items[:] = [item for item in items if id(item) not in dropped]
     config.hook.pytest_deselected(items=left)
+
+
+def _marked(
+    items: list[pytest.Item], name: str, key: Callable[[pytest.Item], str]
+) -> dict[str, tuple[pytest.Mark, list[pytest.Item]]]:
+    """Group the tests that have a mark by a key, each group with the mark of its first test."""
+    groups: dict[str, tuple[pytest.Mark, list[pytest.Item]]] = {}
+    for item in items:
+        if mark := item.get_closest_marker(name):
+            groups.setdefault(key(item), (mark, []))[1].append(item)
+    return groups
+
+
+def _test(item: pytest.Item) -> str:
+    """Name the function of a test, which all cases of it share."""
+    return f"{item.path}::{getattr(item, 'originalname', '')}"
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _strings(item: pytest.Item) -> list[str]:

@@ -48,7 +48,7 @@ def obtain(checkpoint: Checkpoint, folder: Path, task: Task, store: Store) -> No
         checkpoint: Opened checkpoint.
         folder: Folder of the package under construction.
         task: Task of the package.
-        store: Store of the files that were made; not of those with a warning, which each build repeats.
+        store: Store of the files; those with a warning are not stored, so that each build repeats it.
 
     Raises:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.

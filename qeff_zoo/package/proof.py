@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a validation proves, in sentences for people: what agrees, how far, and what would have been noticed."""
+"""Sentences on a validation, for people: agreement, its distance, and the faults that it detects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which groups of matrices get more bits, so that the answers of a model change least for so many bytes.
+"""Schemes of groups of matrices within a budget of bits, so that the outputs of a model change least.
 
-What a group costs is measured: it alone is rounded to the nearest in the fewest bits, all else stays float32, and the
-answers are compared. What it would cost in more bits is that, times the squared error of its weights in those over
-their own in the fewest. Costs of several groups are added up.
+The cost of a group in the fewest bits is measured: it alone is rounded to the nearest, all else stays float32, and the
+outputs are compared. Its cost in more bits is estimated: proportional to the squared error of its weights. Costs of
+several groups are added up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ class Unit:
     """Matrices that share a format.
 
     Args:
-        modules: Their names in the model.
-        weights: Their values' number.
+        modules: Names of the modules in the model.
+        weights: Number of weights.
         errors: Squared error of the weights, by scheme.
-        cost: Cost in answers with the fewest bits; see `distance`.
+        cost: Distance of the outputs with the fewest bits; see `distance`.
     """
 
     modules: tuple[str, ...]
@@ -33,7 +33,7 @@ class Unit:
     cost: float
 
     def cost_of(self, scheme: Scheme) -> float:
-        """Return what a scheme costs."""
+        """Return the estimated cost of a scheme."""
         most = self.errors[cheapest(self.errors)]
         return self.cost * self.errors[scheme] / most if most else 0.0
 
@@ -57,16 +57,16 @@ def distance(expected: Tensor, answer: Tensor, *, is_decoder: bool) -> float:
     """
     if not is_decoder:
         return float((answer - expected).square().mean() / expected.square().mean())
-    given = expected.double().log_softmax(-1)
-    found = answer.double().log_softmax(-1)
-    return float((given.exp() * (given - found)).sum(-1).mean())
+    exact = expected.double().log_softmax(-1)
+    rounded = answer.double().log_softmax(-1)
+    return float((exact.exp() * (exact - rounded)).sum(-1).mean())
 
 
 def choose(units: Sequence[Unit], bits: float) -> dict[str, Scheme]:
     """Return the scheme of every module: the change that gains most for its bits comes first, while it fits.
 
     Args:
-        units: All that is to be stored in integers.
+        units: Matrices that are stored in integers.
         bits: Total budget in bits.
     """
     chosen = {unit: cheapest(unit.errors) for unit in units}
@@ -98,8 +98,8 @@ def squared_errors(
         dtype: Type of scales.
     """
     even = torch.ones(weights.shape[1])
-    found = {}
+    errors = {}
     for scheme in schemes:
         values = nearest(weights, even, scheme, dtype).values
-        found[scheme] = (float((values - weights).square().sum(dtype=torch.float64)), values)
-    return found
+        errors[scheme] = (float((values - weights).square().sum(dtype=torch.float64)), values)
+    return errors

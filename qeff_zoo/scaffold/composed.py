@@ -7,6 +7,7 @@ first with which all programs are traced is proposed, with a tiny configuration 
 
 import difflib
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -19,17 +20,16 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.recipe_media import Media
 from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.mixing import Mix, fields_in, text_of
-from qeff_zoo.scaffold.shrinking import parse, shrink
+from qeff_zoo.scaffold.shrinking import SECTIONS, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 from qeff_zoo.scaffold.subject import Subject, family_of, parents_of
 from qeff_zoo.scaffold.tracing import FAILURES, execute, trace
 
-#: Number of different declarations that are tried.
-MOST_TRIED = 10
+#: Number of different declarations that are tried: in all, and of one family.
+MOST_TRIED, MOST_OF_FAMILY = 30, 3
 #: Fields of a recipe that describe its own checkpoints, and that no other recipe inherits.
 _OWN = ("embeds", "detected_by", "variants", "former_text_types", "requires", "rev", "alias")
 _TEXT = "text_config"
-_AXES = "mrope_section"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,18 @@ def drafts(subject: Subject, settings: Mapping[str, Any]) -> Iterator[Composed]:
     """
     rejected: dict[str, str] = {}
     tried: list[tuple[Any, ...]] = []
+    families = Counter[tuple[Any, ...]]()
     untraced: Composed | None = None
     for relative in ranked(subject, settings):
         encoders = (_images(relative, subject.config), relative.audio, relative.submodels)
         choice = (relative.task, *encoders, relative.image_prompt, bool(relative.transforms))
-        if choice in tried:
+        family = (relative.task, *map(type, encoders))
+        if choice in tried or families[family] == MOST_OF_FAMILY:
             continue
         if len(tried) == MOST_TRIED:
             break
         tried.append(choice)
+        families[family] += 1
         try:
             derived = _derived(subject, relative, settings, rejected)
         except FAILURES as error:
@@ -150,7 +153,7 @@ def _named(recipe: Recipe) -> set[str]:
     """Return the config fields that the declarations of a recipe name."""
     images, audio = recipe.images, recipe.audio
     names = [images.deepstack, images.video] if images else []
-    axes = {_AXES} if images and images.axes > 1 else set()
+    axes = {SECTIONS} if images and images.axes > 1 else set()
     tokens = [media.token for media in (images, audio) if media]
     return {_leaf(name) for name in (*names, *tokens) if _leaf(name).isidentifier()} | axes
 
@@ -163,15 +166,18 @@ def _leaf(name: str) -> str:
 def _axes(config: Any) -> set[str]:
     """Return the field with the sections of a rotary embedding over several axes, if a config has it."""
     rope = getattr(text_of(config), "rope_parameters", None) or {}
-    return {_AXES} & {*rope}
+    return {SECTIONS} & {*rope}
 
 
 @cache
 def _described(recipe_type: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the fields and the parts of a recipe's first tiny configuration."""
     recipe = registry.find_recipe(recipe_type)
-    config = parse({"model_type": recipe.model_type, **recipe.tiny[0].config})
-    return frozenset(fields_in(config)), frozenset(_parts(config))
+    try:
+        config = parse({"model_type": recipe.model_type, **recipe.tiny[0].config})
+        return frozenset(fields_in(config)), frozenset(_parts(config))
+    except FAILURES:  # a default of its parts does not fit, or differs among layers
+        return frozenset(recipe.tiny[0].config), frozenset()
 
 
 def _parts(config: Any) -> set[str]:

@@ -10,13 +10,23 @@ from itertools import count, pairwise
 from typing import Any
 
 from qeff_zoo import registry
-from qeff_zoo.scaffold.shrinking import SIZES, awkward, is_unused, parse, shrink
+from qeff_zoo.scaffold.shrinking import (
+    SECTIONS,
+    SIZES,
+    awkward,
+    is_unused,
+    parse,
+    sections_of,
+    shrink,
+)
 
 #: First id of placeholder tokens, in a vocabulary of 257.
 _FIRST_TOKEN = 200
 _VOCABULARY = 257
 #: Maximum of an integer that is a setting rather than a size.
 _SMALL = 16
+#: Fields of a whole image encoder that stay the default unless a relative sets them: without effect, or for positions.
+_OF_ENCODER = ("out_indices", "out_features", "image_size")
 _LAYERS, _FEWEST_LAYERS = ("_indexes", "_indices", "_layers", "_blocks"), 2
 #: Sizes of encoders that may be multiples of a basic size.
 _BASIC: Mapping[str, tuple[str, ...]] = {
@@ -97,6 +107,9 @@ class Mix:
                 omitted = isinstance(full[key], list) and value is None
                 if not omitted and (key in relative or value != default.get(key)):
                     tiny[key] = value
+        rope = tiny.get("rope_parameters", full.get("rope_parameters"))
+        if rope and rope.get(SECTIONS) and (pairs := _pairs({**full, **tiny})):
+            tiny["rope_parameters"] = {**rope, SECTIONS: sections_of(rope, pairs)}
         ranks = {name: rank for rank, name in enumerate((*relative, *_SIZES))}
         return {key: tiny[key] for key in sorted(tiny, key=lambda key: ranks.get(key, len(ranks)))}
 
@@ -143,7 +156,7 @@ class Mix:
             return (multiple and _multiple(key, full, relative)) or relative[key]
         if isinstance(value, float):
             return _SIZES[key] if key in _SIZES else awkward(key, value)
-        if is_unused(key):
+        if is_unused(key) or (key in _OF_ENCODER and not path):
             return default.get(key)
         if isinstance(value, int):
             return self._integer(key, name, full, relative, path)
@@ -152,6 +165,8 @@ class Mix:
             return _cut(value, relative.get("num_hidden_layers") or _SIZES["num_hidden_layers"])
         if key.endswith(_LAYERS) and _are_layers(value):
             return [*range(min(len(value), _FEWEST_LAYERS))]
+        if key.endswith((*_LAYERS, "_layer")) and _are_last_layers(value):
+            return [*range(-_FEWEST_LAYERS, 0)]
         if value != default.get(key):
             self.kept.append(path + key)
         return value
@@ -240,6 +255,18 @@ def _are_layers(value: Any) -> bool:
     """Whether a value lists numbers of layers."""
     whole = isinstance(value, list) and all(isinstance(one, int) for one in value)
     return whole and all(0 <= a < b for a, b in pairwise(value))
+
+
+def _are_last_layers(value: Any) -> bool:
+    """Whether a value lists several numbers of layers, some of which are counted from the end."""
+    several = isinstance(value, list | tuple) and len(value) >= _FEWEST_LAYERS
+    return several and all(isinstance(one, int) for one in value) and min(value) < 0
+
+
+def _pairs(config: Mapping[str, Any]) -> int:
+    """Return the number of pairs of values in a head; 0 for a part without attention."""
+    heads = config.get("num_attention_heads")
+    return int(config.get("head_dim") or (config["hidden_size"] // heads if heads else 0)) // 2
 
 
 def fields_in(config: Any) -> Iterator[str]:

@@ -59,6 +59,8 @@ _GROUPED_EXPERTS = 6  # in two groups
 _EPSILONS, _EPSILON = ("_eps", "_epsilon"), 1e-2
 _SCALES, _SCALE = ("_multiplier", "_scaling", "_scaling_factor", "logit_scale"), 1.5
 _DERIVED_FROM_LATENT = ("head_dim", "qk_head_dim")  # latent attention computes them
+#: Field of RoPE parameters with the number of pairs of each axis: time, height and width.
+SECTIONS = "mrope_section"
 _NOT_PARSED = {"auto_map", "quantization_config"}
 _UNUSED_ENDINGS = ("_token_id", "_token_index", "dropout", "_pdrop", "layerdrop", "_prob", "_coef")
 _UNUSED_PARTS = ("eps", "output_", "classifier", "summary_", "label", "dtype", "aux_loss")
@@ -277,7 +279,24 @@ def _shrink_rope(rope: Mapping[str, Any], pairs: int, rank: int = 0) -> dict[str
     }
     sizes = {"rope_theta": 1000.0 * 10**rank, "factor": 4.0, "original_max_position_embeddings": 32}
     tiny |= {key: value for key, value in sizes.items() if key in tiny}
+    if rope.get(SECTIONS):
+        tiny[SECTIONS] = sections_of(rope, pairs)
     return {"rope_type": tiny.pop("rope_type", "default"), **tiny}
+
+
+def sections_of(rope: Mapping[str, Any], pairs: int) -> list[int]:
+    """Return the sections of a rotary embedding over several axes, scaled to a head unless they fit it.
+
+    Args:
+        rope: RoPE parameters with sections.
+        pairs: Number of pairs of values in a head.
+    """
+    sections: list[int] = rope[SECTIONS]
+    rotated = round(pairs * rope.get("partial_rotary_factor", 1.0))
+    if sum(sections) == rotated or rotated < len(sections):
+        return sections
+    others = [max(1, rotated * section // sum(sections)) for section in sections[1:]]
+    return [rotated - sum(others), *others]
 
 
 def _minimal(model_type: str, tiny: dict[str, Any], kept: Iterable[str]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.contract import (
     AUDIO_TEXT_TO_TEXT,
     FEATURE_EXTRACTION,
+    IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
     IMAGE_TO_TEXT,
+    NAMES,
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
     TEXT2TEXT,
@@ -29,6 +31,7 @@ COMPOSED = (
     *(IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT, AUDIO_TEXT_TO_TEXT, SPEECH_RECOGNITION, SPEECH_SEQ2SEQ),
     TEXT2TEXT,
 )
+_ANY_CLASS = "AutoModel"  # of every model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ class Subject:
 
     @property
     def is_composed(self) -> bool:
-        """Whether it has an encoder of images or audio, or one beside its decoder."""
+        """Whether it encodes images or audio, or has an encoder beside its decoder."""
         return self.task not in (TEXT_GENERATION, FEATURE_EXTRACTION)
 
     @property
@@ -90,11 +93,11 @@ def examine(config: Mapping[str, Any]) -> Subject:
             f"Expected the config.json of a published checkpoint. Correct it."
         ) from error
     named = tuple(config.get("architectures") or ())
-    if composed := _composed_tasks(parsed, named):
+    if tasks := _composed_tasks(parsed, named) or _image_tasks(parsed, named):
         return Subject(
             config=config,
-            tasks=composed,
-            architectures=named or (_class_of(parsed, composed[0]),),
+            tasks=tasks,
+            architectures=named or (_class_of(parsed, tasks[0]),),
             family=family_of(model_type),
         )
     if not _is_text(parsed):
@@ -122,13 +125,35 @@ def _composed_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
     return () if _is_text(parsed) and labels_text else found
 
 
+def _image_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
+    """Return the tasks of whole images or videos whose automatic classes create a model; none for a text model.
+
+    Only those of a named class, if there are some.
+    """
+    import transformers
+
+    if _is_text(parsed):
+        return ()
+    tasks = [name for name in NAMES if find(name).role == "vision"]
+    classes = {
+        name: _class_of(parsed, name) for name in tasks if _ANY_CLASS not in find(name).auto_classes
+    }
+    whole = _class_of(parsed, IMAGE_FEATURE_EXTRACTION)
+    kind = getattr(transformers, whole, None)
+    if kind and (kind.main_input_name == "pixel_values" or hasattr(kind, "get_image_features")):
+        classes[IMAGE_FEATURE_EXTRACTION] = whole
+    found = tuple(name for name, of_task in classes.items() if of_task)
+    return tuple(name for name in found if classes[name] in named) or found
+
+
 def _class_of(parsed: Any, task: str) -> str:
     """Return the name of the class that computes a task for a config; empty if there is none."""
     import transformers
 
     mappings = (getattr(transformers, name)._model_mapping for name in find(task).auto_classes)
     found = (one[type(parsed)] for one in mappings if type(parsed) in one)
-    return next((kind.__name__ for kind in found), "")
+    first = next((kind[0] if isinstance(kind, tuple) else kind for kind in found), None)
+    return first.__name__ if first else ""
 
 
 def _is_text(parsed: Any) -> bool:

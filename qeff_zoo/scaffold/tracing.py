@@ -35,7 +35,7 @@ def trace(recipe: Recipe) -> None:
     """Trace every program of a recipe's first tiny model, symbolically.
 
     Args:
-        recipe: Recipe with an encoder of images or audio, or of an encoder-decoder.
+        recipe: Recipe of a model that encodes images or audio, or of an encoder-decoder.
 
     Raises:
         ZooError: A transform misses its count, or transformers rejects the config.
@@ -51,6 +51,11 @@ def trace(recipe: Recipe) -> None:
     images = {"images": entry_of(recipe.images)} if recipe.images else {}
     both = {**images, "audio": entry_of(recipe.audio)} if recipe.audio else images
     variants = {"vision": images, "audio": both, task.role: both}
+    if (
+        task.role == "vision" and task.probe
+    ):  # a processor determines the size of the program's images
+        task.probe(model)
+        return
     for part in (*task.before, task):
         if part.needed(recipe) and part.role not in _ALIKE:
             exporter.run_once(part.tracing(model, **variants.get(part.role, {})))

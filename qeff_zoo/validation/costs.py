@@ -31,7 +31,7 @@ class Cost:
 
     Args:
         distance: Distance of a position; divergences are in nats.
-        values: By position.
+        values: Cost at each position.
         losses: Loss of the next token at the same positions in nats, exact and rounded; None if unknown.
     """
 
@@ -84,7 +84,7 @@ class Costs:
         activations: Cost of rounding activations, as shipped; None without, and so `expected`.
         expected: The same, as Hugging Face's model simulates it.
         swapped: Cost of two swapped heads.
-        positions: How many different ones were compared.
+        positions: Number of different positions that were compared.
         judged: Whether the cost of activations says anything: not where experts or keys are chosen.
     """
 
@@ -114,7 +114,7 @@ def measure(
     Args:
         trial: Trial of the package without rounding of activations.
         shipped: Trial of the package as shipped, perhaps of some stages; None if it rounds no activations.
-        reference: Its answers to both.
+        reference: Answers of the reference to both.
         judged: The variant that has the package's weights.
         comparison: Comparison of the task's answers.
     """

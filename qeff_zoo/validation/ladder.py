@@ -203,9 +203,9 @@ def judge(
 
     Args:
         package: See `validate`.
-        trial: Its answers, without the rounding of activations.
+        trial: Answers of the package, without the rounding of activations.
         reference: Answers to the same questions.
-        shipped: Its answers as it ships, or emulated; None if it rounds no activations.
+        shipped: Answers of the package as it ships, or emulated; None if it rounds no activations.
         level: See `validate`.
         device: See `run_reference`.
     """

@@ -115,7 +115,7 @@ class PerplexityComparison:
     Args:
         name: Name of the checkpoint, for people.
         scoring: Scored text.
-        scores: By model: "hugging-face", the packages, and "graph" where it was asked for.
+        scores: Scores by model: "hugging-face", the packages, and "graph" if it was requested.
     """
 
     name: str

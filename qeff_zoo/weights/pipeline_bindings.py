@@ -17,7 +17,7 @@ from .bindings import Binding, bind, problems_of, report
 def bind_components(
     pipeline: Any, tensors: Tensors, needed: Iterable[str] | None = None
 ) -> Binding:
-    """Find what every parameter of a pipeline's components is made of.
+    """Bind every parameter of a pipeline's components to an expression over tensors.
 
     Args:
         pipeline: Module with `components` by folder.

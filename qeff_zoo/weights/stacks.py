@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks of weight matrices in a graph: which values are one, and one matrix picked or cut from them."""
+"""Stacks of weight matrices in a graph: recognized values, and a single matrix of a stack."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class Stack:
     Args:
         source: The weight: (matrices, rows, columns), or the matrices one below the other, (matrices * rows, columns).
         first: Number of the first in `source`.
-        count: Number of tensors.
+        count: Number of matrices.
         rows: Rows of a multiplied matrix: outputs.
         columns: Likewise, inputs.
         transposed: `source` has the columns of a matrix as its rows.
@@ -64,10 +64,10 @@ def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
 
 
 def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
-    """Take one matrix of a stack, as `source` has it.
+    """Record the selection of a matrix from a stack, transposed if `source` is.
 
     Args:
-        tape: Records what is needed.
+        tape: Tape that records the nodes.
         stack: See `stack_of`.
         number: Number of the matrix, from 0.
     """
@@ -75,8 +75,8 @@ def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
     if len(_dims(stack.source)) == 3:
         return tape.op("Gather", [stack.source, integer(tape, number)], {"axis": 0})
     rows = stack.columns if stack.transposed else stack.rows
-    given = [integers(tape, one) for one in (number * rows, (number + 1) * rows, 0)]
-    return tape.op("Slice", [stack.source, *given])
+    bounds = [integers(tape, bound) for bound in (number * rows, (number + 1) * rows, 0)]
+    return tape.op("Slice", [stack.source, *bounds])
 
 
 def picked(value: ir.Value) -> tuple[ir.Value | None, int]:
@@ -95,9 +95,9 @@ def cut_rows(value: ir.Value) -> tuple[ir.Value | None, int, int]:
     part: Any = value.producer()
     if part is None or part.op_type != "Slice":
         return None, 0, 0
-    given = [number_of(value) for value in part.inputs[1:]]
-    known = [int(number) for number in given if number is not None]
-    if len(known) != len(given):
+    bounds = [number_of(value) for value in part.inputs[1:]]
+    known = [int(number) for number in bounds if number is not None]
+    if len(known) != len(bounds):
         return None, 0, 0
     first, last, axis, step = [*known, *[0, 1][len(known) - 2 :]]
     if axis != 0 or step != 1 or not 0 <= first < last <= (part.inputs[0].shape or [0])[0]:

@@ -38,8 +38,8 @@ BANNED_IN_BODIES = {"found", "made"}
 LIMITS = {
     ("code", "identifiers"): 1,
     ("code", "docstrings"): 0,
-    ("code", "arguments"): 56,
-    ("code", "bodies"): 115,
+    ("code", "arguments"): 0,
+    ("code", "bodies"): 113,
     ("code", "modules"): 0,
     ("tests", "identifiers"): 42,
     ("tests", "docstrings"): 188,

@@ -240,6 +240,29 @@ def test_folders_import_what_stands_below_them() -> None:
     assert not wrong, "These import what stands above them:\n" + "\n".join(wrong)
 
 
+#: Folders that running, building and serving a package need not have, and the modules beside them that import them.
+APART = {
+    "qefficient": {"qeff_zoo", "qeff_zoo.cloud"},
+    "finetuning": {"qeff_zoo.cli.finetuning", "qeff_zoo.qefficient.cloud.finetune"},
+    "quantizer": {"qeff_zoo.cli.quantizing", "qeff_zoo.api"},
+    "site": {"qeff_zoo.cli.sites", "qeff_zoo.farm.running"},
+    "farm": {"qeff_zoo.cli.farming"},
+    "prediction": {"qeff_zoo.cli.predicting"},
+    "scaffold": {"qeff_zoo.cli.housekeeping"},
+}
+
+
+@pytest.mark.parametrize("folder", APART)
+def test_folders_apart_are_imported_by_their_command_alone(folder: str) -> None:
+    importers = {
+        module_name(path)
+        for path in CORE_SOURCES
+        if folder in map(folder_of, core_imports(path, types=True))
+        and folder_of(module_name(path)) != folder
+    }
+    assert importers == APART[folder]
+
+
 def test_chains_of_folders_are_short() -> None:
     """A reader of one folder passes as few others as possible: the longest chain of imports has a limit."""
     below: dict[str, set[str]] = {}

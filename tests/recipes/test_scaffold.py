@@ -261,9 +261,9 @@ UNTRACED = {
     "exaone4_5", "florence2", "fuyu", "gemma3", "gemma4",
     "gemma4_unified", "granite4_vision", "granite_docling", "granite_speech", "kimi_k25",
     "lfm2_vl", "lfm3_vl", "llama4", "mllama", "molmo",
-    "moonshine", "nemotron_h_omni", "ovis2", "paddleocr_vl", "phi4_multimodal",
+    "moonshine", "nemotron_h_omni", "ovis2", "phi4_multimodal",
     "qwen2_5_omni", "qwen2_audio", "qwen3_asr", "speech_to_text", "step3p7",
-    "video_llama_3", "vipllava",
+    "video_llama_3",
 }  # fmt: skip
 
 
@@ -308,6 +308,34 @@ def test_composed_models_have_a_draft(
     if model_type not in UNTRACED:
         assert drafted.notes[0].startswith("All programs are traced with")
         assert drafted.recipe.task == recipe.task
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *(
+            "cvt",
+            "deit",
+            "dinov2",
+            "efficientnet",
+            "focalnet",
+            "glpn",
+            "mobilenet_v1",
+            "owlvit",
+            "pvt",
+        ),
+        *("regnet", "segformer", "siglip", "swinv2", "videomae", "vit_msn"),
+    ],
+)
+@pytest.mark.sampled(5)
+def test_image_encoders_have_a_draft(model_type: str, hidden: Callable[[str], None]) -> None:
+    config, settings = published(model_type)
+    recipe = registry.find_recipe(model_type)
+    hidden(model_type)
+    drafted = next(composed.drafts(subject.examine(config), settings))
+
+    assert drafted.recipe.task == recipe.task
+    assert drafted.notes[0].startswith("All programs are traced with")
 
 
 @pytest.mark.parametrize(
@@ -444,7 +472,7 @@ def test_an_existing_recipe_is_refused(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"model_type": "lama"}, "has no model_type 'lama'"),
-        ({"model_type": "vit"}, "several parts or no text"),
+        ({"model_type": "pp_lcnet_v4"}, "several parts or no text"),
         ({"model_type": "olmo2", "hidden_size": "wide"}, "does not accept this config"),
         ({"model_type": "gemma4_text"}, "No recipe can be drafted for model_type 'gemma4_text'"),
     ],

@@ -4,6 +4,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from qeff_zoo.contract import comparison, compute_contexts
 from qeff_zoo.errors import ParityError, PlanError
-from qeff_zoo.graph.numerics import Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.numerics import Format, Numerics, RoundedMatrix, format_of
 from qeff_zoo.package import Package, proof
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.plan import shape as choosing_shape
@@ -550,6 +551,24 @@ def test_of_tied_weights_the_rounded_uses_are_rounded(llama: Any, gathered: bool
     assert torch.equal(llama.model.embed_tokens.weight, before) != gathered
     step = (llama.lm_head.weight - before).abs().amax() / before.abs().amax()
     assert step < 0.1
+
+
+def test_a_matrix_of_two_programs_is_rounded_once(llama: Any) -> None:
+    format = Format(bits=4, block=32, zero_points=True, fitted=True)  # rounding twice moves values
+    both = RoundedMatrix(
+        name="lm_head.weight",
+        rows=257,
+        columns=64,
+        input_major=False,
+        format=format,
+        multiplied=True,
+        gathered=True,
+    )
+    expected = round_trip(llama.lm_head.weight.numpy().copy(), format)
+    assert not np.array_equal(round_trip(expected, format), expected)
+    round_weights(llama, [both, replace(both, multiplied=False)])
+    for weight in (llama.lm_head.weight, llama.model.embed_tokens.weight):
+        assert np.array_equal(weight.numpy(), expected)
 
 
 @pytest.mark.parametrize("input_major", [False, True])

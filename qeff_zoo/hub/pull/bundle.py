@@ -56,12 +56,12 @@ def export_bundle(
     """Write packages, with their signatures, to one file that appears whole or not at all.
 
     Args:
-        packages: Complete ones.
-        output: The file; one that is there is replaced.
+        packages: Complete packages.
+        output: The file; an existing file is replaced.
         reporter: Shows progress.
 
     Returns:
-        Its size in bytes.
+        Size of the bundle in bytes.
 
     Raises:
         PackageError: A file of a package differs from its manifest.
@@ -110,7 +110,7 @@ def _write(tar: tarfile.TarFile, packages: Sequence[Package], advance: Progress)
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
-    """Describe a file by nothing that differs from machine to machine."""
+    """Return the header of a file, equal on every machine."""
     member = tarfile.TarInfo(name)
     member.size = size
     return member
@@ -151,7 +151,7 @@ def import_bundle(
 ) -> list[Pulled]:
     """Bring a bundle's packages into the store, each checked as if it were pulled.
 
-    Every byte is read of those that the store has. Damaged files are replaced, with a warning.
+    Packages that the store has are read in full; damaged files of these are replaced, with a warning.
 
     Args:
         path: The bundle.
@@ -243,7 +243,7 @@ class BundleSnapshot:
 
 
 def open_bundle(path: Path) -> BundleSnapshot:
-    """Look at every member of a bundle, then at its index.
+    """Check every member of a bundle, then its index.
 
     Args:
         path: The file.
@@ -292,7 +292,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
 
 
 class _Headers(io.FileIO):
-    """A file that returns at most a header per read, so that no member can fill the memory."""
+    """File that returns at most a block per read, so that no header fills the memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _BLOCK:

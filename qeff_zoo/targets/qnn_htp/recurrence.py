@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrences over tokens as products of matrices, a block of tokens at a time: HTP's compiler takes no Scan.
 
-Within a block, what a token leaves decays by exp of the sum of the log decays after it. These sums are products with
+Within a block, the update of a token decays by exp of the sum of the log decays after it. These sums are products with
 constant matrices of zeros and ones: differences of running sums would lose their digits in float16. What the delta rule
 writes follows from what it wrote before in the block, (I + N) written = rate * (value - read): N is strictly lower
 triangular, so that (I + N)^-1 = (I - N)(I + N^2)(I + N^4)…, which ends.
@@ -29,7 +29,7 @@ def expand(graph: ir.Graph) -> None:
     """Replace every recurrence, in place.
 
     Args:
-        graph: Static: shapes of what recurrences are given are known.
+        graph: Static graph, in which the shapes of all inputs of recurrences are known.
     """
     for node in [node for node in graph if node.domain == domains.SEMANTIC and node.op_type in OPS]:
         maker = _Blocks(graph)
@@ -42,7 +42,7 @@ class _Blocks:
     """Records the nodes of one recurrence.
 
     Args:
-        graph: Gets the constants.
+        graph: Graph that gets the constants.
     """
 
     def __init__(self, graph: ir.Graph) -> None:

@@ -54,6 +54,11 @@ class Embed(nn.Module):
         call = getattr(self.model, "get_image_features", self.model)
         output = call(pixel_values=pixel_values)
         if self.pooling is None:
+            if getattr(output, "pooler_output", None) is None:
+                raise ExportError(
+                    f"{type(self.model).__name__} returns no embedding of the whole image. Expected a pooling of its "
+                    "states; choose one with --pooling."
+                )
             pooled = output.pooler_output.flatten(1)
         else:
             states = output.last_hidden_state

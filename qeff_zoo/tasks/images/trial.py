@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qeff_zoo.tasks.images.session import ImageSession
-from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
+from qeff_zoo.tasks.images.text_session import TextImageSession
 from qeff_zoo.validation.judgement.parity import Array
 from qeff_zoo.validation.trial import sample_images, sample_texts
 from qeff_zoo.validation.trial.cases import ImageStage
@@ -89,7 +89,17 @@ class ZeroShotTrial(ImageTrial):
         session: Session of the package.
     """
 
-    session: ZeroShotSession
+    session: TextImageSession
+
+    def texts(self) -> list[list[int]]:
+        """Return the sample texts, always the same."""
+        session, longest = self.session, self.session.max_length
+        lengths = [longest, longest // 2 + 1, 1, longest // 3 + 1]
+        return sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+
+    def text_values_of(self, outputs: Array) -> Array:
+        """Return the compared values of texts, a row for each, from outputs of the text encoder."""
+        return outputs
 
     def run_texts(
         self,
@@ -99,10 +109,7 @@ class ZeroShotTrial(ImageTrial):
         answers: dict[str, Array],
     ) -> list[list[int]]:
         """Add stages of sample texts, and return these."""
-        session = self.session
-        longest = session.max_length
-        lengths = [longest, longest // 2 + 1, 1, longest // 3 + 1]
-        texts = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+        session, texts = self.session, self.texts()
         for size in session.batch_sizes:
             rows = [number % len(texts) for number in range(max(size, len(texts)))]
             calls = [
@@ -111,7 +118,7 @@ class ZeroShotTrial(ImageTrial):
             found = [session.run_texts([texts[one] for one in call])["output"] for call in calls]
             stage = f"texts_{size}"
             keys[stage] = [(first + one, 0, 0) for call in calls for one in call]
-            answers[stage] = np.concatenate(found)
+            answers[stage] = self.text_values_of(np.concatenate(found))
             context.step(1)
         return texts
 

@@ -2,8 +2,6 @@
 """Session of a zero-shot image classification package: scores of labels for each image, and embeddings."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +10,16 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.activations import sigmoid, softmax
 from qeff_zoo.runtime.labels import Score, best_first
-from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.text.texts import Text, TextReader
-from qeff_zoo.runtime.text.tokenizer import Encoded, Tokenizer
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.text.texts import Text
 from qeff_zoo.tasks.images.session import ImageEmbeddingSession
+from qeff_zoo.tasks.images.text_session import TextImageSession
 
 #: Default text of a label, in the place of `{}`; as in transformers' pipeline.
 TEMPLATE = "This is a photo of {}."
-_PADDING = 1  # default of both families
 
 
-class ZeroShotSession(ImageEmbeddingSession):
+class ZeroShotSession(TextImageSession, ImageEmbeddingSession):
     """An opened package of the task `zero-shot-image-classification`; see `ImageSession` for how to open it.
 
     Args:
@@ -39,24 +36,7 @@ class ZeroShotSession(ImageEmbeddingSession):
 
     task = ZERO_SHOT
     reads_texts = True
-
-    def __init__(self, folder: Path, program: Program, *, encoder: Program, **given: Any) -> None:
-        super().__init__(folder, program, **given)
-        self._encoder = encoder
-        self.tokenizer = Tokenizer.find(folder)
-        #: Maximum number of tokens; longer texts are truncated.
-        self.max_length = int(encoder.inputs["input_ids"].shape[1])
-        config = self.config.get("text_config") or {}
-        self.vocab_size = int(config.get("vocab_size", 0))
-        self._padding = int(config.get("pad_token_id", _PADDING))
-        self._reader = TextReader(
-            folder=folder,
-            task=self.task,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            longest=self.max_length,
-            vocab_size=self.vocab_size,
-        )
+    padding = 1
 
     def classify(
         self,
@@ -100,17 +80,6 @@ class ZeroShotSession(ImageEmbeddingSession):
         """
         read = self.read([texts] if isinstance(texts, str) else texts)
         return self._run_all([one.ids for one in read])[0]
-
-    def read(self, texts: Sequence[Text]) -> list[Encoded]:
-        """Tokenize texts. Thread-safe."""
-        return self._reader.read(texts)
-
-    def run_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Array]:
-        """Run one call of texts, as many as a specialization has rows; return all outputs of the graph."""
-        tokens = np.full((len(rows), self.max_length), self._padding, np.int64)
-        for row, ids in zip(tokens, rows, strict=True):
-            row[: len(ids)] = ids
-        return dict(self._encoder.run({"input_ids": tokens}))
 
     def _run_all(self, every: Sequence[Sequence[int]]) -> tuple[Array, dict[str, Array]]:
         """Run as many calls as needed; return embeddings, and the factors from cosines to logits."""

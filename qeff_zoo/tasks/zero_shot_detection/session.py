@@ -9,18 +9,16 @@ import numpy as np
 
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.runtime.program import Array, Program, require
-from qeff_zoo.runtime.text.texts import Text, TextReader
-from qeff_zoo.runtime.text.tokenizer import Tokenizer
-from qeff_zoo.tasks.images.session import ImageSession
+from qeff_zoo.runtime.text.texts import Text
+from qeff_zoo.tasks.images.text_session import TextImageSession
 from qeff_zoo.tasks.object_detection.boxes import Detection, check_threshold
 from qeff_zoo.tasks.zero_shot_detection.objects import THRESHOLD, check_labels, objects_of
 from qeff_zoo.tasks.zero_shot_detection.task import NAME
 
 _OUTPUTS = ("class_embeds", "factors", "pred_boxes")
-_PADDING = 0  # default of the configuration
 
 
-class ZeroShotDetectionSession(ImageSession):
+class ZeroShotDetectionSession(TextImageSession):
     """An opened package of the task `zero-shot-object-detection`; see `ImageSession` for how to open it.
 
     Args:
@@ -37,27 +35,13 @@ class ZeroShotDetectionSession(ImageSession):
 
     task = NAME
     output = "class_embeds"
+    padding = 0
 
     def __init__(self, folder: Path, program: Program, *, encoder: Program, **given: Any) -> None:
-        super().__init__(folder, program, **given)
+        super().__init__(folder, program, encoder=encoder, **given)
         require(program, folder, self.task, {"pixel_values"}, {*_OUTPUTS})
-        self._encoder = encoder
         #: Number of patches of an image, each with a box.
         self.patches = int(program.outputs[self.output].shape[1])
-        self.tokenizer = Tokenizer.find(folder)
-        #: Maximum number of tokens; longer texts are truncated.
-        self.max_length = int(encoder.inputs["input_ids"].shape[1])
-        config = self.config.get("text_config") or {}
-        self.vocab_size = int(config.get("vocab_size", 0))
-        self._padding = int(config.get("pad_token_id") or _PADDING)
-        self._reader = TextReader(
-            folder=folder,
-            task=self.task,
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            longest=self.max_length,
-            vocab_size=self.vocab_size,
-        )
 
     def run(self, pixels: Array) -> Array:
         """Run as many calls as needed, without unused rows.
@@ -82,16 +66,9 @@ class ZeroShotDetectionSession(ImageSession):
         Args:
             texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
         """
-        rows = [one.ids for one in self._reader.read(texts)]
-        return np.concatenate([self.run_texts(rows[a:b]) for a, b in self.calls(len(rows))])
-
-    def run_texts(self, rows: Sequence[Sequence[int]]) -> Array:
-        """Run one call of texts, as many as a specialization has rows."""
-        tokens = np.full((len(rows), self.max_length), self._padding, np.int64)
-        for row, ids in zip(tokens, rows, strict=True):
-            row[: len(ids)] = ids
-        found = self._encoder.run({"input_ids": tokens})["output"]
-        return found.astype(np.float32, copy=False)
+        rows = [one.ids for one in self.read(texts)]
+        found = [self.run_texts(rows[a:b])["output"] for a, b in self.calls(len(rows))]
+        return np.concatenate(found).astype(np.float32, copy=False)
 
     @staticmethod
     def logits_of(output: Array, texts: Array) -> tuple[Array, Array]:

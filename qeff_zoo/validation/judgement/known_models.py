@@ -106,7 +106,7 @@ def target_evidence(target: str, folder: Path = FOLDER) -> Path:
     """Return where it is kept what became of tiny models on a target.
 
     Args:
-        target: Its name.
+        target: Name of the target.
         folder: Folder such as `validated_models/`.
     """
     return folder / _TARGETS / f"{target}.json"
@@ -126,7 +126,7 @@ def verdict(recipe: Recipe, target: str, folder: Path = FOLDER) -> str:
 
     Args:
         recipe: Recipe with its own task.
-        target: Its name.
+        target: Name of the target.
         folder: Folder such as `validated_models/`.
     """
     return _worst(recipe, target, target_evidence(target, folder))

@@ -73,7 +73,7 @@ class Canary:
 
     Args:
         mutation: Description of the damage.
-        answers: Its answers to the questions of a stage.
+        answers: Answers of the damaged reference in a stage.
         faults: Answers with each fault that the stage is there for, by its words.
         rows: Places of the questions that it answered; None for all.
     """
@@ -191,7 +191,7 @@ class Judge:
 
     Args:
         level: Level of the validation.
-        tolerance: From `TOLERANCES`.
+        tolerance: Entry of `TOLERANCES`.
         floor: Measured.
         against: The reference, as in the manifest.
         comparison: Comparison of the task's answers.
@@ -227,7 +227,7 @@ class Judge:
         would prove nothing.
 
         Args:
-            stage: Its name.
+            stage: Name of the stage.
             expected: The reference's answers.
             got: The package's.
             canary: The damaged reference.
@@ -266,7 +266,7 @@ class Judge:
         """Return the check that a program's greedy tokens follow its own logits, and not the canary's.
 
         Args:
-            stage: Its name.
+            stage: Name of the stage.
             got: The package's answers.
             tokens: Tokens that it returned for them.
             canary: The damaged reference.
@@ -332,9 +332,9 @@ class Judge:
         """Return the check that a package's roundings move answers as far as their simulation does.
 
         Args:
-            times: How many times as far: the package, and two swapped heads.
+            times: Factors of that distance: of the package, and of two swapped heads.
             most: Maximum allowed.
-            positions: How many were compared.
+            positions: Number of compared positions.
         """
         bound = Threshold(most, "most")
         return self._check(
@@ -369,7 +369,7 @@ def allowed(tolerance: Tolerance, noise: float) -> Threshold:
     """Return the error that a comparison allows.
 
     Args:
-        tolerance: From `TOLERANCES`.
+        tolerance: Entry of `TOLERANCES`.
         noise: The largest error between answers that are equally right.
     """
     return _bounded(tolerance.factor * noise, tolerance.least, tolerance.most)

@@ -156,7 +156,7 @@ def write_tiny(
 
     Args:
         recipe: Recipe with its own task.
-        found: By task and name of the tiny model.
+        found: Results by task and name of the tiny model.
         folder: Folder of all records.
     """
     tasks: dict[str, Any] = {}
@@ -189,8 +189,8 @@ def write_on_target(
 
     Args:
         recipe: Recipe with its own task.
-        target: Its name.
-        found: By name of the tiny model.
+        target: Name of the target.
+        found: Results by name of the tiny model.
         folder: Folder of all records.
     """
     path = target_evidence(target, folder)

@@ -166,9 +166,9 @@ def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityErro
     """Explain the end of the process.
 
     Args:
-        request: Its request.
-        log: Its stderr.
-        code: Its exit code; below 0 the signal that ended it.
+        request: Request of the reference process.
+        log: Standard error of the process.
+        code: Exit code of the process; below 0 the signal that ended it.
     """
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         reason = "its process was killed, as the kernel does where memory runs out."

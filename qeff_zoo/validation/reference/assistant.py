@@ -25,7 +25,7 @@ class Assistant(DraftLayerLogits):
     Args:
         model: Hugging Face's.
         config: Config of the assistant.
-        stored: Its tensors, in float32.
+        stored: Tensors of the assistant, in float32.
     """
 
     def __init__(self, model: Any, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:

@@ -33,7 +33,7 @@ def computing_as(
     Args:
         model: Model of transformers, in float32.
         numerics: Numerics of the device.
-        matrices: Its weights that are multiplied by, and their format, as `emulation.device.matrices` returns them.
+        matrices: Weights that are multiplied by, and their format, as `emulation.device.matrices` returns them.
     """
     kept = {name for name, _ in model.named_parameters() if numerics.keeps(name)}
     round_weights(model, [matrix for matrix in matrices if matrix.name not in kept])

@@ -31,7 +31,7 @@ class DFlash(DraftLayerLogits):
     Args:
         model: Hugging Face's.
         config: Config of the drafter.
-        stored: Its tensors.
+        stored: Tensors of the draft model.
     """
 
     def __init__(self, model: Any, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:

@@ -153,7 +153,7 @@ class Eagle3(DraftLayerLogits):
     Args:
         model: Hugging Face's.
         config: Config of the layer.
-        stored: Its tensors.
+        stored: Tensors of the draft head.
     """
 
     def __init__(self, model: Any, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
@@ -228,7 +228,7 @@ class Mtp(DraftLayerLogits):
     Args:
         model: Hugging Face's.
         entry: Description of the layer, from `Speculator.located`.
-        stored: Its tensors, in float32.
+        stored: Tensors of the draft layers, in float32.
     """
 
     def __init__(self, model: Any, entry: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:

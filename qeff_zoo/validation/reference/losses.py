@@ -32,7 +32,7 @@ class Losses:
         """Return losses and divergences of a variant.
 
         Args:
-            variant: Its name.
+            variant: Name of the variant.
             logits: Predictions of the text's tokens from the second on, (targets, vocabulary).
 
         Returns:

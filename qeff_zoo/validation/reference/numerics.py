@@ -257,7 +257,7 @@ class Arithmetic(TorchDispatchMode):
     """Computes matrix products in another way.
 
     Args:
-        left_sides: By storage of the weights whose products round their left side to int8, how.
+        left_sides: Rounding of the left side of products to int8, by storage of their weights.
         halved: Compute every product as the sum of two halves: as right as in one go, but not the same.
     """
 

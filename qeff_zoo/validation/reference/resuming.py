@@ -25,7 +25,7 @@ class Resuming:
 
     Args:
         model: Hugging Face's.
-        answers: Its answers.
+        answers: Answers of the reference.
     """
 
     def __init__(self, model: Any, answers: Answers) -> None:

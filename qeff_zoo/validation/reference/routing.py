@@ -56,7 +56,7 @@ def follow(scores: Array, own: Array, package: Array, within: float) -> Followed
         scores: (…, n).
         own: Routing of the model, (…, k).
         package: Routing of the package, (…, k or another number); indices that are not options say nothing.
-        within: How far apart two scores may be whose order noise can flip.
+        within: Largest difference of two scores whose order noise can flip.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN
     packaged = members(package, scores.shape[-1])
@@ -85,9 +85,9 @@ class _SequenceChoices:
     """What one sequence chose by itself.
 
     Args:
-        calls: By kind, how many choices there are.
-        indices: By choice, (tokens, slots, k).
-        places: By choice, (tokens, slots, k + 1): the same, and the runner-up.
+        calls: Number of choices by kind.
+        indices: Indices by choice, (tokens, slots, k).
+        places: Indices and the runner-up by choice, (tokens, slots, k + 1).
         scores: Scores of those places.
     """
 

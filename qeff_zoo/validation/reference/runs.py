@@ -203,7 +203,7 @@ def tick(tokens: int = 1) -> None:
     """Notify the waiting process that another call is done.
 
     Args:
-        tokens: Its tokens, if their number was announced.
+        tokens: Number of tokens of the call, if it was announced.
     """
     sys.stdout.write(f"{tokens}\n")
     sys.stdout.flush()

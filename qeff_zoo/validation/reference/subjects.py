@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of a task, chosen by a request: sequences in, the answers that matter out. See `Task.reference`.
+"""The reference of a task, selected by a request: sequences in, answers out. See `Task.reference`.
 
 Only the reference process imports this.
 """
@@ -19,11 +19,11 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 def answers_of(
     model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array] = MappingProxyType({})
 ) -> Answers:
-    """Return what answers a request's sequences.
+    """Return the answers of the unpatched model to the sequences of a request.
 
     Args:
-        model: Hugging Face's, for the request's task.
-        request: With `task`, and what that takes.
+        model: Hugging Face's model for the request's task.
+        request: Request with `task`, and the fields that its reference reads.
         arrays: Arrays of the request: `audio.sequence`, and images or audio among text, see `Media`.
     """
     answers: Answers = contract.find(request["task"]).reference()(model, request, arrays)

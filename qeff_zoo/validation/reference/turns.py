@@ -114,7 +114,7 @@ class Turns:
         """Run passes together; return what each returns.
 
         Args:
-            passes: In the order in which they run through a part; those with rounded weights come after all others.
+            passes: Passes in the order in which they run through a part; those with rounded weights come last.
         """
         running = [_Running(one, copy(self._answers)) for one in passes]
         self._resume(running, REST)
@@ -155,7 +155,7 @@ class _Running(threading.Thread):
 
     Args:
         planned: The pass.
-        answers: Its own.
+        answers: Answers of the pass.
     """
 
     def __init__(self, planned: Pass, answers: Answers) -> None:

@@ -134,7 +134,7 @@ def put(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
     Args:
         model: Any.
-        tensors: By name.
+        tensors: Tensors by name.
     """
     for name, tensor in tensors.items():
         _holder(model, name)[name.rpartition(".")[2]] = tensor

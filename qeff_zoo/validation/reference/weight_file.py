@@ -76,8 +76,8 @@ class WeightFile:
         """Dequantize rows of a tensor.
 
         Args:
-            name: Its name in the file.
-            format: How it is stored.
+            name: Name of the tensor in the file.
+            format: Storage format of the tensor.
             index: Index of the rows.
             columns: Values of a row.
             rounded: Whether steps are needed, too.
@@ -185,7 +185,7 @@ def distance(
     Args:
         expected: The model's values.
         piece: The file's.
-        format: How they are stored.
+        format: Storage format of the values.
         rounded: Whether a package rounded them.
         slack: Roundings of float32 by which values that should be equal may differ.
     """

@@ -33,10 +33,10 @@ class Span:
 
     Args:
         row: Row of the states.
-        sequence: Its number.
+        sequence: Number of the sequence.
         start: Position of the first token.
         stop: Position after the last.
-        answers: How many of its last tokens are answered by logits.
+        answers: Number of its last tokens for which logits are returned.
     """
 
     row: int
@@ -74,7 +74,7 @@ class Stage:
 
     Args:
         name: Name in the manifest's validation.
-        calls: In order.
+        calls: Calls in order.
         after: Name of the stage whose calls these follow; empty if every row begins anew.
     """
 
@@ -88,7 +88,7 @@ class EncoderCall:
     """One call of an encoder.
 
     Args:
-        seq_len: Its specialization.
+        seq_len: Sequence length of the specialization.
         sequences: Number of the sequence in each row.
     """
 
@@ -195,7 +195,7 @@ def short_stages(
     """Return the stages that rounding is measured in, the shortest with enough questions together, with their tokens.
 
     Args:
-        stages: By stage, for each question the number of a sequence and an index into its positions.
+        stages: Questions by stage: the number of a sequence and an index into its positions.
         positions: Positions with a question, by sequence.
     """
     tokens = {
@@ -250,7 +250,7 @@ def _long(script: _Script, after: str, window_rows: int, longest: int) -> Iterat
     stages, if that ends before.
 
     Args:
-        script: Its last row holds the beginning of sequence 0.
+        script: Calls; the last row has the beginning of sequence 0.
         after: Name of the stage that ends there.
         window_rows: See `decoder_stages`.
         longest: See `decoder_stages`.

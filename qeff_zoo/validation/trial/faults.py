@@ -30,7 +30,7 @@ class Fault:
     """Fault of one stage.
 
     Args:
-        stage: Its name.
+        stage: Name of the stage.
         kind: "position": positions are one too high from some token on; "extra": one more token is visible before all
             others; "window": sliding windows have one token less. Of images: "timestep": timesteps are one too high;
             "guidance": there is none; "prompts": prompt and negative prompt are exchanged; "scale": that of the VAE is

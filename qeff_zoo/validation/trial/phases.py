@@ -16,7 +16,7 @@ class Phase:
 
     Args:
         reporter: Shows it.
-        name: Its name.
+        name: Name of the phase.
     """
 
     def __init__(self, reporter: Reporter, name: str) -> None:

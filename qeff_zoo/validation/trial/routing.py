@@ -23,8 +23,8 @@ class Run:
     """A sequence that a row began, and what was chosen for its tokens.
 
     Args:
-        sequence: Its number.
-        chosen: By choice, of every call (tokens, slots, k): a slot is a head or a group, k are indices.
+        sequence: Number of the sequence.
+        chosen: Indices by choice, of every call (tokens, slots, k); a slot is a head or a group.
     """
 
     sequence: int

@@ -19,8 +19,8 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
 
     Args:
         seed: Which image.
-        width: In pixels.
-        height: In pixels.
+        width: Width in pixels.
+        height: Height in pixels.
     """
     numbers = np.random.default_rng(seed)
     down, right = np.mgrid[0:height, 0:width] / max(height, width)

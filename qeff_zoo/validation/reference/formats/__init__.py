@@ -67,7 +67,7 @@ class Weights:
     """The weights of a quantized checkpoint, as `from_pretrained` takes a `state_dict`.
 
     Args:
-        tensors: By the names of the float checkpoint; each is decoded when transformers reads it.
+        tensors: Tensors by name in the float checkpoint; each is decoded when transformers reads it.
         orders: Column order of weights that were sorted for quantization, (columns,) int64.
         halved: Whether experts' gates and ups are halves of matrices in which the model may alternate them.
     """
@@ -82,7 +82,7 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
 
     Args:
         folder: Folder of the checkpoint.
-        config: Its `quantization_config`.
+        config: Content of `quantization_config`.
 
     Raises:
         ValueError: The method is not known here.

@@ -96,7 +96,7 @@ def spread(by_group: Tensor, columns: int, group: int, g_idx: Tensor | None = No
 
     Args:
         by_group: (..., groups).
-        columns: How many.
+        columns: Number of columns.
         group: Columns that share a value, in order.
         g_idx: (columns,) the group of each, where they are in another order.
     """

@@ -79,7 +79,7 @@ def order_of(orders: Orders, parameter: str, number: int) -> Tensor:
 
     Args:
         orders: See `by_parameter`.
-        parameter: Its name.
+        parameter: Name of the parameter.
         number: Number of the matrix in it.
 
     Raises:
