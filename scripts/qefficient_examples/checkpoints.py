@@ -296,7 +296,7 @@ def _flux(folder: Path) -> None:
     """Write a pipeline whose images are eight times as wide as its latents, as published ones are."""
     recipe = find_recipe("FluxPipeline")
     config = dict(recipe.tiny[0].config)
-    blocks = {"block_out_channels": [8, 8, 8, 16]}
+    blocks: dict[str, Any] = {"block_out_channels": [8, 8, 8, 16]}
     blocks |= {f"{way}_block_types": [kind] * 4 for way, kind in _VAE_BLOCKS.items()}
     tiny_models.make(recipe, Tiny(config={**config, "vae": {**config["vae"], **blocks}}), folder)
 
