@@ -26,7 +26,7 @@ FOREIGN = {
         "--long-prefill-token-threshold",
         "--max-model-len",
         *("--head", "--port", "--resources"),  # of `ray start`
-        *("--clients", "--seconds"),  # of benchmarks/load.py
+        *("--clients", "--ggml", "--seconds"),  # of benchmarks
         *("--confcutdir", "--junitxml"),  # of pytest
         *("--no-cache-dir", "--uid"),  # of pip and useradd
         *("--memory", "--pids-limit", "--read-only", "--rm", "--tmpfs"),  # of podman

@@ -202,6 +202,11 @@ def test_the_noise_floor_is_that_of_the_arithmetic(validated: Callable[[str], Re
     assert max(thresholds[:2]) < 1e-3
 
 
+def without_numbers(check: Mapping[str, Any]) -> dict[str, Any]:
+    canary = {**check.get("canary", {}), "value": None}
+    return {**check, "value": None, "threshold": None, "canary": canary}
+
+
 def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     built: dict[str, Package],
     models: Models,
@@ -220,11 +225,11 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     ]
     # A canary of the whole model begins at the last layer, with the states of a longer pass.
     assert canaries[0] == pytest.approx(canaries[1], rel=1e-3)
-    checks = [
-        [{**check, "canary": {**check.get("canary", {}), "value": None}} for check in found.checks]
-        for found in (layered, whole)
-    ]
-    assert checks[0] == checks[1]
+    for one, other in zip(layered.checks, whole.checks, strict=True):
+        # Where weights lie in memory changes the order of sums, on some processors.
+        assert one["value"] == pytest.approx(other["value"], abs=0.01 * other["threshold"])
+        assert without_numbers(one) == without_numbers(other)
+        assert one["threshold"] == pytest.approx(other["threshold"], rel=0.01)
     assert layered.costs == whole.costs
     assert layered.reported == {**whole.reported, "layer_by_layer": True}
 

@@ -119,12 +119,12 @@ def round_weights(
         whole = stored.dim() == 2 and number is None
         weights = of_matrix(preparation.importance, matrix.name) if matrix.format.fitted else None
         if whole and not matrix.kept:
-            stored = _round_uses(model, parameter, matrix, weights, again=last[name] > at)
+            stored = _round_uses(model, parameter, matrix, weights)
         parts = [stored] if whole else _parts(stored, matrix, number)
         if not whole and not matrix.kept:
             for at_part, part in enumerate(parts):
                 own = weights if weights is None or weights.ndim == 1 else weights[at_part]
-                _round(part, matrix, own)
+                part.copy_(_rounded(part, matrix, own))
         first = number or 0 if stored.dim() > 2 else 0
         for index, part in enumerate(parts if matrix.multiplied else [], first):
             order = order_of(orders or {}, name, index) if matrix.format.act_order else None
@@ -144,34 +144,16 @@ def place_of(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | N
 
 
 def _round_uses(
-    model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any, *, again: bool
+    model: nn.Module, parameter: nn.Parameter, matrix: RoundedMatrix, weights: Any
 ) -> Tensor:
-    """Give a matrix's rounded values to those who hold it and whose use of it the package rounds.
-
-    Args:
-        model: The model.
-        parameter: The matrix.
-        matrix: Format and uses of the matrix.
-        weights: Importance of its columns, if there is any.
-        again: Whether another program rounds the same values, too: they stay as they are.
-    """
-    holders = [
-        (module, name)
-        for module in model.modules()
-        for name, held in module._parameters.items()
-        if held is parameter
-    ]
-    rounding = [
-        (module, name)
-        for module, name in holders
-        if (matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied)
-    ]
-    if again or len(rounding) < len(holders):  # the others keep it
-        parameter = nn.Parameter(parameter.data.clone(), requires_grad=False)
-        for module, name in rounding:
-            module._parameters[name] = parameter
-    _round(parameter.data, matrix, weights)
-    return parameter.data
+    """Give a matrix's rounded values to those who hold it and whose use of it the package rounds."""
+    fresh = nn.Parameter(_rounded(parameter.data, matrix, weights), requires_grad=False)
+    for module in model.modules():
+        rounds = matrix.gathered if isinstance(module, nn.Embedding) else matrix.multiplied
+        for name, held in module._parameters.items():
+            if held is parameter and rounds:
+                module._parameters[name] = fresh
+    return fresh.data
 
 
 def _parts(stored: Tensor, matrix: RoundedMatrix, number: int | None) -> Sequence[Tensor]:
@@ -244,13 +226,15 @@ def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix
             )
 
 
-def _round(stored: Tensor, matrix: RoundedMatrix, weights: Any) -> None:
-    """Round a matrix in place, piece by piece where its blocks lie in rows."""
+def _rounded(stored: Tensor, matrix: RoundedMatrix, weights: Any) -> Tensor:
+    """Return a matrix after its storage, rounded piece by piece where its blocks lie in rows."""
     values = stored.T if matrix.input_major else stored
     rows = max(1, _PIECE // values.shape[-1]) if matrix.format.axis == -1 else len(values)
-    for piece in values.split(rows):
-        rounded = round_trip(piece.contiguous().numpy(), matrix.format, weights)
-        piece.copy_(torch.from_numpy(rounded))
+    rounded = torch.empty(values.shape)
+    for source, target in zip(values.split(rows), rounded.split(rows), strict=True):
+        piece = round_trip(source.contiguous().numpy(), matrix.format, weights)
+        target.copy_(torch.from_numpy(piece))
+    return rounded.T.contiguous() if matrix.input_major else rounded
 
 
 class Arithmetic(TorchDispatchMode):
