@@ -274,7 +274,12 @@ def compare(made: Built, steps: int, *, masked: bool, **options: Any) -> tuple[f
 def test_changed_images_are_those_of_diffusers(
     name: str, options: dict[str, Any], built: Callable[[str], Built]
 ) -> None:
-    of_latents, of_pixels = compare(built(name), **options)
+    made = built(name)
+    if options["masked"] and made.session.family.lost_with_masks:
+        with pytest.raises(GenerationError, match="which diffusers' inpainting leaves out"):
+            made.session.draw("a cat", image=IMAGE, mask=rectangle(40, 48))
+        return
+    of_latents, of_pixels = compare(made, **options)
     assert of_latents < 3e-5
     assert of_pixels < 1e-4
 
@@ -386,7 +391,7 @@ def test_an_image_is_drawn_in_its_size_with_the_options_of_diffusers(
 ) -> None:
     made = built(name)
     unit = made.session.family.unit
-    for masked in (False, True):
+    for masked in (False,) if made.session.family.lost_with_masks else (False, True):
         call = type(made.beginning_with_an_image(masked=masked)).__call__
         known = inspect.signature(call).parameters
         options = made.session.options((3 * unit + unit - 1, 2 * unit), has_mask=masked)
@@ -410,6 +415,14 @@ def test_a_vae_with_means_has_no_masks(
     np.testing.assert_allclose(there, latents, rtol=1e-6)
     with pytest.raises(GenerationError, match="which diffusers' inpainting leaves out"):
         session.options((64, 64), has_mask=True)
+
+
+def test_an_image_without_places_for_its_patches_is_refused(built: Callable[[str], Built]) -> None:
+    session = built("StableDiffusion3Pipeline").session
+    unit, most = session.family.unit, 24 * session.family.unit
+    assert session.options(height=most, width=unit).height == most
+    with pytest.raises(GenerationError, match=f"expected at most {most} pixels"):
+        session.options(height=most + unit, width=unit)
 
 
 # --- the command ---------------------------------------------------------------------------------
