@@ -44,6 +44,8 @@ class Family:
     of_images: ClassVar[Mapping[str, Any]]
     of_masks: ClassVar[Mapping[str, Any]]
 
+    #: Whether the pipeline shifts latents by the VAE's `shift_factor`; others leave it out.
+    shifts_latents: ClassVar[bool] = False
     #: Whether the model that removes noise reads a mask, and latents of the image without its masked part: it draws
     #: these parts of images alone.
     reads_masks: ClassVar[bool] = False
@@ -208,14 +210,20 @@ class Family:
 
     def sample_of(self, latents: Array, options: ImageOptions) -> Array:
         """Return a sample without noise from the latents of an image, the reverse of `latents_of`."""
-        scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
-        return self.begin(scale * latents, options)
+        scale, shift = self._scale_and_shift()
+        return self.begin(scale * (latents - shift), options)
 
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last sample."""
-        scale = np.float32(self.components["vae"].get("scaling_factor", 0.18215))
-        latents: Array = sample / scale
+        scale, shift = self._scale_and_shift()
+        latents: Array = sample / scale + shift
         return latents
+
+    def _scale_and_shift(self) -> tuple[Any, Any]:
+        """Return the scale of latents, float32, and their shift before it."""
+        config = self.components["vae"]
+        shift = config.get("shift_factor") if self.shifts_latents else None
+        return np.float32(config.get("scaling_factor", 0.18215)), np.float32(shift or 0.0)
 
 
 def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> Mapping[str, Array]:

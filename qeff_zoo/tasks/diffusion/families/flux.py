@@ -30,6 +30,7 @@ class Flux(Family):
     """See `Family`."""
 
     denoiser = "transformer"
+    shifts_latents = True
     steps = 28
     guidance_scale = 3.5
     of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "guidance_scale": 7.0}
@@ -137,21 +138,12 @@ class Flux(Family):
         found: Array = away + np.float32(options.true_cfg_scale) * (toward - away)
         return found
 
-    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
-        """Return patches without noise from the latents of an image."""
-        config = self.components["vae"]
-        scale, shift = (np.float32(config[name]) for name in ("scaling_factor", "shift_factor"))
-        return self.begin((latents - shift) * scale, options)
-
     def latents_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the input of the VAE's decoder from the last patches."""
         rows, columns = self._patches(options)
-        config = self.components["vae"]
         patches = sample.reshape(1, rows, columns, -1, _PATCH, _PATCH).transpose(0, 3, 1, 4, 2, 5)
         latents = patches.reshape(1, -1, _PATCH * rows, _PATCH * columns)
-        scale, shift = (np.float32(config[name]) for name in ("scaling_factor", "shift_factor"))
-        found: Array = latents / scale + shift
-        return found
+        return super().latents_of(latents, options)
 
 
 FAMILY = Flux

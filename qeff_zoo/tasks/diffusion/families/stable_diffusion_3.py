@@ -25,6 +25,7 @@ class StableDiffusion3(Family):
     """See `Family`."""
 
     denoiser = "transformer"
+    shifts_latents = True
     steps = 28
     guidance_scale = 7.0
     of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "steps": 50}
@@ -120,23 +121,6 @@ class StableDiffusion3(Family):
             **joined(conditions),
         }
         return guided(run(feeds)["output"], options.guidance_scale)
-
-    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
-        """Return a sample without noise from the latents of an image."""
-        scale, shift = self._moments()
-        sample: Array = (latents - shift) * scale
-        return sample
-
-    def latents_of(self, sample: Array, options: ImageOptions) -> Array:
-        """Return the input of the VAE's decoder from the last sample."""
-        scale, shift = self._moments()
-        latents: Array = sample / scale + shift
-        return latents
-
-    def _moments(self) -> tuple[Any, Any]:
-        """Return scale and shift of latents."""
-        config = self.components["vae"]
-        return np.float32(config["scaling_factor"]), np.float32(config["shift_factor"])
 
 
 FAMILY = StableDiffusion3
