@@ -44,8 +44,6 @@ class Family:
     of_images: ClassVar[Mapping[str, Any]]
     of_masks: ClassVar[Mapping[str, Any]]
 
-    #: Whether the pipeline shifts latents by the VAE's `shift_factor`; others leave it out.
-    shifts_latents: ClassVar[bool] = False
     #: Whether the model that removes noise reads a mask, and latents of the image without its masked part: it draws
     #: these parts of images alone.
     reads_masks: ClassVar[bool] = False
@@ -222,8 +220,25 @@ class Family:
     def _scale_and_shift(self) -> tuple[Any, Any]:
         """Return the scale of latents, float32, and their shift before it."""
         config = self.components["vae"]
-        shift = config.get("shift_factor") if self.shifts_latents else None
-        return np.float32(config.get("scaling_factor", 0.18215)), np.float32(shift or 0.0)
+        return np.float32(config.get("scaling_factor", 0.18215)), np.float32(0)
+
+
+class FlowFamily(Family):
+    """A family of pipelines whose transformer predicts a velocity, which is integrated over latents with a shift."""
+
+    denoiser = "transformer"
+    steps = 28
+
+    def skipped_steps(self, options: ImageOptions) -> int:
+        """Return the number of first steps that an initial image leaves out; parts of a step run as a whole."""
+        assert options.strength is not None
+        if not options.strength:
+            return options.steps
+        return int(options.steps - min(options.steps * options.strength, options.steps))
+
+    def _scale_and_shift(self) -> tuple[Any, Any]:
+        scale, _ = super()._scale_and_shift()
+        return scale, np.float32(self.components["vae"].get("shift_factor") or 0)
 
 
 def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -239,23 +254,34 @@ def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> 
     return run({**feeds, "sample": np.concatenate([sample, rows], axis=1)})
 
 
-def guided(outputs: Array, scale: float) -> Array:
-    """Return the output of a model with guidance, (1, …).
+def run_guided(
+    run: Run,
+    sample: tuple[str, Array],
+    timestep: float,
+    conditions: Sequence[Conditions],
+    scale: float,
+) -> Array:
+    """Return the output of one call for all conditions, (1, …), with guidance if there are two.
 
     Args:
-        outputs: Outputs for the negative prompt and for the prompt, (2, …); without guidance (1, …).
+        run: Runs the program.
+        sample: Name of the input that has the sample, and the sample.
+        timestep: Timestep of the step.
+        conditions: Conditions of the negative prompt, if guided, and of the prompt.
         scale: Scale of guidance.
     """
-    if len(outputs) == 1:
+    (name, values), rows = sample, len(conditions)
+    feeds = {
+        name: np.concatenate([values] * rows),
+        "timestep": np.full(rows, timestep, np.float32),
+        **{key: np.concatenate([one[key] for one in conditions]) for key in conditions[0]},
+    }
+    outputs = run(feeds)["output"]
+    if rows == 1:
         return outputs
     without, with_prompt = outputs[:1], outputs[1:]
     found: Array = without + np.float32(scale) * (with_prompt - without)
     return found
-
-
-def joined(conditions: Sequence[Conditions]) -> dict[str, Array]:
-    """Return the conditions of several texts in one call."""
-    return {name: np.concatenate([one[name] for one in conditions]) for name in conditions[0]}
 
 
 def family_of(config: Mapping[str, Any], name: str) -> Family:

@@ -18,7 +18,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Family, Run
+from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, FlowFamily, Run
 from qeff_zoo.tasks.diffusion.options import ImageOptions
 
 _PATCH = 2  # latents on a side of a patch
@@ -26,12 +26,9 @@ _SIDE = 128  # latents on a side of the default image
 _TIMESTEPS = np.float32(1000)
 
 
-class Flux(Family):
+class Flux(FlowFamily):
     """See `Family`."""
 
-    denoiser = "transformer"
-    shifts_latents = True
-    steps = 28
     guidance_scale = 3.5
     of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "guidance_scale": 7.0}
     of_masks = of_images
@@ -65,13 +62,6 @@ class Flux(Family):
                 f"negative_prompt is given with true_cfg_scale {options.true_cfg_scale!r}, where it has no effect; "
                 "expected more than 1. Set true_cfg_scale, or leave the negative prompt out."
             )
-
-    def skipped_steps(self, options: ImageOptions) -> int:
-        """Return the number of first steps that an initial image leaves out; parts of a step run as a whole."""
-        assert options.strength is not None
-        if not options.strength:
-            return options.steps
-        return int(options.steps - min(options.steps * options.strength, options.steps))
 
     def is_guided(self, options: ImageOptions) -> bool:
         """Whether a step also predicts the velocity for the negative prompt."""

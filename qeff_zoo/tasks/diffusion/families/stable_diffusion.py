@@ -10,10 +10,8 @@ OUT  output (batch_size, channels, latent_height, latent_width)   predicted nois
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Family, Run, guided, joined
+from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Family, Run, run_guided
 from qeff_zoo.tasks.diffusion.options import ImageOptions
 
 _LEAST_UNIT = 8  # which diffusers requires of every model
@@ -95,13 +93,7 @@ class StableDiffusion(Family):
         options: ImageOptions,
     ) -> Array:
         """Return the guided output, of one call for both prompts."""
-        rows = len(conditions)
-        feeds = {
-            "sample": np.concatenate([sample] * rows),
-            "timestep": np.full(rows, timestep, np.float32),
-            **joined(conditions),
-        }
-        return guided(run(feeds)["output"], options.guidance_scale)
+        return run_guided(run, ("sample", sample), timestep, conditions, options.guidance_scale)
 
 
 FAMILY = StableDiffusion

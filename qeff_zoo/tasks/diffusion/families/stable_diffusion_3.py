@@ -15,18 +15,15 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Family, Run, guided, joined
+from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, FlowFamily, Run, run_guided
 from qeff_zoo.tasks.diffusion.options import ImageOptions
 
 _CLIP = ("text_encoder", "text_encoder_2")
 
 
-class StableDiffusion3(Family):
+class StableDiffusion3(FlowFamily):
     """See `Family`."""
 
-    denoiser = "transformer"
-    shifts_latents = True
-    steps = 28
     guidance_scale = 7.0
     of_images: ClassVar[Mapping[str, Any]] = {"strength": 0.6, "steps": 50}
     of_masks = of_images
@@ -78,13 +75,6 @@ class StableDiffusion3(Family):
         """The shift of latents, which images with masks are decoded without."""
         return "'shift_factor'" if self.components["vae"]["shift_factor"] else ""
 
-    def skipped_steps(self, options: ImageOptions) -> int:
-        """Return the number of first steps that an initial image leaves out; parts of a step run as a whole."""
-        assert options.strength is not None
-        if not options.strength:
-            return options.steps
-        return int(options.steps - min(options.steps * options.strength, options.steps))
-
     def noise_shape(self, options: ImageOptions) -> tuple[int, ...]:
         """Return the shape of the latents."""
         height, width = (side // self.vae_factor for side in (options.height, options.width))
@@ -114,13 +104,9 @@ class StableDiffusion3(Family):
         options: ImageOptions,
     ) -> Array:
         """Return the guided velocity, of one call for both prompts."""
-        rows = len(conditions)
-        feeds = {
-            "hidden_states": np.concatenate([sample] * rows),
-            "timestep": np.full(rows, timestep, np.float32),
-            **joined(conditions),
-        }
-        return guided(run(feeds)["output"], options.guidance_scale)
+        return run_guided(
+            run, ("hidden_states", sample), timestep, conditions, options.guidance_scale
+        )
 
 
 FAMILY = StableDiffusion3
