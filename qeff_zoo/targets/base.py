@@ -115,12 +115,14 @@ class OpenOptions:
             the order of their computation. A target without support omits them.
         smoke_test: Whether one call is to show that the program can run: its results may be meaningless.
         unrounded: Whether products do not round activations, for an exact comparison; for targets that support it.
+        brief: Whether few calls follow, so that preparations that only many calls repay are left out.
     """
 
     threads: int | None = None
     routing: bool = False
     smoke_test: bool = False
     unrounded: bool = False
+    brief: bool = False
 
 
 #: The default options.

@@ -66,7 +66,8 @@ def open_program(package: Package, role: str, options: OpenOptions = USUAL_OPENI
     if path.is_file() and (options.routing or options.smoke_test or options.unrounded):
         graph = _changed(path, options)
     prepack = not options.smoke_test and _prepacks(package)
-    session = open_graph(path, threads=options.threads, prepack=prepack, graph=graph)
+    many = not (options.brief or graph)
+    session = open_graph(path, threads=options.threads, prepack=prepack, graph=graph, many=many)
     # Experts get other numbers of tokens in other calls, and products of integers sum each number in its own order.
     varies = bool(program.ways.get("experts") and program.numerics.matrices)
     return OrtProgram(session, program.states, program.specializations, 0 if varies else _SPLIT)
@@ -125,6 +126,7 @@ def open_graph(
     threads: int | None = None,
     prepack: bool = False,
     graph: bytes | None = None,
+    many: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Open a graph on the CPU.
 
@@ -134,6 +136,7 @@ def open_graph(
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
         graph: Another graph of the same weights, to be opened in its place.
+        many: Whether many calls follow, which repay huge pages: those take 4 ms for each MB.
 
     Raises:
         GenerationError: There is no graph.
@@ -156,8 +159,7 @@ def open_graph(
         # Planning it takes seconds for a few thousand nodes, more than it saves in a session of a few calls.
         options.enable_mem_reuse = False
     try:
-        # Huge pages take 4 ms for each MB, which few calls do not save either.
-        with huge_pages() if prepack and graph is None else nullcontext():
+        with huge_pages() if prepack and many else nullcontext():
             session = onnxruntime.InferenceSession(
                 graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
             )

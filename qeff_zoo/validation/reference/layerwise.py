@@ -135,6 +135,7 @@ class Layerwise:
         ):
             found.setdefault(name, {}).update(result)
         greedy = found.pop("greedy", {0: []})[0]
+        found.pop("exact", None)  # its losses were measured
         noticed = self._notice(found)
         canaries = {f"canary.{number}" for number in _CANARIES}
         used = {entry["variant"] for entry in noticed["stages"].values()}
@@ -155,7 +156,13 @@ class Layerwise:
         simulating = partial(Arithmetic, self._turns.left_sides, halved=False)
         rounds = numerics.rounds_weights
         first = None if rounds else choices.note
-        passes = {"reference": self._alone(first, scored="reference", rounded=False)}
+        passes: dict[str, list[Pass]] = {}
+        if losses := self._losses:  # nothing else is compared with exact weights
+            scoring, length = self._scoring("reference", losses.number), len(losses.tokens)
+            exact = _batch([losses.number], scoring=scoring, length=length, rounded=False)
+            passes["exact"] = [exact]
+        else:
+            passes["reference"] = self._alone(first, rounded=False)
         if rounds:
             passes["rounded"] = self._alone(choices.note, scored="rounded")
         early = Early(self._request)

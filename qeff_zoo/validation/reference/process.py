@@ -8,7 +8,7 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
 does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.layerwise`. Variants:
 
     reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
-                weights
+                weights. Where a package rounds weights of a text decoder, the text of losses alone
     rounded     the same with the weights that the package rounds rounded; what follows has them, too
     noise       as right, but not the same: every sum in another order, sequences in padded batches; of packages that
                 round activations beginnings alone, which answer a question of each stage
@@ -48,6 +48,7 @@ from qeff_zoo.validation.reference.device import computing_as
 from qeff_zoo.validation.reference.formats.orders import by_parameter
 from qeff_zoo.validation.reference.layerwise import Found, Layerwise, unloaded_if_large
 from qeff_zoo.validation.reference.loading import about_quantization, decoded_weights, load_model
+from qeff_zoo.validation.reference.losses import Losses
 from qeff_zoo.validation.reference.noticing import Early, Noticing
 from qeff_zoo.validation.reference.numerics import (
     Arithmetic,
@@ -129,15 +130,21 @@ def _run_variants(
 ) -> Found:
     """Run every variant."""
     numerics = Numerics.from_dict(request["numerics"])
-    if (tokens := _tokens(model, request, answers, numerics)) is not None:
-        announce(tokens)
-    continued = _continued(answers, request.get("greedy"))
     rounds = bool(numerics.rounds_weights or request.get("float16_weights"))
     losses = answers.losses() if rounds else None
+    if (tokens := _tokens(model, request, answers, losses)) is not None:
+        announce(tokens)
+    continued = _continued(answers, request.get("greedy"))
+    found: dict[str, Array] = {}
+    runs: dict[str, list[Array]] = {}
     resuming = Resuming(model, answers)
-    with resuming.recording(), answers.scoring(losses, "reference") as found:
-        runs = {"reference": answers.alone(choices.note)}
-    early, every = Early(request), range(len(runs["reference"]))
+    if losses:  # nothing else is compared with exact weights
+        with answers.scoring(losses, "reference") as found:
+            answers.run_prefix(losses.number, len(losses.tokens))
+    else:
+        with resuming.recording():
+            runs["reference"] = answers.alone(choices.note)
+    early = Early(request)
     begun: dict[str, Mapping[int, Array]] = {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
@@ -150,6 +157,7 @@ def _run_variants(
         with resuming.recording(), answers.scoring(losses, "rounded") as scored:
             runs["rounded"] = answers.alone(choices.note)
         found |= scored
+    every = range(len(runs[judged]))
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(
             choices.repeat, early.each_stage if early.suffices_for_noise(answers) else None
@@ -191,7 +199,7 @@ def _run_variants(
 
 
 def _tokens(
-    model: Any, request: Mapping[str, Any], answers: Answers, numerics: Numerics
+    model: Any, request: Mapping[str, Any], answers: Answers, losses: Losses | None
 ) -> int | None:
     """Return the tokens that all variants read together; None if calls are counted instead.
 
@@ -200,16 +208,19 @@ def _tokens(
     whole, early = answers.tokens(), Early(request)
     if whole is None:
         return None
+    numerics = Numerics.from_dict(request["numerics"])
     device, halves = bool(request.get("device")), bool(request.get("float16_weights"))
-    passes = 1 + (numerics.rounds_weights or halves) + bool(request.get("swapped")) + 2 * device
+    passes = 1 + bool(request.get("swapped")) + 2 * device
     passes += numerics.activations == "float16" and not halves
     passes += not device and not numerics.rounds and _is_small(model)
     passes += not early.suffices_for_noise(answers)
     lengths = [early.each_stage] * (1 + early.suffices_for_noise(answers))
     if numerics.int8_activations:
         lengths += [early.short] * (1 if request.get("swapped") else 2)
+    exact = len(losses.tokens) if losses else 0
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
-    return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
+    begun = sum(answers.tokens(one) or 0 for one in lengths)
+    return int(passes * whole + exact + begun + faults)
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:

@@ -323,9 +323,9 @@ def _one_text(sizes: DecoderSizes) -> tuple[list[Stage], _Script]:
     """
     width, row = min(sizes.prefill_seq_len, sizes.ctx_len), sizes.rows - 1
     script, rows = _Script(sizes), min(sizes.rows, _ROWS)
-    *shorter, _ = sorted({1, (width + 1) // 2, max(1, width - 1), width})
-    for number, length in enumerate(shorter):
-        script.prefill({number % rows: (1 - number % 2, length)})
+    # Half as long are those of other stages. Only the shortest is of another text, which the reference reads as well.
+    for number, length in enumerate(sorted({1, max(1, width - 1)} - {width})):
+        script.prefill({number % rows: (1 - number, length)})
     script.prefill({row: (0, width)})
     stages = [script.stage("prefill")]
     script.at = {row: (0, width)}
