@@ -37,11 +37,11 @@ LENGTHS = (9, 21, 23, 12)
 LARGE = {
     "hidden_size": 384,
     "intermediate_size": 1536,
-    "num_hidden_layers": 8,
+    "num_hidden_layers": 16,
     "initializer_range": 0.1,
 }
-LIMIT = 60_000_000  # bytes
-EVERYTHING = {"reference", "rounded", "noise", "simulated", "swapped", "loss", "divergence"}
+LIMIT = 110_000_000  # bytes: of 151 MB, and what each pass keeps of its own
+EVERYTHING = {"rounded", "noise", "simulated", "swapped", "loss", "divergence"}
 
 
 def send_request(folder: Path, numerics: Numerics) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def compare(whole: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 # --- memory ---------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of 61 MB in float32, in bfloat16 and in three files."""
+    """A checkpoint of 151 MB in float32, in bfloat16 and in more than three files."""
     made = checkpoint(tmp_path_factory.mktemp("large") / "made", "llama", **LARGE)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch.bfloat16)
     folder = made.with_name("large")
@@ -140,7 +140,7 @@ _RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 _MEASURED = """
 import sys, threading, time
 from pathlib import Path
-from qeff_zoo.validation import reference
+from qeff_zoo.validation.reference import process
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -153,7 +153,7 @@ def watch():
 
 before, peak = anonymous(), [0]
 threading.Thread(target=watch, daemon=True).start()
-reference.main(["answer.npz", "arrays.npz"])
+process.main(["answer.npz", "arrays.npz"])
 Path("peak").write_text(str(max(peak[0], anonymous()) - before))
 """
 
