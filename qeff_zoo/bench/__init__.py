@@ -266,16 +266,16 @@ def _doubled(most: int) -> list[int]:
 
 def _problems(case: Case, sizes: Any) -> list[str]:
     """List the reasons why a case cannot run."""
-    found = [*_out_of_bounds(case, sizes.rows)]
+    problems = [*_out_of_bounds(case, sizes.rows)]
     if sizes.encoder_ctx_len:
-        found += _misfits(case, sizes)
+        problems += _misfits(case, sizes)
     elif case.prompt_len + case.generation_len > sizes.ctx_len:
-        found.append(
+        problems.append(
             f"A prompt of {case.prompt_len:,} and {case.generation_len:,} new tokens do not fit; expected at most the "
             f"{sizes.ctx_len:,} of ctx_len together. Change --prompt-len or --generation-len, or build with a larger "
             "--ctx-len."
         )
-    return found
+    return problems
 
 
 def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:

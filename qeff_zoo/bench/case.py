@@ -122,7 +122,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         session.generation(answer)  # or its error
     read = session.sources.seconds - before if of_image else 0.0
     prefill = scheduler.timings.prefill_seconds - read
-    encoded = sum(part.seconds for one in requests for part in one.encoded)
+    encoded = sum(part.seconds for request in requests for part in request.encoded)
     return {
         "ttft_s": statistics.mean(firsts) - begun,
         "prefill_s": prefill,
@@ -152,10 +152,10 @@ def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFig
     from qeff_zoo.sessions import open_session
 
     session: Any = open_session(package, threads=case.threads)
-    found: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
-    if "generated_tokens" in found:
-        found["generated_tokens"] = int(found["generated_tokens"])
-    return SpeechFigures(**asdict(case), **found, peak_rss_bytes=peak_rss_bytes())
+    figures: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
+    if "generated_tokens" in figures:
+        figures["generated_tokens"] = int(figures["generated_tokens"])
+    return SpeechFigures(**asdict(case), **figures, peak_rss_bytes=peak_rss_bytes())
 
 
 def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, float]:
@@ -176,12 +176,12 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     writes = session.generates
     choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
     begun = time.perf_counter()
-    found = session.transcribe(recordings, **choices)
+    transcriptions = session.transcribe(recordings, **choices)
     total = time.perf_counter() - begun
     run = {
-        "audio_s": found[0].seconds,
+        "audio_s": transcriptions[0].seconds,
         "total_s": total,
-        "real_time_factor": total / sum(one.seconds for one in found),
+        "real_time_factor": total / sum(transcription.seconds for transcription in transcriptions),
     }
     if writes:
         timings = session.timings

@@ -63,17 +63,17 @@ def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
     Raises:
         AdapterError: An adapter does not fit the model; the message has all faults.
     """
-    found = _Changes(model)
+    changes_ = _Changes(model)
     for one in merged:
-        problems = list(found.add(one))
+        problems = list(changes_.add(one))
         if problems:
             raise AdapterError(
                 f"Cannot merge the adapter {one.adapter.name!r} into {type(model).__name__}: {some(problems, 4)}. "
                 "Expected one that was trained on this model, for linear layers and embeddings. Use such an adapter, "
                 "or merge it with peft's merge_and_unload and build that checkpoint."
             )
-    found.untie()
-    return found.made
+    changes_.untie()
+    return changes_.made
 
 
 @dataclass
@@ -85,7 +85,9 @@ class _Changes:
 
     def __post_init__(self) -> None:
         self.modules = dict(self.model.named_modules())
-        self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
+        self.shapes = {
+            name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()
+        }
 
     def untie(self) -> None:
         """Untie weights that do not change alike; peft computes the model before it merges anything."""
@@ -98,7 +100,7 @@ class _Changes:
         """Return a path in this model, which may have a head in front of the trained part; "" for none."""
         prefix = f"{self.model.base_model_prefix}."
         paths = (path, prefix + path, path.removeprefix(prefix))
-        return next((one for one in paths if one in known), "") or self._renamed(path, known)
+        return next((file for file in paths if file in known), "") or self._renamed(path, known)
 
     def _renamed(self, path: str, known: Mapping[str, Any]) -> str:
         """Return the current name of a path that transformers has renamed; "" for none."""
@@ -242,12 +244,12 @@ class _Changes:
 
 
 def values_of(
-    found: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
+    by_name: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
 ) -> dict[str, Expression]:
     """Return the new values of a checkpoint's tensors.
 
     Args:
-        found: Changes by names of the model's state_dict.
+        by_name: Changes by names of the model's state_dict.
         expressions: Expressions of one program's weights over the checkpoint's tensors, by the same names.
         checkpoint: Checkpoint with its adapters.
 
@@ -255,14 +257,14 @@ def values_of(
         AdapterError: A changed weight is not one tensor of the checkpoint.
     """
     values: dict[str, Expression] = {}
-    for name in found.keys() & expressions.keys():
-        made, value = expressions[name], found[name].value
+    for name in by_name.keys() & expressions.keys():
+        made, value = expressions[name], by_name[name].value
         if isinstance(made, str) or len(sources_of(made)) == 1:
             tensor = sources_of(made)[0]
-            if checkpoint.logical[tensor].shape != found[name].shape:
+            if checkpoint.logical[tensor].shape != by_name[name].shape:
                 raise _in_another_form(name, made, checkpoint)
             values[tensor] = substitute(value, {ITSELF: checkpoint.values.get(tensor, tensor)})
-            assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+            assert shape_of(values[tensor], checkpoint.tensors) == by_name[name].shape
             continue
         while value != ITSELF:  # what is added, to each of the tensors that it is made of
             match value:

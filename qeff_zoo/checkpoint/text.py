@@ -218,22 +218,24 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         folder: Folder of the checkpoint's small files.
         media: Whether a processor reads the prompts: its own template files have precedence.
     """
-    found: Any = tokenizer.chat_template
+    template: Any = tokenizer.chat_template
     if media:
         of_processor = [
             _read(folder / name).get("chat_template")
             for name in ("processor_config.json", "chat_template.json")
         ]
-        found = next(filter(None, of_processor), found)
-    if isinstance(found, dict):
-        found = found.get("default", next(iter(found.values())) if len(found) == 1 else None)
-    return found if found and isinstance(found, str) else None
+        template = next(filter(None, of_processor), template)
+    if isinstance(template, dict):
+        template = template.get(
+            "default", next(iter(template.values())) if len(template) == 1 else None
+        )
+    return template if template and isinstance(template, str) else None
 
 
 def named_templates(tokenizer: Any) -> dict[str, str]:
     """Return the chat templates beside the default one by name, such as `tool_use`, if names are words."""
-    found = tokenizer.chat_template
-    others = found.items() if isinstance(found, dict) and len(found) > 1 else ()
+    templates = tokenizer.chat_template
+    others = templates.items() if isinstance(templates, dict) and len(templates) > 1 else ()
     return {
         name: text
         for name, text in others

@@ -110,13 +110,13 @@ def gguf_entry(files: Files, requested: str) -> str:
     if requested in files.names or requested.endswith(".gguf"):
         return requested
     models = gguf_models(files)
-    found = [name for name in models if names_gguf(requested, name)]
-    if len(found) != 1:
+    matching = [name for name in models if names_gguf(requested, name)]
+    if len(matching) != 1:
         raise CheckpointError(
-            f"{len(found) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(found or models, 20)}. "
+            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(matching or models, 20)}. "
             "Expected the name of one file, or of a quantization that one file has. Name the file."
         )
-    return found[0]
+    return matching[0]
 
 
 def only_gguf(files: Files) -> str | None:
@@ -152,19 +152,19 @@ def no_weights(files: Files) -> CheckpointError:
     if ADAPTER in names:
         return _is_adapter(files)
     expected = f"Expected {_WEIGHTS!r} or {_INDEX!r}."
-    if found := [name for name in names if name.endswith(".safetensors")]:
+    if weights := [name for name in names if name.endswith(".safetensors")]:
         return CheckpointError(
-            f"No weights of a whole model in {files}, only other safetensors: {some(found)}. {expected} "
+            f"No weights of a whole model in {files}, only other safetensors: {some(weights)}. {expected} "
             "Use a checkpoint with standard names."
         )
-    if found := [name for name in names if name.endswith(".gguf")]:
+    if weights := [name for name in names if name.endswith(".gguf")]:
         return CheckpointError(
-            f"No safetensors in {files}, only GGUF: {some(found, 20)}. {expected} Name one of the GGUF files, or its "
+            f"No safetensors in {files}, only GGUF: {some(weights, 20)}. {expected} Name one of the GGUF files, or its "
             "quantization, with --gguf-file."
         )
-    if found := [name for name in names if name.endswith(_PICKLES)]:
+    if weights := [name for name in names if name.endswith(_PICKLES)]:
         return CheckpointError(
-            f"Refused the weights in {files}, which are pickle: {some(found)}. Reading a pickle "
+            f"Refused the weights in {files}, which are pickle: {some(weights)}. Reading a pickle "
             f"can run code. {expected} Where you trust the files, convert with "
             "`AutoModel.from_pretrained(…).save_pretrained(…)` of transformers."
         )
@@ -196,12 +196,12 @@ def stacked_by_mlx(name: str, tensors: Iterable[str]) -> CheckpointError | None:
         name: Name of the checkpoint.
         tensors: Names of its tensors.
     """
-    found = next((one for one in tensors if ".switch_mlp." in one), None)
-    if found is None:
+    stacked = next((tensor for tensor in tensors if ".switch_mlp." in tensor), None)
+    if stacked is None:
         return None
     return CheckpointError(
-        f"{name!r} is a float checkpoint of mlx-lm, as its tensor {found!r} shows. Expected transformers' arrangement, "
-        "or a checkpoint that mlx quantized. Use the checkpoint that it was converted from."
+        f"{name!r} is a float checkpoint of mlx-lm, as its tensor {stacked!r} shows. Expected transformers' "
+        "arrangement, or a checkpoint that mlx quantized. Use the checkpoint that it was converted from."
     )
 
 
@@ -213,8 +213,10 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
         files: Files of the checkpoint.
         tensors: Names of its tensors.
     """
-    found = next((one for one in tensors if one.rpartition(".")[2] in _QUANTIZED), None)
-    if found is None:
+    quantized = next(
+        (tensor for tensor in tensors if tensor.rpartition(".")[2] in _QUANTIZED), None
+    )
+    if quantized is None:
         return None
     beside = next((one for one in _BESIDE if one in files.names), None)
     path = files.folder / (beside or "")
@@ -225,7 +227,7 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
         else "Nothing beside it has one"
     )
     return CheckpointError(
-        f"{name!r} is quantized, as its tensor {found!r} shows, but its config.json has no `quantization_config`. "
+        f"{name!r} is quantized, as its tensor {quantized!r} shows, but its config.json has no `quantization_config`. "
         f"{there}. Expected the method there, such as {{'quant_method': 'gptq', 'bits': 4, 'group_size': 128}}. Add "
         "it to config.json, or get a newer revision of the checkpoint."
     )
@@ -334,8 +336,8 @@ def shards_of(name: str) -> tuple[str, ...]:
     Args:
         name: Name such as "model-00001-of-00003.gguf".
     """
-    found = _SHARD.fullmatch(name)
-    if not found or not 1 <= int(found["number"]) <= int(found["count"]) <= 1000:
+    match = _SHARD.fullmatch(name)
+    if not match or not 1 <= int(match["number"]) <= int(match["count"]) <= 1000:
         return (name,)
-    count = int(found["count"])
-    return tuple(f"{found['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))
+    count = int(match["count"])
+    return tuple(f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))

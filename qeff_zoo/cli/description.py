@@ -141,7 +141,7 @@ def _program(program: Mapping[str, Any], target: str) -> str:
 def _matrices(program: CompiledProgram) -> str:
     """Tabulate how matrices are stored that are no float32, and what they are computed with."""
     numerics, floats = program.numerics, program.numerics.activations
-    alike = Counter((one.format, one.kept, one.multiplied) for one in numerics.matrices)
+    alike = Counter((matrix.format, matrix.kept, matrix.multiplied) for matrix in numerics.matrices)
     rows = [
         [
             format.in_words,

@@ -66,10 +66,10 @@ class _Readers(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if self.made and (found is None or _tensors(found)):  # more than a size
+        result = func(*args, **(kwargs or {}))
+        if self.made and (result is None or _tensors(result)):  # more than a size
             self.note((args, kwargs))
-        return found
+        return result
 
     def note(self, read: Any) -> None:
         """Record that the running layer, or other code, reads the tensors."""
@@ -157,5 +157,5 @@ def watch(layers: nn.ModuleList, run: Callable[[], Any]) -> Calls | None:
 
 def _carried(results: list[Any], given: list[Any]) -> _Links:
     """Return the positions of a layer's arguments with results of the previous layer, and the results' numbers."""
-    found = {id(result): place for place, result in enumerate(results) if _tensors(result)}
-    return {place: found[id(item)] for place, item in enumerate(given) if id(item) in found}
+    places_ = {id(result): place for place, result in enumerate(results) if _tensors(result)}
+    return {place: places_[id(item)] for place, item in enumerate(given) if id(item) in places_}

@@ -168,8 +168,8 @@ def _nonzero(x: Any) -> Any:
     from onnxscript import opset18 as op
 
     axes = len(x.shape)
-    found: Any = op.NonZero(x)
-    parts: Any = [found] if axes == 1 else op.Split(found, axis=0, num_outputs=axes)
+    indices: Any = op.NonZero(x)
+    parts: Any = [indices] if axes == 1 else op.Split(indices, axis=0, num_outputs=axes)
     first: Any = op.Constant(value_ints=[0])
     return [op.Squeeze(part, first) for part in parts]
 

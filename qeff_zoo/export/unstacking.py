@@ -168,15 +168,15 @@ def _matrices(expression: Expression, tensors: Tensors) -> list[list[Place]]:
     experts, *rest = shape_of(expression, tensors)
     items = [index(number, expression) for number in range(experts if len(rest) == 2 else 0)]
     parts = [item[2:] if item[:2] == ["concat", 0] else [item] for item in items]
-    found = [[one for one in part if isinstance(one, str)] for part in parts]
-    if found != parts:
+    matrices = [[one for one in part if isinstance(one, str)] for part in parts]
+    if matrices != parts:
         return []
     return [
         [
             Place(tensor=one, rows=tensors[one].shape[0], columns=tensors[one].shape[1])
             for one in part
         ]
-        for part in found
+        for part in matrices
     ]
 
 

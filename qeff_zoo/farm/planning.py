@@ -251,10 +251,10 @@ class _Planner:
                 )
             except ZooError as error:
                 self._checkpoints[key] = error
-        found = self._checkpoints[key]
-        if isinstance(found, ZooError):
-            raise found
-        return found
+        checkpoint = self._checkpoints[key]
+        if isinstance(checkpoint, ZooError):
+            raise checkpoint
+        return checkpoint
 
     @staticmethod
     def _key(wanted: Wanted) -> Any:

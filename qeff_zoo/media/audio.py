@@ -96,14 +96,14 @@ def open_audio(
 ) -> OpenedAudio:
     """Read the header of a recording; arguments and errors are those of `read_audio`."""
     if isinstance(source, np.ndarray):
-        found = _open_array(source, rate if given_rate is None else given_rate)
+        opened = _open_array(source, rate if given_rate is None else given_rate)
     else:
         data, name = _bytes_of(source, limits)
         is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
         wave = _open_wav(data, name) if is_wav else None
-        found = wave or _open_compressed(data, name)
-    _check(found, limits)
-    return found
+        opened = wave or _open_compressed(data, name)
+    _check(opened, limits)
+    return opened
 
 
 def read_audio(
@@ -429,8 +429,8 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedAudio:
         ) from error
 
     def read(opened: Any, count: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = opened.read(count, dtype="float32", always_2d=True)
-        return found
+        block: NDArray[np.float32] = opened.read(count, dtype="float32", always_2d=True)
+        return block
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         with _whole(name), soundfile.SoundFile(_Content(data)) as opened:

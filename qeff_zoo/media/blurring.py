@@ -27,14 +27,14 @@ def blurred(maps: Array, axis: int, sigma: float, radius: int | None = None, *, 
     radius = int(_TRUNCATED * sigma + 0.5) if radius is None else radius
     kernel = np.exp(-0.5 / sigma**2 * np.arange(-radius, radius + 1) ** 2)
     kernel /= kernel.sum()
-    margins = [(radius, radius) if one == axis else (0, 0) for one in range(maps.ndim)]
+    margins = [(radius, radius) if number == axis else (0, 0) for number in range(maps.ndim)]
     wide, size = np.pad(maps, margins, mode=mode).astype(np.float64), maps.shape[axis]  # type: ignore[call-overload]
 
     def shifted(by: int) -> Array:
         part: list[Any] = [slice(None)] * maps.ndim
         part[axis] = slice(radius + by, radius + by + size)
-        found: Array = wide[tuple(part)]
-        return found
+        window: Array = wide[tuple(part)]
+        return window
 
     total = shifted(0) * kernel[radius]
     for by in range(radius, 0, -1):

@@ -108,7 +108,7 @@ def _covering_grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int
     As in transformers, coverage is measured with rows and columns of the grid swapped.
     """
     side, sides = settings["size"]["height"], range(1, settings["max_patches"] + 1)
-    grids = [(one, other) for one in sides for other in sides if one * other <= sides[-1]]
+    grids = [(length, other) for length in sides for other in sides if length * other <= sides[-1]]
     kept = {grid: _kept(image, grid, side) for grid in grids}
     enough = [grid for grid in grids if kept[grid] > 0.9]
     if enough:
@@ -175,9 +175,13 @@ def _filled_canvas(image: Pixels, side: int, most: int) -> tuple[int, int]:
         return best
     ratio = width / height
     if ratio >= 1:
-        nearest = min((one for one in shapes if one <= ratio), key=lambda one: abs(one - ratio))
+        nearest = min(
+            (shape for shape in shapes if shape <= ratio), key=lambda one: abs(one - ratio)
+        )
         return max(shapes[nearest])
-    nearest = min((one for one in shapes if one > ratio), key=lambda one: abs(1 / one - 1 / ratio))
+    nearest = min(
+        (shape for shape in shapes if shape > ratio), key=lambda one: abs(1 / one - 1 / ratio)
+    )
     return max(shapes[nearest], key=lambda one: one[1])
 
 
@@ -255,7 +259,7 @@ def smaller_tiles_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any
         tiles += [numbers(part, settings) for part in parts]
         counts.append(len(parts))
         scale = whole_side / max(image.shape[:2])
-        height, width = (round(one * scale) for one in image.shape[:2])
+        height, width = (round(length * scale) for length in image.shape[:2])
         whole = resize(image, height, width, resample)
         wholes.append(numbers(pad_to_square(whole, settings["background_color"]), settings))
     return {
@@ -289,7 +293,7 @@ def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
         values = np.asarray(rescaled(canvas, settings))
         tiles = cut(values.transpose(1, 2, 0), side, side)
         parts.append(
-            [resize_numbers(values, side, side), *(one.transpose(2, 0, 1) for one in tiles)]
+            [resize_numbers(values, side, side), *(tile.transpose(2, 0, 1) for tile in tiles)]
         )
         unit = side // patch
         masks.append([np.ones((unit, unit), np.int64), *cut(mask, unit, unit)])
@@ -311,7 +315,7 @@ def _white_canvas(
 ) -> tuple[Pixels, NDArray[np.int64]]:
     """Return an image on a canvas of whole tiles, and a mask with 1 for each patch with image content."""
     height, width = image.shape[:2]
-    wide, high = (math.ceil(one / side) for one in (width, height))
+    wide, high = (math.ceil(length / side) for length in (width, height))
     if wide * high > (most := settings["dynamic_hd"]):
         wide, high = nearest_grid(image, {**settings, "min_patches": 1, "max_patches": most})
     tall, broad = high * side, wide * side

@@ -172,7 +172,7 @@ def with_sampling(processor: VideoProcessor, options: Mapping[str, Any]) -> Vide
     sampled = options.get("do_sample_frames", bool(changed) or None)
     if sampled is not None:
         changed["do_sample_frames"] = bool(sampled)
-    fixed = {name: one for name, one in changed.items() if name not in processor.kind.fixed}
+    fixed = {name: value for name, value in changed.items() if name not in processor.kind.fixed}
     return replace(processor, settings={**processor.settings, **fixed})
 
 
@@ -190,4 +190,4 @@ def _size_of(given: Any, known: Mapping[str, int]) -> dict[str, int]:
         raise MediaError(
             f"Option 'size' is {given!r}; expected {' and '.join(known)} by name, as the checkpoint has it. Change it."
         )
-    return {name: _positive(f"size.{name}", one) for name, one in given.items()}
+    return {name: _positive(f"size.{name}", array) for name, array in given.items()}

@@ -603,7 +603,7 @@ def read_image_processor(
         if path := files.get(file):
             documents[file] = read_json(path)
     # A recent transformers saves the image processor's settings in processor_config.json; older versions do not.
-    found = [
+    settings = [
         document
         for file, document in documents.items()
         if file == FILES[-1] or "image_processor" in document
@@ -613,15 +613,15 @@ def read_image_processor(
         config = read_config(path) if config.get("auto_map") else config
         by_timm, by_code = config.get("pretrained_cfg"), config.get("image_processor")
         if isinstance(by_code, dict):  # see `Recipe.alias`
-            found = [by_code]
-        elif not found and isinstance(by_timm, dict):
-            found = [rules.settings_of_timm(by_timm)]
-    if not found:
+            settings = [by_code]
+        elif not settings and isinstance(by_timm, dict):
+            settings = [rules.settings_of_timm(by_timm)]
+    if not settings:
         raise CheckpointError(
             "Cannot preprocess images for this checkpoint: it has no settings of a processor. Expected "
             f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
-    return image_processor(found[0], default, **changes)
+    return image_processor(settings[0], default, **changes)
 
 
 #: Former names of settings, in checkpoints of Nemotron and OWL-ViT.
@@ -655,7 +655,9 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     for key in ("image_mean", "image_std"):
         values = settings[key]
         numbers = [values] if isinstance(values, int | float) else values
-        if len(numbers) not in (1, 3) or not all(isinstance(one, int | float) for one in numbers):
+        if len(numbers) not in (1, 3) or not all(
+            isinstance(number, int | float) for number in numbers
+        ):
             raise CheckpointError(
                 f"Cannot process images: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
                 "the processor's JSON."

@@ -192,7 +192,7 @@ def scaled_and_cropped(images: Sequence[Pixels], settings: Settings) -> Arrays:
     Returns `pixel_values` (n, 3, height, width).
     """
     size = settings["size"]["height"], settings["size"]["width"]
-    tall, wide = (math.floor(one / settings["crop_pct"]) for one in size)
+    tall, wide = (math.floor(side / settings["crop_pct"]) for side in size)
     mode, fill, arrays = settings["crop_mode"], (0, 0, 0), []
     if mode == "border":
         fill = tuple(round(255 * value) for value in settings["image_mean"])
@@ -406,14 +406,14 @@ def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
         rows.append(high)
         columns.append(wide)
     arrays = [numbers(part, settings) for part in parts]
-    found = {"rows": np.array([rows]), "cols": np.array([columns])}
+    result = {"rows": np.array([rows]), "cols": np.array([columns])}
     if not settings.get("do_pad"):
-        return {"pixel_values": stacked(arrays)[None], **found}
+        return {"pixel_values": stacked(arrays)[None], **result}
     masks = [np.ones(array.shape[1:], np.int64) for array in arrays]
     return {
         "pixel_values": stacked(padded(arrays))[None],
         "pixel_attention_mask": stacked(padded(masks))[None],
-        **found,
+        **result,
     }
 
 
@@ -423,8 +423,8 @@ def frames_as_squares(frames: Sequence[Pixels], settings: Settings) -> Arrays:
     if settings["do_resize"]:
         sizes = [_long_edge(frames[0], settings["size"]), (side, side)]
         for size in sizes:
-            frames = [resize_across(one, *size, resample) for one in frames]
-    return {"pixel_values": stacked([numbers(one, settings, at_once=True) for one in frames])}
+            frames = [resize_across(frame, *size, resample) for frame in frames]
+    return {"pixel_values": stacked([numbers(frame, settings, at_once=True) for frame in frames])}
 
 
 def _long_edge(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:

@@ -69,8 +69,8 @@ def _weighed(first: Array, weights: Array, bits: int, lines: Array) -> Array:
     for tap in range(weights.shape[1]):
         at = np.minimum(first + tap, len(lines) - 1)  # beyond the last line the weight is 0
         made += weights[:, tap : tap + 1] * lines[at]
-    found: Array = np.clip(made >> bits, 0, 255).astype(np.uint8)
-    return found
+    rounded: Array = np.clip(made >> bits, 0, 255).astype(np.uint8)
+    return rounded
 
 
 def _weighed_numbers(first: Array, weights: Array, lines: Array) -> Array:
@@ -112,8 +112,8 @@ def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, in
 def _cubic_shares(distance: Array) -> Array:
     """Return the weights of lines at these distances, with antialiasing: two on either side."""
     near, far = _near(distance, _SOFTER), _far(distance, _SOFTER)
-    found: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
-    return found
+    shares: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
+    return shares
 
 
 def resize_numbers(image: Array, height: int, width: int) -> Array:
@@ -145,13 +145,13 @@ def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
 
 
 def _near(x: Array, sharp: float = _CUBIC) -> Array:
-    found: Array = ((sharp + 2) * x - (sharp + 3)) * x * x + 1
-    return found
+    weights: Array = ((sharp + 2) * x - (sharp + 3)) * x * x + 1
+    return weights
 
 
 def _far(x: Array, sharp: float = _CUBIC) -> Array:
-    found: Array = sharp * (((x - 5) * x + 8) * x - 4)
-    return found
+    weights: Array = sharp * (((x - 5) * x + 8) * x - 4)
+    return weights
 
 
 def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:

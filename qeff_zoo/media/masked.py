@@ -75,7 +75,7 @@ def corner_of_square(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
     arrays, masks = [], []
     for image in images:
         scale = side / max(image.shape[:2])
-        height, width = (max(int(one * scale), least) for one in image.shape[:2])
+        height, width = (max(int(length * scale), least) for length in image.shape[:2])
         if image.shape[1] >= image.shape[0]:
             width = side
         else:

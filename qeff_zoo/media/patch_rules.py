@@ -186,11 +186,11 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         array = np.asarray(numbers(image, settings), np.float32)
         high, wide = array.shape[1] // patch, array.shape[2] // patch
         blocks = array.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
-        found = np.zeros((most, 3 * patch**2), np.float32)
-        found[: high * wide] = blocks.reshape(high * wide, -1)
+        patches = np.zeros((most, 3 * patch**2), np.float32)
+        patches[: high * wide] = blocks.reshape(high * wide, -1)
         where = np.full((most, 2), -1, np.int64)
         where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
-        rows.append(found)
+        rows.append(patches)
         places.append(where)
     return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
 

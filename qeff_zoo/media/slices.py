@@ -75,7 +75,7 @@ def frames_and_slices(frames: Sequence[Pixels], settings: Mapping[str, Any]) -> 
     Returns `pixel_values` (frames, 3, rows of a patch, columns of all patches of one); and, shared by all frames,
     `target_sizes`, `grids` and `of_video`.
     """
-    made = [whole_and_slices([one], {**settings, "of_video": True}) for one in frames]
+    made = [whole_and_slices([frame], {**settings, "of_video": True}) for frame in frames]
     pixels = np.concatenate([one["pixel_values"] for one in made])
     return {**made[0], "pixel_values": pixels, "of_video": np.array(1)}
 
@@ -157,10 +157,10 @@ def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
         cuts: list[Pixels] = []
         high, wide = tall, broad
         if window:
-            high, wide = (_in_windows(one, window) for one in (tall, broad))
+            high, wide = (_in_windows(length, window) for length in (tall, broad))
             cuts = cut(resized(image, high, wide, settings), window, window)
         parts += [rescaled(resized(one, small, small, settings), settings) for one in cuts]
-        grids.append([max(1, one // window) if window else 0 for one in (high, wide)])
+        grids.append([max(1, length // window) if window else 0 for length in (high, wide)])
     return {
         "pixel_values": np.stack([rescaled(one, settings) for one in wholes]),
         "num_local_patches": np.prod(grids, axis=1),

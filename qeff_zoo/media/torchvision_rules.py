@@ -100,7 +100,7 @@ def _canvases(most: int) -> list[tuple[int, int]]:
     """Return rows and columns of all canvases; those of one aspect ratio follow one another."""
     alike: dict[float, list[tuple[int, int]]] = {}
     for count in range(most, 0, -1):
-        for rows in (one for one in range(1, count + 1) if count % one == 0):
+        for rows in (number for number in range(1, count + 1) if count % number == 0):
             columns = count // rows
             alike.setdefault(rows / columns, []).append((rows, columns))
     return [one for every in alike.values() for one in every]
@@ -153,8 +153,8 @@ def _bfloat16(values: NDArray[Any]) -> NDArray[np.float32]:
     """Round to the nearest number of bfloat16; of two as near, to the even one."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-    found: NDArray[np.float32] = rounded.astype(np.uint32).view(np.float32)
-    return found
+    shortened: NDArray[np.float32] = rounded.astype(np.uint32).view(np.float32)
+    return shortened
 
 
 def tiles_of_fitting_grids(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -202,7 +202,7 @@ def tiles_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     tiles, grids, sizes = list[NDArray[Any]](), [], []
     for image in images:
         height, width = _merged_size(image, merged, settings)
-        large = math.prod(max(patch, round(one / merged) * merged) for one in image.shape[:2])
+        large = math.prod(max(patch, round(length / merged) * merged) for length in image.shape[:2])
         columns = rows = 1
         parts = []
         cuts = splits and not settings["min_tiles"] == settings["max_tiles"] == 1
@@ -234,13 +234,13 @@ def _merged_size(image: Pixels, unit: int, settings: Settings) -> tuple[int, int
     """Return the height and width in whole merged patches, between two numbers of them."""
     height, width = image.shape[:2]
     least, most = (settings[name] * unit**2 for name in ("min_image_tokens", "max_image_tokens"))
-    tall, broad = (max(unit, round(one / unit) * unit) for one in (height, width))
+    tall, broad = (max(unit, round(side / unit) * unit) for side in (height, width))
     if tall * broad > most:
         ratio = math.sqrt(height * width / most)
-        return tuple(max(unit, math.floor(one / ratio / unit) * unit) for one in (height, width))
+        return tuple(max(unit, math.floor(side / ratio / unit) * unit) for side in (height, width))
     if tall * broad < least:
         ratio = math.sqrt(least / (height * width))
-        return tuple(math.ceil(one * ratio / unit) * unit for one in (height, width))
+        return tuple(math.ceil(side * ratio / unit) * unit for side in (height, width))
     return tall, broad
 
 
@@ -298,7 +298,7 @@ def padded_lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arr
             image = resized(image, height, width, settings)
             image = _padded(image, height + -height % factor, width + -width % factor)
         values = np.asarray(rescaled(image, settings), np.float32)
-        high, wide = (one // patch for one in values.shape[1:])
+        high, wide = (length // patch for length in values.shape[1:])
         blocks = values.reshape(3, high, patch, wide, patch).transpose(1, 3, 0, 2, 4)
         rows.append(blocks.reshape(high * wide, 3, patch, patch))
         grids.append([1, high, wide])
@@ -309,13 +309,13 @@ def _reduced_size(image: Pixels, settings: Settings) -> tuple[int, int]:
     """Return the height and width within a number of patches in all, and on a side."""
     patch, longest = settings["patch_size"], settings["size"]["max_height"]
     sides = image.shape[:2]
-    count = math.prod(max(1.0, one // patch) for one in sides)
+    count = math.prod(max(1.0, side // patch) for side in sides)
     scale = min(
         1.0,
         math.sqrt(settings["max_patches"] / count),
-        *(longest * patch / one for one in sides),
+        *(longest * patch / side for side in sides),
     )
-    height, width = (min(max(1, int(one * scale)), longest * patch) for one in sides)
+    height, width = (min(max(1, int(side * scale)), longest * patch) for side in sides)
     return height, width
 
 
@@ -339,11 +339,11 @@ def placed_merged_patches(images: Sequence[Pixels], settings: Settings) -> Array
                 "`do_resize`, or crop it."
             )
         blocks = values.reshape(3, high, side, wide, side).transpose(1, 3, 2, 4, 0)
-        found = np.zeros((most, 3 * side**2), np.float32)
-        found[: high * wide] = blocks.reshape(high * wide, -1)
+        patches = np.zeros((most, 3 * side**2), np.float32)
+        patches[: high * wide] = blocks.reshape(high * wide, -1)
         where = np.full((most, 2), -1, np.int64)
         where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
-        rows.append(found)
+        rows.append(patches)
         places.append(where)
     return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
 
@@ -359,7 +359,7 @@ def lines_of_float_patches(images: Sequence[Pixels], settings: Settings) -> Arra
         for name in ("image_mean", "image_std")
     )
     if settings["do_rescale"] and settings["do_normalize"]:
-        mean, std = (one * np.float32(1 / settings["rescale_factor"]) for one in (mean, std))
+        mean, std = (values * np.float32(1 / settings["rescale_factor"]) for values in (mean, std))
     for image in images:
         high, wide = _budgeted_grid(image, len(images), settings)
         check_room(image, high * patch, wide * patch)
@@ -386,9 +386,9 @@ def _budgeted_grid(image: Pixels, count: int, settings: Settings) -> tuple[int, 
     if settings["max_num_patches"]:
         most = min(most, settings["max_num_patches"])
     most = max(most, least)
-    high, wide = (round(one / settings["patch_size"] + 0.5) for one in image.shape[:2])
+    high, wide = (round(length / settings["patch_size"] + 0.5) for length in image.shape[:2])
     scale = min(math.sqrt(most / (high * wide)), 1.0)
-    high, wide = (math.floor(scale * one) for one in (high, wide))
+    high, wide = (math.floor(scale * side) for side in (high, wide))
     if not high * wide:
         raise MediaError(
             f"Cannot process an image of {image.shape[1]} x {image.shape[0]} pixels: it would have no patches. "
@@ -396,7 +396,7 @@ def _budgeted_grid(image: Pixels, count: int, settings: Settings) -> tuple[int, 
         )
     if most > least > high * wide:
         scale = math.sqrt(least / (high * wide))
-        high, wide = (math.ceil(scale * one) for one in (high, wide))
+        high, wide = (math.ceil(scale * side) for side in (high, wide))
     high = _whole_squares(high, wide, merge, most)
     return high, _whole_squares(wide, high, merge, most)
 

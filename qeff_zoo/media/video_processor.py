@@ -484,8 +484,8 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
         CheckpointError: If there is no file to read, or settings contradict one another.
         UnsupportedModelError: If this kind is not supported.
     """
-    if found := _read(folder):
-        return _processor(*found, usual or _USUAL)
+    if document := _read(folder):
+        return _processor(*document, usual or _USUAL)
     raise CheckpointError(
         f"Cannot preprocess videos for {folder}: it has no settings of a processor. Expected "
         "video_preprocessor_config.json. Get the whole checkpoint."
@@ -528,7 +528,7 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
             "transformers, and give the arrays."
         )
     kind = KINDS[name]
-    configured = {key: one for key, one in document.items() if one is not None}
+    configured = {key: value for key, value in document.items() if value is not None}
     if sampling := configured.get("video_sampling"):
         sampled = {"num_frames": sampling["max_frames"], "fps": sampling["fps"]}
         configured = {"size": sampling["video_size"], **configured, **sampled}

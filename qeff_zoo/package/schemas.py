@@ -104,8 +104,8 @@ def _check(schema: Any) -> _Check:
     }
 
     def check(value: Any) -> bool:
-        found = kinds.get(type(value))
-        return found is not None and found(value)
+        kind = kinds.get(type(value))
+        return kind is not None and kind(value)
 
     return check
 

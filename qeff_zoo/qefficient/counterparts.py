@@ -162,7 +162,7 @@ def missing(path: str) -> MissingNameError:
     """
     parts = path.split(".")
     beginnings = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
-    instead = next(INSTEAD[one] for one in beginnings if one in INSTEAD)
+    instead = next(INSTEAD[beginning] for beginning in beginnings if beginning in INSTEAD)
     return MissingNameError(f"QEfficient's {path!r} has no counterpart in {_HERE}. {instead}")
 
 

@@ -41,7 +41,9 @@ class ProgramPaths(str):
             vision_alone: Whether the text is the path of the vision encoder, and not the folder.
             image_sizes: Sizes of images that `compile` was given.
         """
-        roles = {} if package is None else {one.role: one.path for one in package.programs}
+        roles = (
+            {} if package is None else {program.role: program.path for program in package.programs}
+        )
         paths: dict[str, str] = dict.fromkeys(_LANGUAGE, folder)
         encoder = cls(folder if package is None else f"{folder}/{roles.get('vision', '')}")
         encoder.image_sizes = (*image_sizes,)

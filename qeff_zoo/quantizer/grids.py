@@ -86,8 +86,8 @@ def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: Stored type.
     """
     about = torch.finfo(dtype)
-    found = scales.clamp(about.min, about.max).to(dtype).float()
-    return torch.where(found.abs() < about.tiny, torch.full_like(found, about.tiny), found)
+    stored = scales.clamp(about.min, about.max).to(dtype).float()
+    return torch.where(stored.abs() < about.tiny, torch.full_like(stored, about.tiny), stored)
 
 
 def find_grids(

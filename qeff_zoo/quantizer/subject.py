@@ -84,12 +84,12 @@ class Subject:
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
-        tokens, found = 0, list[int]()
+        tokens, numbers = 0, list[int]()
         for number, sequence in enumerate(self.read.sequences):
-            if not found or tokens + len(sequence) <= MEASURED:
-                found.append(number)
+            if not numbers or tokens + len(sequence) <= MEASURED:
+                numbers.append(number)
                 tokens += len(sequence)
-        return found
+        return numbers
 
     def schemes_for(self, names: Sequence[str]) -> list[Scheme]:
         """Return the schemes that matrices may have; 8 bits need few scales."""

@@ -84,10 +84,13 @@ class Work:
             step(1)
         if self.subject.head in self.schemes:
             name = f"{self.subject.head}.weight"
-            with streamed.loaded(), moments(linear_of(streamed.model, self.subject.head)) as found:
+            with (
+                streamed.loaded(),
+                moments(linear_of(streamed.model, self.subject.head)) as measured,
+            ):
                 for inputs, one in zip(self.subject.inputs, hidden, strict=True):
                     streamed.finish(inputs, one)
-            streamed.use(name, self._round(self.subject.head, streamed.value(name), found))
+            streamed.use(name, self._round(self.subject.head, streamed.value(name), measured))
         with streamed.loaded():
             self.distance = self.subject.distance(
                 self.measured.expected, [hidden[text] for text in self.subject.measured]
@@ -118,7 +121,7 @@ class Work:
         if self.subject.options.method == FOLDING:
             self._fold(layer, prefix, stages, run, hidden)
         was = weights_of(layer, (name for stage in stages for name in stage.linears))
-        columns = {name: one.shape[1] for name, one in was.items()}
+        columns = {name: value.shape[1] for name, value in was.items()}
         now = dict(was)
         before, plain = self._run_plain(layer, stages, was, run, floats)
         for stage in stages:
@@ -202,12 +205,12 @@ class Work:
             before = inputs_before(stage, text) if compensates else []
             set_weights(layer, now)  # it may have set others
             recorded = _inputs(layer, stage, firsts, partial(run, text, states))
-            for number, found in enumerate(recorded):
-                hessians[number].addmm_(found.T, found)
+            for number, inputs in enumerate(recorded):
+                hessians[number].addmm_(inputs.T, inputs)
                 if compensates:
                     # Tokens that a router sends elsewhere once it is given other states are not compared.
-                    same = before[number].shape == found.shape
-                    crossed[number].addmm_((before[number] if same else found).T, found)
+                    same = before[number].shape == inputs.shape
+                    crossed[number].addmm_((before[number] if same else inputs).T, inputs)
         for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
             for name in names:
                 wanted = was[name]
@@ -232,7 +235,7 @@ class Work:
                 with moments(linear_of(layer, group.linears[0])) as hessian:
                     for text, one in enumerate(hidden):
                         run(text, one)
-                found = folding.fold(
+                folded = folding.fold(
                     layer,
                     group,
                     earlier,
@@ -242,11 +245,11 @@ class Work:
                     self.subject.head_dim,
                     partial(run, 0, hidden[0]),
                 )
-                if found is not None:
-                    self.folded.append(f"{prefix}.{found.name}")
-                    for name, value in found.values.items():
-                        if name == "bias" or f"{prefix}.{found.name}" not in self.schemes:
-                            self.subject.streamed.use(f"{prefix}.{found.name}.{name}", value)
+                if folded is not None:
+                    self.folded.append(f"{prefix}.{folded.name}")
+                    for name, value in folded.values.items():
+                        if name == "bias" or f"{prefix}.{folded.name}" not in self.schemes:
+                            self.subject.streamed.use(f"{prefix}.{folded.name}.{name}", value)
             earlier += [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
 
     def _round(self, name: str, weights: Tensor, hessian: Tensor) -> Tensor:
@@ -254,15 +257,15 @@ class Work:
         scheme, dtype = self.schemes[name], self.subject.dtype(name)
         plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
         is_reached = bool(hessian.any())
-        found = (
+        rounded = (
             plain
             if self.subject.options.method == NEAREST or not is_reached
             else gptq(weights, hessian, scheme, dtype)
         )
         place = self.subject.sources[name]
-        self.writer.put_matrix(place.path, found, place.expert or 0)
+        self.writer.put_matrix(place.path, rounded, place.expert or 0)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
-        errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
+        errors = [error_of(weights, one.values, hessian) / whole for one in (rounded, plain)]
         self.matrices.append(
             Matrix(
                 name=self.subject.called(name),
@@ -275,11 +278,11 @@ class Work:
                 is_reached=is_reached,
             )
         )
-        return found.values
+        return rounded.values
 
     def _stored_dtype(self, module: str) -> torch.dtype | None:
         """Return the type that the floats of a module are stored in; None where they are not stored one by one."""
-        found = set()
+        dtypes = set()
         for part in ("weight", "bias"):
             name = self.subject.streamed.expressions.get(f"{module}.{part}")
             if name is None or (part == "weight" and module in self.schemes):
@@ -289,8 +292,8 @@ class Work:
                 or self.subject.checkpoint.stored[name].dtype not in FLOATS
             ):
                 return None
-            found.add(torch_dtype(self.subject.checkpoint.stored[name].dtype))
-        return min(found, key=lambda one: one.itemsize, default=torch.float32)
+            dtypes.add(torch_dtype(self.subject.checkpoint.stored[name].dtype))
+        return min(dtypes, key=lambda one: one.itemsize, default=torch.float32)
 
     @property
     def calibration(self) -> dict[str, Any]:
@@ -330,7 +333,7 @@ class Work:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights that will be written."""
-        return sum(one.nbytes for one in self._planned().values())
+        return sum(value.nbytes for value in self._planned().values())
 
     def _copy_rest(self) -> None:
         """Write what stays floats, and what scales were folded into."""

@@ -244,11 +244,11 @@ def _counted(subject: Subject, relative: Recipe, mix: Mix) -> Iterator[Mapping[s
     raw = {**text.to_dict(), "model_type": text.model_type}
     try:
         pairs = [{**mix.tiny, _TEXT: shrink(raw, times=times)} for times in (1, 2)]
-        configs = [{**one, "model_type": subject.model_type} for one in pairs]
-        found, _ = counting.count(configs, relative.task)
+        configs = [{**pair, "model_type": subject.model_type} for pair in pairs]
+        counted, _ = counting.count(configs, relative.task)
     except FAILURES:
         return
-    yield {item.name: item.source for item in found}
+    yield {item.name: item.source for item in counted}
 
 
 def _text(
@@ -308,14 +308,14 @@ def _alias(model_type: str) -> str:
 
 def _reset(relative: Recipe) -> dict[str, Any]:
     """Return the defaults of fields that a relative sets for its own checkpoints."""
-    found: dict[str, Any] = {}
-    for one in fields(Recipe):
-        default = one.default if one.default is not MISSING else None
-        if one.default_factory is not MISSING:
-            default = one.default_factory()
-        if one.name in _OWN and getattr(relative, one.name) != default:
-            found[one.name] = Code("lambda config: None") if one.name == "alias" else default
-    return found
+    defaults: dict[str, Any] = {}
+    for field in fields(Recipe):
+        default = field.default if field.default is not MISSING else None
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if field.name in _OWN and getattr(relative, field.name) != default:
+            defaults[field.name] = Code("lambda config: None") if field.name == "alias" else default
+    return defaults
 
 
 def _delta(

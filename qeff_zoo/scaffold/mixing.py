@@ -195,11 +195,11 @@ class Mix:
             for other in equals
             if other in relative or other in _SIZES
         )
-        found = next((size for size in same if isinstance(size, int)), None)
-        if found is None:
+        size_ = next((size for size in same if isinstance(size, int)), None)
+        if size_ is None:
             self.kept.append(path + key)
             return int(value)
-        return found
+        return size_
 
     def _token(
         self, key: str, value: Any, default: Mapping[str, Any], relative: Mapping[str, Any]
@@ -230,10 +230,10 @@ def text_of(parsed: Any) -> Any:
 def _defaults(parsed: Any) -> Mapping[str, Any]:
     """Return the fields of a config class with their defaults."""
     try:
-        found: Mapping[str, Any] = type(parsed)().to_dict()
+        defaults: Mapping[str, Any] = type(parsed)().to_dict()
     except (TypeError, ValueError):  # a class without usable defaults
-        found = dict.fromkeys(parsed.to_dict())
-    return found
+        defaults = dict.fromkeys(parsed.to_dict())
+    return defaults
 
 
 def _multiple(key: str, full: Mapping[str, Any], relative: Mapping[str, Any]) -> int:
@@ -253,14 +253,14 @@ def _cut(kinds: list[Any], layers: int) -> list[Any] | None:
 
 def _are_layers(value: Any) -> bool:
     """Whether a value lists numbers of layers."""
-    whole = isinstance(value, list) and all(isinstance(one, int) for one in value)
+    whole = isinstance(value, list) and all(isinstance(item, int) for item in value)
     return whole and all(0 <= a < b for a, b in pairwise(value))
 
 
 def _are_last_layers(value: Any) -> bool:
     """Whether a value lists several numbers of layers, some of which are counted from the end."""
     several = isinstance(value, list | tuple) and len(value) >= _FEWEST_LAYERS
-    return several and all(isinstance(one, int) for one in value) and min(value) < 0
+    return several and all(isinstance(item, int) for item in value) and min(value) < 0
 
 
 def _pairs(config: Mapping[str, Any]) -> int:

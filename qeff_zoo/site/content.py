@@ -211,9 +211,9 @@ class Model(Subject):
     @property
     def weights(self) -> tuple[str, ...]:
         """Storage formats of its packages and records, sorted."""
-        found = {variant.weights for variant in self.variants}
-        found |= {comparison.weights for comparison in self.comparisons}
-        return tuple(sorted(found - {""}))
+        formats = {variant.weights for variant in self.variants}
+        formats |= {comparison.weights for comparison in self.comparisons}
+        return tuple(sorted(formats - {""}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        number_ = float(value)
     except OverflowError:  # an integer of hundreds of digits
         return None
-    return found if abs(found) < float("inf") else None
+    return number_ if abs(number_) < float("inf") else None

@@ -289,10 +289,10 @@ class Store:
     def outcome(self, build_key: str) -> dict[str, Any]:
         """Return the last outcome of the builds and validations of a key; empty without one."""
         try:
-            found = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
+            outcome = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return outcome if isinstance(outcome, dict) else {}
 
     def origin(self, build_key: str) -> Provenance | None:
         """Return the origin of a package; None if it is unknown."""

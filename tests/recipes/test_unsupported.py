@@ -324,6 +324,14 @@ def test_others_are_of_their_kind(kind: str) -> None:
     assert set(DATA["others"][kind]["types"]) <= mapped(kind)
 
 
+def test_kinds_resemble_recipes_that_exist() -> None:
+    known = {*registry.list_model_types()}
+    resembling = [kind["resembles"] for kind in DATA["others"].values() if "resembles" in kind]
+    assert resembling
+    assert all({*names} <= known for names in resembling)
+    assert not any("resemble" in kind["reason"] for kind in DATA["others"].values())
+
+
 def test_parts_are_those_of_whole_models() -> None:
     """Some encoders are given as objects of another class: their names begin with that of the whole model."""
     for name, wholes in DATA["parts"].items():

@@ -121,10 +121,10 @@ class _Match:
         if name == "SUBPATTERN":
             return self._after(value[3], places)
         if name == "BRANCH":
-            found = 0
+            ends = 0
             for branch in value[1]:
-                found |= self._after(branch, places)
-            return found
+                ends |= self._after(branch, places)
+            return ends
         return places & (1 if value.name in _BEGINNINGS else self._end)
 
     def _after_repeat(self, repeat: tuple[int, int, Any], places: int) -> int:
@@ -134,13 +134,13 @@ class _Match:
             if after == places:  # so it is after any further round
                 break
             places = after
-        found = fresh = places
+        ends = fresh = places
         for _ in range(most - least):
-            fresh = self._after(body, fresh) & ~found
+            fresh = self._after(body, fresh) & ~ends
             if not fresh:
                 break
-            found |= fresh
-        return found
+            ends |= fresh
+        return ends
 
     def _mask(self, item: tuple[Any, Any]) -> int:
         """Return the positions whose next character an item matches."""
@@ -214,8 +214,8 @@ def _beyond(tree: Any) -> str:
             return str(value.name)
         elif op.name not in (*_CHARACTERS, "AT"):
             return "FLAGS" if op.name == "SUBPATTERN" else str(op.name)
-        if found := next(filter(None, map(_beyond, inner)), ""):
-            return found
+        if element := next(filter(None, map(_beyond, inner)), ""):
+            return element
     return ""
 
 

@@ -120,7 +120,7 @@ def _has_float8(group: Mapping[str, Any]) -> bool:
 def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     groups = config.get("config_groups")
     return (
-        [one for one in groups.values() if isinstance(one, dict)]
+        [group for group in groups.values() if isinstance(group, dict)]
         if isinstance(groups, dict)
         else []
     )
@@ -129,7 +129,7 @@ def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of a compressed-tensors checkpoint."""
     weights = [group.get("weights") for group in _groups(stored.config)]
-    return with_sizes(stored, [one for one in weights if isinstance(one, dict)])
+    return with_sizes(stored, [weight for weight in weights if isinstance(weight, dict)])
 
 
 def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:

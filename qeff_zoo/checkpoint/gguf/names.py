@@ -315,7 +315,7 @@ def layouts() -> Mapping[str, Layout]:
     """Return the known layouts by `model_type`, from layouts.json."""
     document = _document()
     return MappingProxyType(
-        {kind: _layout(document["groups"], **one) for kind, one in document["models"].items()}
+        {kind: _layout(document["groups"], **model) for kind, model in document["models"].items()}
     )
 
 
@@ -330,7 +330,10 @@ def _layout(
 ) -> Layout:
     """Return the layout of an entry: groups of names, its own names, and functions by their names."""
     return Layout(
-        names={**{name: one for group in groups for name, one in known[group].items()}, **names},
+        names={
+            **{name: value for group in groups for name, value in known[group].items()},
+            **names,
+        },
         moves={name: _MOVES[move] for name, move in moves.items()},
         joined={
             half: (name, *pair, _JOINS[join])
@@ -469,7 +472,7 @@ def places_of(
     if lost:
         raise UnsupportedModelError(
             f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
-            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
+            f"{some([repr(entry) for entry in lost], 10)}. Expected every tensor to have one. Use the safetensors "
             "checkpoint."
         )
     return Places(values=values, experts=experts, changes=changes, beside=frozenset(beside))
@@ -626,14 +629,14 @@ _COUNTS = {
 
 def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
     """Return the numbers of heads; of values by layer, the largest."""
-    found = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
-    if found["keys"] is None:
-        found["keys"] = found["queries"]
+    numbers = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
+    if numbers["keys"] is None:
+        numbers["keys"] = numbers["queries"]
     counts = {
-        field: max(one, default=1) if isinstance(one, array) else one or 1
-        for field, one in found.items()
+        field: max(number, default=1) if isinstance(number, array) else number or 1
+        for field, number in numbers.items()
     }
-    if not all(type(one) is int and 0 < one < 1 << 16 for one in counts.values()):
+    if not all(type(count) is int and 0 < count < 1 << 16 for count in counts.values()):
         raise _misfit(name, f"{[*counts.values()]} heads", "numbers of heads")
     return Heads(**counts)
 
@@ -641,19 +644,19 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
     """Refuse RoPE factors that the configuration lacks, since they would not be applied."""
     scaled = {"llama3", "longrope", "proportional", "su", "yarn"}
-    types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
-    if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
+    types = {scaling.get("rope_type") or scaling.get("type") for scaling in rope_scalings(config)}
+    if (factors := [one for one in _ROPE if one in tensors]) and not types & scaled:
         raise CheckpointError(
-            f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
+            f"{name!r} has {factors[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
             "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
         )
 
 
 def _require_neutral(name: str, config: Mapping[str, Any], multipliers: Sequence[str]) -> None:
     """Refuse multipliers that the weights contain already, since they would be applied twice."""
-    found = {key: config.get(key) for key in multipliers}
-    lists = {key: one if isinstance(one, list) else [one] for key, one in found.items()}
-    if odd := [f"{key} {found[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
+    neutral = {key: config.get(key) for key in multipliers}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in neutral.items()}
+    if odd := [f"{key} {neutral[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
         raise CheckpointError(
             f"{name!r} contains the multipliers of its model in its weights, and its configuration sets "
             f"{some(odd)}. Expected multipliers of 1. Remove the config.json beside the file, or --config-from: the "

@@ -74,7 +74,7 @@ def find(
         if gguf_file is not None:
             file = gguf_entry(LocalFiles.of(path), gguf_file) if path.is_dir() else gguf_file
             name, path = path.resolve().name, path / file
-        there = [one for one in shards_of(file) if (path.parent / one).is_file()]
+        there = [shard for shard in shards_of(file) if (path.parent / shard).is_file()]
         files = LocalFiles(path.parent, frozenset(there))
     _require_files(files, file)
     return Found(
@@ -143,7 +143,7 @@ def _original(files: Files, file: str) -> str:
     if (files.folder / "config.json").is_file():
         return str(files.folder)
     files.fetch(shards_of(file))  # the only source of the configuration
-    paths = [files.folder / one for one in shards_of(file)]
+    paths = [files.folder / shard for shard in shards_of(file)]
     return str(_from_metadata(paths, read_shards(paths)))
 
 
@@ -185,8 +185,8 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
         header: Header of the file, with a matrix of each dense layer.
     """
     dense = {name: header.tensors.get(f"dense_{name[0]}.weight") for name in ("2_Dense", "3_Dense")}
-    found = {name: info.shape for name, info in dense.items() if info is not None}
-    places = ["", "1_Pooling", *found, f"{2 + len(found)}_Normalize"]  # llama.cpp's programs do
+    shapes = {name: info.shape for name, info in dense.items() if info is not None}
+    places = ["", "1_Pooling", *shapes, f"{2 + len(shapes)}_Normalize"]  # llama.cpp's programs do
     kinds = [place.partition("_")[2] or "Transformer" for place in places]
     layers = {
         f"{name}/config.json": {
@@ -195,7 +195,7 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        for name, (rows, columns) in found.items()
+        for name, (rows, columns) in shapes.items()
     }
     return {
         "modules.json": [

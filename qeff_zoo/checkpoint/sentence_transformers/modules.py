@@ -63,9 +63,9 @@ def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
     modules = read_modules(companions)
     if not modules:
         return None
-    poolings = [AND.join(_modes(one)) for one in modules if one.kind == "Pooling"]
+    poolings = [AND.join(_modes(module)) for module in modules if module.kind == "Pooling"]
     pooling = "mean" if _is_static(modules) else next(iter(poolings), "none")
-    last = [one for one in modules if one.kind != "Dropout"][-1]
+    last = [module for module in modules if module.kind != "Dropout"][-1]
     return pooling, last.kind == "Normalize" and _features(last)[1] == SENTENCE
 
 
@@ -135,8 +135,8 @@ def _is_static(modules: Sequence[Module]) -> bool:
 
 def _described(kind: str) -> str:
     """Return what an unsupported module is for, in parentheses."""
-    found = next((words for words, kinds in _PURPOSES.items() if kind in kinds), "")
-    return f" ({found})" if found else ""
+    purpose = next((words for words, kinds in _PURPOSES.items() if kind in kinds), "")
+    return f" ({purpose})" if purpose else ""
 
 
 def described(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -280,17 +280,17 @@ def _connected(steps: Sequence[Step], width: int | None, result: str) -> list[St
                 f"Module {step.place} of modules.json, {type(step).__name__}, reads {step.reads!r} before a pooling "
                 "makes it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
             )
-        expected, found = (
+        expected, available = (
             getattr(step, "in_features", getattr(step, "size", None)),
             widths[step.reads],
         )
-        if None not in (expected, found) and expected != found:
+        if None not in (expected, available) and expected != available:
             raise UnsupportedModelError(
-                f"{step.folder}/config.json has {expected} inputs, and {step.reads!r} has {found} values; expected as "
-                "many. Get the files again, or give another --pooling."
+                f"{step.folder}/config.json has {expected} inputs, and {step.reads!r} has {available} values; expected "
+                "as many. Get the files again, or give another --pooling."
             )
         times = len(step.modes) if isinstance(step, Pooling) else 1
-        after = step.out_features if isinstance(step, Dense) else found and found * times
+        after = step.out_features if isinstance(step, Dense) else available and available * times
         widths[step.writes] = after
     several = any(isinstance(step, MultiVectorMask) for step in steps)
     if several == (result in widths):

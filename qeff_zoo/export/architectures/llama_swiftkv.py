@@ -126,7 +126,7 @@ def _heads(states: Tensor, size: int) -> Tensor:
 
 def _rotated(heads: Tensor, embeddings: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate heads (batch, heads, seq, head_dim) by cosines and sines (batch, seq, head_dim)."""
-    cos, sin = (one.unsqueeze(1) for one in embeddings)
+    cos, sin = (embedding.unsqueeze(1) for embedding in embeddings)
     rotated: Tensor = heads * cos + llama.rotate_half(heads) * sin
     return rotated
 

@@ -243,7 +243,7 @@ def register() -> None:
     ]
     mapping = [*own, *get_checkpoint_conversion_mapping("molmo2")]
     register_checkpoint_conversion_mapping("molmo", mapping, overwrite=True)
-    projections = [f"self_attn.{one}_proj" for one in "qkv"]
+    projections = [f"self_attn.{letter}_proj" for letter in "qkv"]
     halves = [f"mlp.{one}_proj.weight" for one in ("up", "gate")]
     embeddings = ["wte.embedding", "wte.new_embedding"]
     text: list[WeightConverter | WeightRenaming] = [

@@ -35,7 +35,10 @@ def implement(model: Any) -> None:
     encoders = {name: getattr(config, name, None) for name in config.sub_configs}
     config._attn_implementation = {
         "": attention.IMPLEMENTATION,
-        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in encoders.items()},
+        **{
+            name: BY_ROW if encoder is text else IMPLEMENTATION
+            for name, encoder in encoders.items()
+        },
     }
 
 

@@ -59,12 +59,12 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
     with _disable_current_modes(), torch.device("cpu"):
         both = torch.linspace(-30.0, 30.0, 1024).roll(337).view(16, 64)
         both = torch.stack([both, both.flip(0, 1).roll(5, 1)], -1).flatten(1)
-        found = module._apply_gate(both)
-        if isinstance(found, FakeTensor) or found.is_meta:
+        computed = module._apply_gate(both)
+        if isinstance(computed, FakeTensor) or computed.is_meta:
             return None
         gate, up = (both[:, ::2], both[:, 1::2]) if interleaved else both.chunk(2, dim=-1)
         for chosen in product(alphas, limits, (0.0, 1.0)):
-            if torch.allclose(found, gated(gate, up, *chosen), rtol=1e-5, atol=1e-5):
+            if torch.allclose(computed, gated(gate, up, *chosen), rtol=1e-5, atol=1e-5):
                 return chosen
     return None
 

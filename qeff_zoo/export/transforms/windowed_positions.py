@@ -18,10 +18,10 @@ def apply(model: Any) -> int:
     Returns:
         Number of changed modules.
     """
-    found = of_class(model, "VitsAttention")
-    for module in found:
+    attentions = of_class(model, "VitsAttention")
+    for module in attentions:
         give(module, _forward)
-    return len(found)
+    return len(attentions)
 
 
 def _forward(

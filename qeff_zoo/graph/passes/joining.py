@@ -61,7 +61,7 @@ def join(reader: ir.Model, model: ir.Model) -> None:
 
 def _rename(reader: ir.Model) -> None:
     """Name all that is of a graph alone otherwise than another does: functions, constants, nodes and values."""
-    own = [one for one in reader.functions.values() if one.domain != SEMANTIC]
+    own = [entry for entry in reader.functions.values() if entry.domain != SEMANTIC]
     for function in own:
         del reader.functions[function.identifier()]
         function.name = f"{_PREFIX}{function.name}"

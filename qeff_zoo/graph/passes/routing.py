@@ -31,9 +31,9 @@ def return_choices(graph: ir.Graph) -> int:
 
 def _depends_on_tokens(value: ir.Value | None) -> bool:
     """Whether a value depends on the tokens' content, and not on their positions alone."""
-    found, visited = [value], set[ir.Value | None]()
-    while found:
-        one = found.pop()
+    pending, visited = [value], set[ir.Value | None]()
+    while pending:
+        one = pending.pop()
         if one is None or one in visited:
             continue
         visited.add(one)
@@ -41,5 +41,5 @@ def _depends_on_tokens(value: ir.Value | None) -> bool:
             return True
         node = one.producer()
         if node is not None and node.op_type != "Shape":
-            found += node.inputs
+            pending += node.inputs
     return False

@@ -23,10 +23,10 @@ def divide(graph: ir.Graph) -> int:
     """
     count = 0
     for node in list(graph):
-        found = _quotient(node)
-        if found is None:
+        quotient = _quotient(node)
+        if quotient is None:
             continue
-        number, divisor = found
+        number, divisor = quotient
         tape = Tape()
         moved = tape.op("Add", [number, _constant(tape, number, divisor * _OFFSET)])
         shares = tape.op("Div", [moved, _constant(tape, number, divisor)])

@@ -72,11 +72,11 @@ def card(index: Index, where: str, present: str | None = None) -> str:
     count, index = index.packages, _listed(index)
     ours = _around(index)
     around, digest = ours, _digest(*ours)
-    found = _SECTION.search(present or "")
-    if present and found:
-        there = present[: found.start()], present[found.end() :]
-        if found[1] != _digest(*there):
-            around, digest = there, found[1]
+    match = _SECTION.search(present or "")
+    if present and match:
+        there = present[: match.start()], present[match.end() :]
+        if match[1] != _digest(*there):
+            around, digest = there, match[1]
     elif present:
         around, digest = (f"{present.rstrip()}\n\n", "\n"), _NOT_OURS
     section = _section(index, count, where)

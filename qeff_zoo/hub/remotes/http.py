@@ -222,8 +222,8 @@ def _once(url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
                     follow_redirects=False,
                 )
             )
-        found = {name.lower(): value for name, value in response.headers.items()}
-        yield Answer(url, response.status_code, found, _pieces(url, response))
+        fields = {name.lower(): value for name, value in response.headers.items()}
+        yield Answer(url, response.status_code, fields, _pieces(url, response))
 
 
 def _pieces(url: str, response: Any) -> Iterator[bytes]:
@@ -415,12 +415,12 @@ class WebRemote:
 
     def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
         if offline := offline or is_offline():
-            found: FetchedIndex | None = index_cache.offline_index(self.url)
+            index: FetchedIndex | None = index_cache.offline_index(self.url)
         else:
-            found = index_cache.newest(self.url, self._fetch)
-        if found is None:
+            index = index_cache.newest(self.url, self._fetch)
+        if index is None:
             return None
-        snapshot = WebSnapshot(self.url, found.index, self.base)
+        snapshot = WebSnapshot(self.url, index.index, self.base)
         return replace(snapshot, index=reading(self.url, snapshot, offline=offline))
 
     def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:

@@ -204,7 +204,7 @@ class PatchGeometry:
         shape = (height // self.merge, outer, self.inner, width // self.merge, outer, self.inner)
         order = (0, 3, 1, 4, 2, 5)
         rows, columns = np.indices((height, width))
-        ordered = (one.reshape(shape).transpose(order).reshape(-1) for one in (rows, columns))
+        ordered = (side.reshape(shape).transpose(order).reshape(-1) for side in (rows, columns))
         return next(ordered), next(ordered)
 
     def _windows(self, time: int, height: int, width: int) -> dict[str, Array]:
@@ -216,7 +216,7 @@ class PatchGeometry:
             for top in range(0, height, self.window)
             for left in range(0, width, self.window)
         ]
-        ends = np.cumsum([0, *(len(one) * self.merge**2 for one in windows)], dtype=np.int64)
+        ends = np.cumsum([0, *(len(window) * self.merge**2 for window in windows)], dtype=np.int64)
         return {"window_index": np.concatenate(windows), "cu_window_seqlens": ends}
 
     def _taps(
@@ -260,8 +260,8 @@ def _nearest(size: int, side: int) -> Array:
     step = 1 / side
     bounds = (step + step * np.arange(np.ceil((1 - step) / step))).astype(np.float32)
     at = np.arange(size, dtype=np.float32) / np.float32(size)
-    found: Array = np.searchsorted(bounds, at, side="right")
-    return found
+    nearest: Array = np.searchsorted(bounds, at, side="right")
+    return nearest
 
 
 def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
@@ -273,10 +273,10 @@ def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
         place = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
     first = np.floor(place)
     around = np.arange(-1, 3) if taps == "bicubic" else np.arange(2)
-    found = np.clip(first.astype(np.int64)[:, None] + around, 0, side - 1)
+    places_ = np.clip(first.astype(np.int64)[:, None] + around, 0, side - 1)
     far = np.abs(place[:, None] - first[:, None] - around)
     near = _cubic(far) if taps == "bicubic" else np.clip(1 - far, 0, None)
-    return found, near.astype(np.float32)
+    return places_, near.astype(np.float32)
 
 
 def _antialiased(size: int, side: int) -> Array:

@@ -24,7 +24,7 @@ class Lfm3Vl(PatchGrid):
         from qeff_zoo.multimodal.tracing.forward_patches import swapped
         from qeff_zoo.multimodal.tracing.patch_tracing import Patches
 
-        layers = [one for one in model.modules() if hasattr(one, _CONVOLUTION)]
+        layers = [module for module in model.modules() if hasattr(module, _CONVOLUTION)]
         size = model.config.vision_config.conv_kernel_size
 
         class Surrounded(Patches):
@@ -32,7 +32,7 @@ class Lfm3Vl(PatchGrid):
                 inputs = dict(zip(names, given, strict=True))
                 around = _around(inputs["position_ids"], inputs["cu_seqlens"], geometry.merge, size)
                 convolve = partial(_convolve, around=around)
-                with swapped(*((one, "forward", partial(convolve, one)) for one in layers)):
+                with swapped(*((layer, "forward", partial(convolve, layer)) for layer in layers)):
                     return super().forward(given)
 
         return Surrounded(model, names[1:], geometry, 0)
@@ -54,7 +54,7 @@ def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, An
     begun = ends[segment.clamp(max=ends.shape[0] - 1)]
     rows, columns = places.unbind(1)
     height, width = rows.max() + 1, columns.max() + 1
-    found = []
+    neighbors = []
     for down in range(-(size // 2), size // 2 + 1):
         for right in range(-(size // 2), size // 2 + 1):
             row, column = rows + down, columns + right
@@ -62,8 +62,8 @@ def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, An
             row, column = row.clamp(min=0), column.clamp(min=0)
             square = (row // merge) * (width // merge) + column // merge
             index = begun + square * merge**2 + (row % merge) * merge + column % merge
-            found.append((index.clamp(max=count - 1), inside[:, None]))
-    return found
+            neighbors.append((index.clamp(max=count - 1), inside[:, None]))
+    return neighbors
 
 
 def _convolve(layer: Any, hidden_states: Any, around: list[tuple[Any, Any]], **_: Any) -> Any:

@@ -80,9 +80,9 @@ class Radio(PatchGrid):
                 ends = torch.cat([ends[:1], ends[1:] + tokens])
                 mask = apart(patches.shape[0] + tokens, ends)
                 with Concrete(), swapped(*swaps):
-                    found = vision(image, attention_mask=mask).features
+                    features = vision(image, attention_mask=mask).features
                     rows = self.model.project_vision_features(
-                        found, patches.shape[0] // geometry.merge, geometry.merge
+                        features, patches.shape[0] // geometry.merge, geometry.merge
                     )
                 return (rows_of(rows),)
 
@@ -114,8 +114,10 @@ class Radio(PatchGrid):
         """As of `Images`."""
         import numpy as np
 
-        height, width = (one * vision.geometry.merge for one in size)
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        height, width = (side * vision.geometry.merge for side in size)
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         pixels = random.standard_normal((height * width, *values), np.float32)
         return {_GRID: np.array([[height, width]]), self.pixels: pixels}
 

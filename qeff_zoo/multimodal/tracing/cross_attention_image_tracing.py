@@ -78,10 +78,10 @@ class Read(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values for every cross-attention layer."""
-        decoder, found = language_model(self.model), list[Tensor]()
+        decoder, states = language_model(self.model), list[Tensor]()
 
         def note(*_: Any, **arguments: Any) -> Unread:
-            found.append(arguments[_STATES])
+            states.append(arguments[_STATES])
             return Unread(torch.zeros(1, 1, decoder.config.hidden_size))
 
         with swapped((decoder, "forward", note)), Concrete():
@@ -89,7 +89,7 @@ class Read(nn.Module):
             self.model(input_ids=torch.zeros(1, 1, dtype=torch.long), **arguments)
         cross, query = CrossCache(), torch.zeros(1, 1, decoder.config.hidden_size)
         for _, module in self.cross_attentions:
-            module(query, **{_STATES: found[0]}, past_key_values=cross)
+            module(query, **{_STATES: states[0]}, past_key_values=cross)
         return tuple(value for _, _, value in cross.named())
 
     @property
@@ -106,15 +106,17 @@ class Read(nn.Module):
 def _crossing(model: Any, images: CrossAttentionEncoder) -> list[tuple[int, Any]]:
     """Return the cross-attention layers of the language model, with their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
-    found = layers.find(decoder, config.num_hidden_layers)
-    assert found is not None
-    return [(index, found[1][index]) for index in sorted(getattr(config, images.layers))]
+    repeated = layers.find(decoder, config.num_hidden_layers)
+    assert repeated is not None
+    return [(index, repeated[1][index]) for index in sorted(getattr(config, images.layers))]
 
 
 def _cross_attention(layer: Any) -> Any:
     """Return the cross-attention module of a layer: the innermost that takes the states of images."""
     arguments = [
-        one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters
+        module
+        for module in layer.modules()
+        if _STATES in inspect.signature(module.forward).parameters
     ]
     return arguments[-1]
 
@@ -192,7 +194,7 @@ class Step(decoder_tracing.Step):
     ) -> Any:
         """Run transformers' forward with keys and values of images, and the masks of the inputs."""
         (mask,) = more
-        rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
+        rows = next(state.past[job.name].shape[4] for job in self.states if not job.written)
         arguments = dict(zip((IMAGE_MASK, _WHOLE_ROWS), _masks(mask, rows), strict=True))
         decoder = language_model(self.model)
         forward = decoder.forward
@@ -246,7 +248,7 @@ def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracin
             made.then(graph)
         rename(graph.graph.inputs, sized)
 
-    states = [replace(one, axes=tuple(map(sized, one.axes))) for one in made.states]
+    states = [replace(state, axes=tuple(map(sized, state.axes))) for state in made.states]
     return replace(made, states=states, then=then)
 
 

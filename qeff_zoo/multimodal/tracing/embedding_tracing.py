@@ -43,7 +43,7 @@ class Step(language_tracing.Step):
         last = hidden if state.narrowed else state.only_needed(hidden)
         if self.normalize:
             last = nn.functional.normalize(last, dim=-1)
-        return (last, *(state.present[one.name] for one in self.states if one.written))
+        return (last, *(state.present[job.name] for job in self.states if job.written))
 
 
 def tracing(

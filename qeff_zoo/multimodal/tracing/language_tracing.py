@@ -235,20 +235,20 @@ def tracing(
     deep = layers_of(media, config)[1:] if media.added else deepstack_layers(media, config)
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
-        found = {
+        inputs = {
             f"{modality}_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
             f"{modality}_embeds": (features, rows),
             **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
         }
         if media.axes > 1:
-            found["rope_positions"] = (
+            inputs["rope_positions"] = (
                 position_ids.expand(media.axes, -1, -1).contiguous(),
                 {1: batch, 2: seq},
             )
         if media.whole:
             types = torch.zeros(len(position_ids), decoder_tracing.CTX, dtype=torch.long)
-            found[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
-        return found
+            inputs[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
+        return inputs
 
     step = partial(step, media=media)
     made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)

@@ -64,7 +64,7 @@ class ImageForward(nn.Module):
         (pixels, *more), noted = given, FeatureRecorder()
         arguments = self.images.forward_arguments(pixels, more)
         module = sys.modules[type(self.model).__module__]
-        alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
+        alone = {name: value for name, value in _ALONE.items() if hasattr(module, name)}
         with (
             swapped(unread(self.model)),
             mock.patch.dict(vars(module), alone),
@@ -83,21 +83,21 @@ class ImageForward(nn.Module):
 
     def _of_layers(self, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the feature rows, those of deepstack layers, and the finer variants of all of them."""
-        found: list[Any] = []
+        outputs: list[Any] = []
         changes = []
         if self.finer:
-            part = [one for one in self.model.modules() if _takes(one, self.finer)][-1]
+            part = [module for module in self.model.modules() if _takes(module, self.finer)][-1]
             plain = part.forward
 
             def both(*args: Any, **given: Any) -> Any:
                 rows, added = plain(*args, **{**given, self.finer: True})
-                found.extend([rows, *added])
+                outputs.extend([rows, *added])
                 return plain(*args, **given)
 
             changes.append((part, "forward", both))
         with swapped(*changes):
             output = self.model.get_image_features(**arguments)
-        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
+        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *outputs]))
 
 
 class Frame(ImageForward):

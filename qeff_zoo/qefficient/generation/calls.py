@@ -44,18 +44,18 @@ class Calls:
         self._ctx_len = DecoderSizes.read(program.specializations).ctx_len if program.states else 0
 
     @classmethod
-    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def inputs_by_name(cls, arrays: dict[str, Described]) -> dict[str, Described]:
         """Return the inputs of a call by QEfficient's names.
 
         Args:
-            found: Inputs of the program in the manifest.
+            arrays: Inputs of the program in the manifest.
         """
-        return found
+        return arrays
 
     @classmethod
-    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
-        """Return the outputs of a call by QEfficient's names; `found` as for `inputs_by_name`."""
-        return found
+    def outputs_by_name(cls, arrays: dict[str, Described]) -> dict[str, Described]:
+        """Return the outputs of a call by QEfficient's names; `arrays` as for `inputs_by_name`."""
+        return arrays
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call, in as many parts as the program requires.
@@ -124,13 +124,16 @@ class Calls:
         drafted = heads.logits(rows, own.argmax(-1).reshape(-1, 1).tolist())
         drafted = drafted.reshape(*own.shape[:2], -1, own.shape[-1])
         every = np.concatenate([own[:, :, None], drafted], axis=2)
-        return {**{name: one for name, one in outputs.items() if name != _HIDDEN}, _LOGITS: every}
+        return {
+            **{name: output for name, output in outputs.items() if name != _HIDDEN},
+            _LOGITS: every,
+        }
 
     def inputs_of(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs of a program without states."""
         return {
-            name: np.ascontiguousarray(self._required(given, name), one.dtype)
-            for name, one in self.program.inputs.items()
+            name: np.ascontiguousarray(self._required(given, name), value.dtype)
+            for name, value in self.program.inputs.items()
         }
 
     def shown(
@@ -177,9 +180,9 @@ class Calls:
             return int(given[_COMP_CTX].size)
         held = int(positions.max()) + 1
         every = {
-            int(one["symbols"][_COMP_CTX])
-            for one in self.program.specializations
-            if _COMP_CTX in one["symbols"]
+            int(specialization["symbols"][_COMP_CTX])
+            for specialization in self.program.specializations
+            if _COMP_CTX in specialization["symbols"]
         }
         return min(length for length in every if length >= held)
 
@@ -210,9 +213,9 @@ class Calls:
         if memory is None or not memory.is_current:
             return {}
         return {
-            one.output: memory[one.name][slots]
-            for one in self.program.states
-            if one.output in wanted
+            state.output: memory[state.name][slots]
+            for state in self.program.states
+            if state.output in wanted
         }
 
     @staticmethod

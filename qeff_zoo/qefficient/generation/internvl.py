@@ -55,8 +55,8 @@ class InternProcessor:
             image_mean=mean,
             image_std=std,
         )
-        found: torch.Tensor = processor(image, return_tensors="pt")["pixel_values"]
-        return found
+        tiles: torch.Tensor = processor(image, return_tensors="pt")["pixel_values"]
+        return tiles
 
     def __call__(
         self,
@@ -93,6 +93,8 @@ class InternProcessor:
         if marked and _MARKER not in text:
             text = f"{_MARKER}\n{text}"
         chat = [*before, {"role": "user", "content": text}]
-        found = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        prompt = self.tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
         tokens = f"<img>{'<IMG_CONTEXT>' * self.num_image_token * tiles}</img>"
-        return str(found.replace(_MARKER, tokens, 1))
+        return str(prompt.replace(_MARKER, tokens, 1))

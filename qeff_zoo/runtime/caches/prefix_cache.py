@@ -99,7 +99,9 @@ def _computes_in_float32(package: Path, decoder: Decoder) -> bool:
     """Whether neither activations nor states are rounded, so that results of two calls differ in their last digits."""
     programs = read_json(package / "manifest.json").get("programs", ())
     numerics = [Numerics.from_dict(program["numerics"]) for program in programs]
-    exact = all(one.activations == "float32" and not one.int8_activations for one in numerics)
+    exact = all(
+        numeric.activations == "float32" and not numeric.int8_activations for numeric in numerics
+    )
     return exact and all(state.dtype == np.float32 for state in decoder.states.values())
 
 
@@ -198,20 +200,20 @@ class PrefixCache:
         if done % self.block:
             return done
         first = last = done // self.block
-        found = []
+        blocks = []
         most = min(len(keys), (length - self._rest) // self.block)
         while last < most and (states := self.kept.get(keys[last])) is not None:
             if not self._decoder.fits(states, self.block):
                 self.kept.drop(keys[last])
                 break
-            found.append(states)
+            blocks.append(states)
             last += 1
-        while found and spans and spans.end(done, last * self.block) != last * self.block:
-            found.pop()
+        while blocks and spans and spans.end(done, last * self.block) != last * self.block:
+            blocks.pop()
             last -= 1
-        for place, states in enumerate(found, first):
+        for place, states in enumerate(blocks, first):
             self._decoder.restore(row, place * self.block, states, latest=place == last - 1)
-        if found:
+        if blocks:
             self.kept.touch(keys[:last])
         return last * self.block
 

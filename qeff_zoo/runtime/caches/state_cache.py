@@ -68,7 +68,7 @@ class StateFiles:
             ) from error
         self._writes = True
         #: Keys and sizes of the files, least recently used first.
-        self.found = self._look(entries)
+        self.entries = self._look(entries)
 
     def read(self, key: bytes) -> States | None:
         """Return the states of a key; None, with a warning, if the file is damaged or has other terms."""
@@ -85,7 +85,7 @@ class StateFiles:
         return states
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Mark files as used, the first key last, for the order of `found` in later processes."""
+        """Mark files as used, the first key last, for the order of `entries` in later processes."""
         now = time.time_ns()
         # Distinct times: clocks of file systems are coarse.
         for place, key in enumerate(reversed(keys)):
@@ -122,17 +122,17 @@ class StateFiles:
 
     def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
         """Return the entries; remove files of killed processes, and report foreign files."""
-        found = []
+        entries_ = []
         for path in entries:
             with suppress(OSError):
                 facts = path.stat()
                 if _NAME.fullmatch(path.name):
-                    found.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
+                    entries_.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
                 elif not path.name.startswith("."):
                     _LOG.warning("%s is not used: it is no file of a prefix cache.", path)
                 elif time.time() - facts.st_mtime > _ABANDONED:
                     path.unlink()
-        return [(key, size) for _, key, size in sorted(found)]
+        return [(key, size) for _, key, size in sorted(entries_)]
 
     def _packed(self, key: bytes, states: States) -> list[bytes]:
         shapes = {
@@ -189,13 +189,13 @@ def _require_ours(path: Path, forbidden: int) -> None:
     """Reject a path that another user owns, or may write to or read: states reveal prompts and determine output."""
     facts = path.stat()
     if facts.st_uid != os.geteuid():
-        found = f"it belongs to user {facts.st_uid}"
+        state = f"it belongs to user {facts.st_uid}"
     elif facts.st_mode & forbidden:
-        found = f"its mode is {facts.st_mode & 0o777:o}, so that others may change or read it"
+        state = f"its mode is {facts.st_mode & 0o777:o}, so that others may change or read it"
     else:
         return
     raise GenerationError(
-        f"Cannot keep the prefix cache in {str(path)!r}: {found}. Expected a folder of this user alone. Run `chmod -R "
+        f"Cannot keep the prefix cache in {str(path)!r}: {state}. Expected a folder of this user alone. Run `chmod -R "
         "go-rwx` on it if no other user has written there, or change prefix_cache_dir."
     )
 
@@ -228,7 +228,7 @@ class KeptStates:
         self.used = 0
         self.budget, self._files = budget, files
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # least recently used first
-        for key, size in files.found if files else ():
+        for key, size in files.entries if files else ():
             self._add(key, _Kept(size, None, on_disk=True))
         self._make_room()
 
@@ -252,7 +252,9 @@ class KeptStates:
             fresh: States by new key, which are not modified.
             used: Keys in use, as for `touch`.
         """
-        sizes = {key: sum(one.nbytes for one in states.values()) for key, states in fresh.items()}
+        sizes = {
+            key: sum(state.nbytes for state in states.values()) for key, states in fresh.items()
+        }
         for key, size in sizes.items():
             if size <= self.budget:
                 on_disk = self._files is not None and self._files.write(key, fresh[key])

@@ -308,7 +308,9 @@ def providers_of(
 
 def feature_names(program: Program) -> list[str]:
     """Return inputs with image or audio features: features that replace token embeddings first, then others."""
-    return [name for name, one in program.inputs.items() if one.shape and one.shape[0] in _ROWS]
+    return [
+        name for name, value in program.inputs.items() if value.shape and value.shape[0] in _ROWS
+    ]
 
 
 def token_inputs(pieces: Sequence[Piece], width: int) -> Inputs:

@@ -70,7 +70,8 @@ class Sources:
             inputs: Inputs by batch slot, none of them empty.
         """
         sources: dict[int, Source] = {
-            row: one.tokens if isinstance(one, ImagePrompt) else one for row, one in inputs.items()
+            row: array.tokens if isinstance(array, ImagePrompt) else array
+            for row, array in inputs.items()
         }
         begun = time.perf_counter()
         rows = sorted(sources, key=lambda row: len(sources[row]))  # to minimize padding
@@ -85,10 +86,10 @@ class Sources:
             more = {_MASK: mask} if self.any_length else {}
             pixels = [one.image for row in some if isinstance(one := inputs[row], ImagePrompt)]
             more |= {_PIXELS: np.stack(pixels)} if pixels else {}
-            found = dict(self._encoder.run({self.input_name: given, **more}))
-            lengths = found.pop(_LENGTHS, mask.sum(1))
+            outputs = dict(self._encoder.run({self.input_name: given, **more}))
+            lengths = outputs.pop(_LENGTHS, mask.sum(1))
             self.lengths |= {row: int(lengths[place]) for place, row in enumerate(some)}
-            for name, value in found.items():
+            for name, value in outputs.items():
                 for place, row in enumerate(some):
                     self._memory[name][row, :, : value.shape[2]] = value[place]
             self._memory.written.update(some)

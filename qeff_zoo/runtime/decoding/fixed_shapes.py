@@ -55,13 +55,13 @@ class FixedCall:
         Args:
             outputs: Choices of all rows and columns; outputs without a token axis are left out.
         """
-        found = {}
+        choices = {}
         for name, array in outputs.items():
             every = by_token(array, self.symbols["batch_size"], self.symbols["seq_len"])
             if every is not None:
                 kept = every[self.places, : self.width]
-                found[name] = kept.reshape(-1, *kept.shape[2:])
-        return found
+                choices[name] = kept.reshape(-1, *kept.shape[2:])
+        return choices
 
 
 class FixedShapes:
@@ -217,13 +217,13 @@ class WholeShapes:
     def __init__(self, specializations: Specializations, inputs: Mapping[str, Tensor]) -> None:
         self._every = [
             {
-                name: [int(entry["symbols"].get(str(axis), axis)) for axis in one.shape]
-                for name, one in inputs.items()
+                name: [int(entry["symbols"].get(str(axis), axis)) for axis in array.shape]
+                for name, array in inputs.items()
             }
             for entry in specializations
         ]
         #: Inputs with an axis of rows.
-        self._in_rows = {name for name, one in inputs.items() if one.shape[0] == _ROWS}
+        self._in_rows = {name for name, array in inputs.items() if array.shape[0] == _ROWS}
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -363,7 +363,7 @@ def _filled_call(
     """Return the padded call of a specialization; the counted input sets how many features are kept."""
     return PatchCall(
         index=index,
-        inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
+        inputs={name: _filled_up(name, array, shapes[name]) for name, array in inputs.items()},
         given=inputs[counted].size,
         made=prod(shapes[counted]),
         rows=rows,

@@ -77,7 +77,7 @@ class RowInputs:
         stretch = rows[0], len(rows)
         if stretch not in self._views:
             start, stop = rows[0], rows[0] + len(rows)
-            self._views[stretch] = {name: one[start:stop] for name, one in self._copies.items()}
+            self._views[stretch] = {name: copy[start:stop] for name, copy in self._copies.items()}
         return self._views[stretch]
 
     def _make_room(self, slots: Sequence[int], rows: Sequence[int]) -> None:

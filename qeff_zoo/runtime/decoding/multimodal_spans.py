@@ -236,9 +236,9 @@ def arrange(
     names = () if isinstance(parts[0], RawImage) else parts[0].features
     # Audio tokens have causal attention.
     stretches = [
-        (start, start + one.rows)
-        for start, one in zip(starts, parts, strict=True)
-        if one.kind == "images"
+        (start, start + part.rows)
+        for start, part in zip(starts, parts, strict=True)
+        if part.kind == "images"
     ]
     mutual = None
     if whole == "image" and len(stretches) < len(parts):
@@ -253,7 +253,7 @@ def arrange(
         parts=tuple(parts),
         starts=starts,
         places=places,
-        features={name: np.concatenate([one.features[name] for one in parts]) for name in names},
+        features={name: np.concatenate([part.features[name] for part in parts]) for name in names},
         axes=_axes(len(tokens), parts, starts) if axes > 1 else None,
         stretches=tuple(stretches) if whole else (),
         mutual=mutual,

@@ -309,8 +309,8 @@ class Sampler:
 
     def prompt_logprobs(self, logits: Array, token: int) -> TokenLogprobs:
         """Return the log-probability of a token of the prompt, with its rank."""
-        found = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
-        return replace(found, rank=int((logits > logits[token]).sum()) + 1)
+        logprobs = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
+        return replace(logprobs, rank=int((logits > logits[token]).sum()) + 1)
 
     @staticmethod
     def _logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
@@ -410,7 +410,7 @@ def _reach(shares: Array, number: float) -> int:
     blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
     wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # below the total
     block = int(blocks.searchsorted(wanted, side="right"))
-    found = shares[block * _BLOCK : (block + 1) * _BLOCK]
-    reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)
+    block_shares = shares[block * _BLOCK : (block + 1) * _BLOCK]
+    reached = (blocks[block - 1] if block else 0) + block_shares.cumsum(dtype=np.float64)
     wanted = min(wanted, np.nextafter(reached[-1], 0))
     return block * _BLOCK + int(reached.searchsorted(wanted, side="right"))

@@ -102,7 +102,7 @@ def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) ->
     """
     usual = (None, False, (), Sampling())
     given = [name for name, value in choices.items() if all(value != one for one in usual)]
-    if given and any(isinstance(one, Request) for one in prompts):
+    if given and any(isinstance(prompt, Request) for prompt in prompts):
         raise GenerationError(
             f"{', '.join(given)} cannot change a Request, which has its choices already. Expected prompts that are "
             f"texts or token ids. Give {', '.join(given)} to `request`, where it is made."

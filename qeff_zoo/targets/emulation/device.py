@@ -170,7 +170,7 @@ def matrices(model: ir.Model) -> tuple[RoundedMatrix, ...]:
     Args:
         model: After `apply`.
     """
-    found = []
+    rounded = []
     for value in model.graph.initializers.values():
         if (name := value.metadata_props.get(_MATRIX)) is not None:
             *_, first, second = (int(size) for size in value.shape or ())  # type: ignore[arg-type]
@@ -184,8 +184,8 @@ def matrices(model: ir.Model) -> tuple[RoundedMatrix, ...]:
                 format=MXFP6,
                 multiplied=True,
             )
-            found.append(matrix)
-    return tuple(found)
+            rounded.append(matrix)
+    return tuple(rounded)
 
 
 @dataclass
@@ -247,9 +247,9 @@ class _Rounding:
             if node.op_type not in ("MatMul", "Gemm") or node.domain:
                 continue
             output_major = node.op_type == "Gemm" and bool(node.attributes.get_int("transB"))
-            found = _matrix(node, node.inputs[1], -1 if output_major else -2)
-            if found is not None:
-                weight, reader, axis = found
+            matrix = _matrix(node, node.inputs[1], -1 if output_major else -2)
+            if matrix is not None:
+                weight, reader, axis = matrix
                 yield (weight, reader), axis
 
     # --- results ---------------------------------------------------------------------------------
@@ -382,9 +382,13 @@ def _of_positions(graph: ir.Graph) -> set[ir.Value]:
         if not isinstance(value.const_value, ir.ExternalTensor)
     }
     known |= {value for value in graph.inputs if value.name == "position_ids"}
-    found: set[ir.Value] = set()
+    computed: set[ir.Value] = set()
     for node in graph:
-        inner = any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values())
-        if not inner and all(one is None or one in known or one in found for one in node.inputs):
-            found.update(node.outputs)
-    return found
+        inner = any(
+            attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()
+        )
+        if not inner and all(
+            value is None or value in known or value in computed for value in node.inputs
+        ):
+            computed.update(node.outputs)
+    return computed

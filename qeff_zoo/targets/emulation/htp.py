@@ -198,8 +198,8 @@ def _above(node: ir.Node, steps: int) -> Iterator[ir.Value]:
 
 def _is_gelu(value: ir.Value, x: ir.Value) -> bool:
     with np.errstate(all="ignore"):
-        found = _computed(value, x, 3 * _LONGEST)
-    return found is not None and np.allclose(found, _GELU, atol=2e-3)
+        computed = _computed(value, x, 3 * _LONGEST)
+    return computed is not None and np.allclose(computed, _GELU, atol=2e-3)
 
 
 def _computed(value: ir.Value | None, x: ir.Value, steps: int) -> Any:

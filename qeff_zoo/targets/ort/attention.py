@@ -167,8 +167,10 @@ class _Lowering:
             return "portable:full"
         tape = Tape()
         # The kernel takes keys and values by token, or both by head, as states are.
-        by_token = all(heads.undone(one) is not None for one in (key, value))
-        kept = [heads.flat(tape, one) if by_token else one for one in (key, value)]
+        by_token = all(heads.undone(projection) is not None for projection in (key, value))
+        kept = [
+            heads.flat(tape, projection) if by_token else projection for projection in (key, value)
+        ]
         attended = tape.op(
             "MultiHeadAttention",
             [heads.flat(tape, query), *kept],
@@ -388,7 +390,7 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     if state is None or state.kind != "window":
         return None
-    present = next(one for one in both.graph.outputs if one.name == state.output)
+    present = next(output for output in both.graph.outputs if output.name == state.output)
     return _Cached(past=past, present=present, new=new, slides=True)
 
 

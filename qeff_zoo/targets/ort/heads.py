@@ -113,7 +113,7 @@ def _columns(value: ir.Value | None) -> int | None:
         weight = node.inputs[_WEIGHTS[node.op_type]]
         rows = weight.shape[0] if weight is not None and weight.shape is not None else None
         return rows if isinstance(rows, int) else None
-    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
+    return next((columns for one in node.inputs if (columns := _columns(one)) is not None), None)
 
 
 def _is_product(value: ir.Value | None) -> bool:

@@ -70,10 +70,10 @@ def _size() -> int:
 
 def _regions(size: int) -> _Regions:
     """Return regions of private memory, not of a file, that may have a huge page of a size; none for size 0."""
-    found = []
+    regions = []
     for line in _MAPS.read_text(errors="replace").splitlines() if size else ():
         place, rights, _, _, inode, *path = line.split(maxsplit=5)
         start, stop = (int(one, 16) for one in place.split("-"))
         if rights == "rw-p" and inode == "0" and path in ([], ["[heap]"]) and stop - start >= size:
-            found.append((start, stop))
-    return found
+            regions.append((start, stop))
+    return regions

@@ -63,9 +63,9 @@ def rows(lowering: Products, indices: ir.Value, matrix: Matrix) -> list[ir.Node]
     """Look up rows of a matrix; of the nodes the last makes them."""
     weight, scales, _ = _stored(lowering, matrix, gathered=True)
     tape = Tape()
-    found = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
+    looked_up = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
     last = integers(tape, -1)
-    tape.op("Mul", [found, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
+    tape.op("Mul", [looked_up, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
     return list(tape.nodes)
 
 
@@ -98,9 +98,9 @@ def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
     one, least, steps, middle = (
         tape.op("Constant", [], {"value": ir.tensor(number)}) for number in numbers
     )
-    found = tape.op("ReduceMax", [tape.op("Abs", [x]), last])
+    peak = tape.op("ReduceMax", [tape.op("Abs", [x]), last])
     # Of no rows, as an expert may have, ONNX Runtime reduces to a wrong shape.
-    largest = _reshaped(lowering, tape, found, x, 1)
+    largest = _reshaped(lowering, tape, peak, x, 1)
     scales = tape.op("Div", [tape.op("Max", [largest, least]), steps])
     given = [tape.op("Div", [x, scales]), one, middle]
     lowering.made[x, _INTEGERS] = tape.op("QuantizeLinear", given)

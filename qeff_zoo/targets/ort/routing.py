@@ -75,9 +75,9 @@ def _route(tape: Tape, index: ir.Value, count: int) -> _Route:
     chosen = tape.op("Equal", [tape.op("Unsqueeze", [numbers, last]), flat])  # (experts, choices)
     ones = tape.op("Cast", [chosen], {"to": ir.DataType.INT64})
     choices = tape.op("Gather", [tape.op("NonZero", [chosen]), one], {"axis": 0})  # row by row
-    found = tape.op("Shape", [choices])
-    order = tape.op("Range", [zero, tape.op("Squeeze", [found]), one])
-    nowhere = tape.op("Expand", [found, tape.op("Shape", [flat])])
+    shape = tape.op("Shape", [choices])
+    order = tape.op("Range", [zero, tape.op("Squeeze", [shape]), one])
+    nowhere = tape.op("Expand", [shape, tape.op("Shape", [flat])])
     places = tape.op("ScatterND", [nowhere, tape.op("Unsqueeze", [choices, last]), order])
     return _Route(
         index=index,

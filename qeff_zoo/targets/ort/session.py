@@ -248,11 +248,11 @@ class OrtProgram:
         if len(made) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             states = sum(state.written for state in self.states) if rows else 0
-            found = binding.raw.get_outputs()[states:]
+            outputs = binding.raw.get_outputs()[states:]
             # What has memory of ours stays there: an OrtValue does not keep it alive.
             made |= {
-                name: one.numpy()
-                for name, one in zip(self.outputs, found, strict=True)
+                name: output.numpy()
+                for name, output in zip(self.outputs, outputs, strict=True)
                 if name not in made
             }
         return made
@@ -266,8 +266,8 @@ class OrtProgram:
         sizes = _symbols(self._sized, inputs)
         shapes = {}
         for name, tensor in self.outputs.items():
-            found = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
-            shape = tuple(size for size in found if size is not None)
+            resolved = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
+            shape = tuple(size for size in resolved if size is not None)
             shapes[name] = shape if len(shape) == len(tensor.shape) > 0 else None
         self._newest = given, shapes
         return shapes

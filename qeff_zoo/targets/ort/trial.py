@@ -24,8 +24,12 @@ def shorten(graph: ir.Graph) -> int:
     """
     count = 0
     for node in list(graph):
-        tables = {place: one.const_value for place, one in enumerate(node.inputs) if place and one}
-        files = {place: one for place, one in tables.items() if isinstance(one, ir.ExternalTensor)}
+        tables = {
+            place: value.const_value for place, value in enumerate(node.inputs) if place and value
+        }
+        files = {
+            place: table for place, table in tables.items() if isinstance(table, ir.ExternalTensor)
+        }
         by_rows = node.attributes.get_int(_PRODUCTS.get(node.op_type, ""), 0)
         rows = next(iter(files.values())).shape.numpy()[0] if by_rows and files else 0
         if rows <= _ROWS:

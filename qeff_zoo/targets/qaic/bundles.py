@@ -53,9 +53,9 @@ class Recorder:
         self.specializations = program.specializations
         self.states, self.matrices, self.features = part_shared(program.states)
         inputs = Tensor.by_name(program.inputs)
-        self._dtypes = {name: one.dtype for name, one in inputs.items()}
+        self._dtypes = {name: array.dtype for name, array in inputs.items()}
         # A call's batch slots determine this one.
-        self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
+        self.inputs = {name: array for name, array in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = shapes_of(program.specializations, self.inputs)
         self._retained: dict[str, Array] = {}
@@ -81,8 +81,8 @@ class Recorder:
         }
         symbols = self.specializations[call.index]["symbols"]
         outputs = {
-            name: (one.dtype, [int(symbols.get(str(axis), axis)) for axis in one.shape])
-            for name, one in self.outputs.items()
+            name: (output.dtype, [int(symbols.get(str(axis), axis)) for axis in output.shape])
+            for name, output in self.outputs.items()
         }
         if self.call is None:
             self.call = Call(inputs={**given, **self._retained}, outputs=outputs)

@@ -198,8 +198,8 @@ def _names(model: Any, nodes: Any, prefix: str) -> Iterator[str]:
 
 
 def _layer_of(name: str) -> int | None:
-    found = _LAYER.match(name)
-    return int(found[1]) if found else None
+    match = _LAYER.match(name)
+    return int(match[1]) if match else None
 
 
 def check_patterns(models: Sequence[Any], patterns: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ class CrossAttentionProgram:
 
     def __init__(self, program: Any, states: Sequence[State]) -> None:
         self._program = program
-        dtypes = dict.fromkeys((one.name for one in states), np.dtype(np.float16))
+        dtypes = dict.fromkeys((state.name for state in states), np.dtype(np.float16))
         #: States that the host writes; the card keeps all others.
         self.memory = new_states(states, dtypes, program.specializations, is_current=False)
         program.retain(self.memory)  # the initial states of a card are undefined

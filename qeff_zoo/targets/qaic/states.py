@@ -277,9 +277,9 @@ class _Lowering:
             given = [self._unsqueezed(index, 1), length]
         else:
             op, given = ops.GATHER_SLOTS_3D, [index]
-        found = tape.op(op.name, [cache, *self.slots, *given], domain=op.domain)
+        read = tape.op(op.name, [cache, *self.slots, *given], domain=op.domain)
         columns = self._unsqueezed(hidden, *((1, 3) if rank == 4 else (2,)))
-        return tape.op("Where", [columns, self._nothing(), found])
+        return tape.op("Where", [columns, self._nothing(), read])
 
     # --- shared values -----------------------------------------------------------------------------
     def _once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:

@@ -55,9 +55,9 @@ class _Blocks:
         keys = _shape(key)[3]
         flat = self._reshape(state, batch * heads, keys, columns)
         decays, values = (self._by_head(one, heads) for one in (log_decay, value))
-        sources, reads = (self._by_head(one, heads) for one in (key, query))
+        sources, reads = (self._by_head(projection, heads) for projection in (key, query))
         rates = self._rates(beta[0]) if beta else None
-        found = []
+        blocks = []
         for first in range(0, seq, _BLOCK):
             cut = slice(first, min(first + _BLOCK, seq))
             rate = None if rates is None else self._slice(rates, cut)
@@ -65,8 +65,8 @@ class _Blocks:
                 self._slice(one, cut) for one in (decays, sources, values, reads)
             )
             y, flat = self._block(flat, decay, key, value, query, rate)
-            found.append(y)
-        whole = found[0] if len(found) == 1 else self.op("Concat", *found, axis=1)
+            blocks.append(y)
+        whole = blocks[0] if len(blocks) == 1 else self.op("Concat", *blocks, axis=1)
         by_head = self._reshape(whole, batch, heads, seq, columns)
         y = self.op("Transpose", by_head, perm=[0, 2, 1, 3])
         return y, self._reshape(flat, batch, heads, keys, columns)
@@ -130,13 +130,13 @@ class _Blocks:
         """Return (I + lower)^-1 wanted, of a strictly lower triangular matrix (X, T, T)."""
         if tokens == 1:
             return wanted
-        found = self.op("Sub", wanted, self.op("MatMul", lower, wanted))
+        solved = self.op("Sub", wanted, self.op("MatMul", lower, wanted))
         power, exponent = lower, 2
         while exponent < tokens:
             power = self.op("MatMul", power, power)
-            found = self.op("Add", found, self.op("MatMul", power, found))
+            solved = self.op("Add", solved, self.op("MatMul", power, solved))
             exponent *= 2
-        return found
+        return solved
 
     def _rates(self, beta: ir.Value) -> ir.Value:
         """Bring rates (B, S, H) to (X, S, 1)."""

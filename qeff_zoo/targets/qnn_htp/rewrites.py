@@ -149,7 +149,7 @@ def _in_rows(tape: Tape, x: ir.Value, scale: ir.Value, epsilon: float) -> ir.Val
     assert x.shape is not None
     shape = [int(size) for size in x.shape.numpy()]
     sizes = [1, -1, shape[-1]], shape
-    rows, back = (integers(tape, *one) for one in sizes)
+    rows, back = (integers(tape, *size) for size in sizes)
     flat = tape.op("Reshape", [x, rows])
     attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
     normed = tape.op("SimplifiedLayerNormalization", [flat, scale], attributes)

@@ -85,8 +85,10 @@ class HtpProgram:
         made = dict(self._graph(call.index).run({**call.inputs, **states}))
         for state in self.states:
             self.memory[state.name][slots] = made.pop(state.output)
-        found = {name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()}
-        return {**found, **call.chosen(made)} if self._choices else found
+        outputs = {
+            name: call.answer(made.pop(name), output.shape) for name, output in self.outputs.items()
+        }
+        return {**outputs, **call.chosen(made)} if self._choices else outputs
 
     def _graph(self, index: int) -> Graph:
         if index not in self._open:

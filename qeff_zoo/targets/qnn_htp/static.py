@@ -130,11 +130,11 @@ def _fold(graph: ir.Graph) -> None:
         and not isinstance(value.const_value, ir.ExternalTensor)
     }
     for node in list(graph):
-        found = _values(node, known)
-        if found is None:
+        values = _values(node, known)
+        if values is None:
             _infer(node, graph.opset_imports, known)
             continue
-        for value, array in zip(node.outputs, found, strict=True):
+        for value, array in zip(node.outputs, values, strict=True):
             known[value] = array
             name = f"{value.name}.known"
             tensor = ir.tensor(array, name=name)
@@ -166,12 +166,12 @@ def _values(node: ir.Node, known: Mapping[ir.Value, Array]) -> list[Array] | Non
         return [np.array(shape.numpy()[first:last], np.int64)]
     if any(value not in known for value in inputs) or node.domain != "":
         return None
-    if any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values()):
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         return None
     values = [None if value is None else known[value] for value in node.inputs]
     with suppress(*parts.FAILURES):
-        found = parts.evaluate(node, values)
-        return found if all(one.nbytes <= _LARGEST for one in found) else None
+        values_ = parts.evaluate(node, values)
+        return values_ if all(value.nbytes <= _LARGEST for value in values_) else None
     return None
 
 

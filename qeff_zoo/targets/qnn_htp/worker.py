@@ -31,7 +31,7 @@ def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
         severity: Severity of ONNX Runtime's log messages.
     """
     onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
-    devices = [one for one in onnxruntime.get_ep_devices() if one.ep_name == _PROVIDER]
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER]
     made = onnxruntime.SessionOptions()
     made.log_severity_level = severity
     made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -82,8 +82,8 @@ def _modules(graph: Any) -> dict[str, str]:
         given = [value for value in node.inputs if value is not None]
         weights = (one.name for one in given if isinstance(one.const_value, ir.ExternalTensor))
         above = (nearest[value] for value in reversed(given) if value in nearest)
-        found = next(filter(None, chain(weights, above)), "")
-        nearest.update(dict.fromkeys(node.outputs, found))
+        module = next(filter(None, chain(weights, above)), "")
+        nearest.update(dict.fromkeys(node.outputs, module))
     plain = {value: name.removesuffix(".transposed") for value, name in nearest.items()}
     return {node.name: plain[node.outputs[0]].rpartition(".")[0] for node in graph}
 

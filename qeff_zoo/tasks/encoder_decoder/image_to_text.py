@@ -63,11 +63,11 @@ def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
+    problems = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
     if not recipe.image_prompt:
-        found += task.of_one_length(checkpoint, request, "images as sequences")
+        problems += task.of_one_length(checkpoint, request, "images as sequences")
     strange = [*_strange(checkpoint, recipe)]
-    return [*found, *(strange or _misfits(checkpoint, recipe))]
+    return [*problems, *(strange or _misfits(checkpoint, recipe))]
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:

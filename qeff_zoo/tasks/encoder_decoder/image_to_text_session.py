@@ -108,8 +108,8 @@ class ImageToTextSession(WritingSession):
                 f"The processor of {str(self.folder)!r} makes arrays of {pixels.shape}, but its encoder takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."
             )
-        found: Array = pixels.astype(np.float32, copy=False)
-        return found
+        array: Array = pixels.astype(np.float32, copy=False)
+        return array
 
     def generate(  # type: ignore[override]
         self,
@@ -134,8 +134,8 @@ class ImageToTextSession(WritingSession):
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         require_no_choices(several, {"prompt": prompt, **choices})
         requests = [
-            one if isinstance(one, Request) else self.request(one, prompt=prompt, **choices)
-            for one in several
+            item if isinstance(item, Request) else self.request(item, prompt=prompt, **choices)
+            for item in several
         ]
         return super().generate(requests, stream=stream)
 

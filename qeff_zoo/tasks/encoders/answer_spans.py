@@ -187,8 +187,8 @@ def _span(window: EncodedPair, words: Mapping[int, Span], begun: int, ended: int
 
 def _words(window: EncodedPair) -> dict[int, Span]:
     """Return the start and end in the context of every word, as far as the window has it."""
-    found: dict[int, Span] = {}
+    words: dict[int, Span] = {}
     for part, word, (start, end) in zip(window.parts, window.words, window.offsets, strict=True):
         if part == CONTEXT and word is not None:
-            found[word] = found[word][0] if word in found else start, end
-    return found
+            words[word] = words[word][0] if word in words else start, end
+    return words

@@ -32,8 +32,8 @@ def pool(
     """
     if pooling == "none":
         return hidden
-    found = [_pool(hidden, attention_mask, mode, pooled) for mode in pooling.split(AND)]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+    pooled_ = [_pool(hidden, attention_mask, mode, pooled) for mode in pooling.split(AND)]
+    return pooled_[0] if len(pooled_) == 1 else torch.cat(pooled_, dim=-1)
 
 
 def _pool(hidden: Tensor, attention_mask: Tensor, mode: str, pooled: Tensor | None) -> Tensor:
@@ -89,10 +89,10 @@ class Embed(nn.Module):
             value = features[step["reads"]]
             if step["kind"] == "Pooling":
                 pooled = None if step["include_prompt"] else pooling_mask
-                found = pool(value, attention_mask, AND.join(step["modes"]), pooled)
+                vector = pool(value, attention_mask, AND.join(step["modes"]), pooled)
             else:
-                found = self._compute(step, value)
-            features[step["writes"]] = found
+                vector = self._compute(step, value)
+            features[step["writes"]] = vector
         return features
 
     def _compute(self, step: Step, value: Tensor) -> Tensor:
@@ -101,14 +101,14 @@ class Embed(nn.Module):
         if step["kind"] == "Normalize":
             return nn.functional.normalize(value, dim=-1)
         module = getattr(self.model, MODULES)[str(step["place"])]
-        found: Tensor
+        result: Tensor
         if step["kind"] == "LayerNorm":
-            found = module.norm(value)
-            return found
-        found = getattr(nn, step["activation"])()(module.linear(value))
+            result = module.norm(value)
+            return result
+        result = getattr(nn, step["activation"])()(module.linear(value))
         if step["residual"]:
-            found = found + (module.residual(value) if hasattr(module, "residual") else value)
-        return found
+            result = result + (module.residual(value) if hasattr(module, "residual") else value)
+        return result
 
 
 class ScorePairs(Embed):

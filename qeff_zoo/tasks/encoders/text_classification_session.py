@@ -99,8 +99,8 @@ class TextClassificationSession(EncoderSession):
                 prompt.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        found = self._prompt(prompt, prompt_name)
-        answers = self._answer(self.read(given, prompt=found), adapter)
+        chosen_prompt = self._prompt(prompt, prompt_name)
+        answers = self._answer(self.read(given, prompt=chosen_prompt), adapter)
         return [
             self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)

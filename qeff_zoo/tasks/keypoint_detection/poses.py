@@ -81,10 +81,10 @@ def poses_of(
     poses = []
     for box, person, values in zip(boxes, places, scores, strict=True):
         points = _in_image(person, box, size, heatmaps.shape[2:])
-        found = zip(labels, values, points, strict=True)
+        rows = zip(labels, values, points, strict=True)
         keypoints = tuple(
             Keypoint(label=label, score=float(score), x=float(x), y=float(y))
-            for label, score, (x, y) in found
+            for label, score, (x, y) in rows
             if threshold is None or score > np.float32(threshold)
         )
         poses.append(Pose(box=box, keypoints=keypoints))
@@ -113,8 +113,8 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
     place = ((x + 1) + (y + 1) * line + first).astype(np.int64)
 
     def near(across: int, down: int) -> Array:
-        found: Array = flat[place + across + down * line]
-        return found
+        values_: Array = flat[place + across + down * line]
+        return values_
 
     middle = near(0, 0)
     slope = np.stack([near(1, 0) - near(-1, 0), near(0, 1) - near(0, -1)], axis=1) * np.float32(0.5)
@@ -165,7 +165,7 @@ def check_boxes(boxes: Sequence[Any]) -> list[Box]:
 
 def _checked(box: Any) -> Box:
     try:
-        left, top, width, height = (float(one) for one in box)
+        left, top, width, height = (float(edge) for edge in box)
     except (TypeError, ValueError):
         left = top = width = height = math.nan
     if not (math.isfinite(left + top) and 0 < width < math.inf and 0 < height < math.inf):

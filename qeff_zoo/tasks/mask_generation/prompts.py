@@ -75,7 +75,7 @@ def check_prompts(prompts: Sequence[MaskPrompt]) -> list[MaskPrompt]:
 def _check(prompt: MaskPrompt) -> None:
     labels = [True] * len(prompt.points) if prompt.labels is None else [*prompt.labels]
     try:
-        numbers = [float(one) for point in prompt.points for one in point]
+        numbers = [float(coordinate) for point in prompt.points for coordinate in point]
         box = [float(one) for one in prompt.box or ()]
     except (TypeError, ValueError):
         numbers, box = [math.nan], []
@@ -83,7 +83,7 @@ def _check(prompt: MaskPrompt) -> None:
         (prompt.points or box)
         and len(numbers) == 2 * len(prompt.points)
         and len(labels) == len(prompt.points)
-        and all(one in (0, 1) for one in labels)
+        and all(label in (0, 1) for label in labels)
         and all(map(math.isfinite, [*numbers, *box]))
         and (not box or (len(box) == 4 and min(box[2:]) > 0))
     )

@@ -36,8 +36,8 @@ class EncodeImages(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Return the embeddings of each image."""
-        found: Tensor = self.model.vision_encoder(pixel_values).last_hidden_state
-        return found
+        embeddings: Tensor = self.model.vision_encoder(pixel_values).last_hidden_state
+        return embeddings
 
 
 class ReadPrompts(nn.Module):

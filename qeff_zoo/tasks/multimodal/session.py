@@ -219,10 +219,10 @@ class MediaTextSession(TextGenerationSession):
     ) -> Request:
         """As `request_written_out`, for encoded images or audio."""
         rows = sum(part.rows for part in parts)
-        found = sum(token in self.media_tokens.placeholders for token in tokens)
-        if found != rows:
+        count = sum(token in self.media_tokens.placeholders for token in tokens)
+        if count != rows:
             raise GenerationError(
-                f"The prompt has {found} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
+                f"The prompt has {count} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
                 "rows; expected as many of both. Call the checkpoint's own processor with all of the prompt's."
             )
         made = super().request(tokens, **choices)

@@ -64,22 +64,24 @@ class CharacterLabels:
         self._space = str(settings.get("replace_word_delimiter_char", " "))
         self._lower = bool(settings.get("do_lower_case"))
         self._characters = {label: character for character, label in vocab.items()}
-        self._characters |= {label: self._space for one, label in vocab.items() if one == delimiter}
+        self._characters |= {
+            label: self._space for name, label in vocab.items() if name == delimiter
+        }
         self._unknown = _content(settings.get("unk_token"), "<unk>")
 
     def read(self, labels: Sequence[int]) -> tuple[str, list[Place]]:
         """Return the text and its words."""
-        found = [
+        places_ = [
             Place(self._character(run.label), run.start, run.end)
             for run in _runs(labels, self.blank)
         ]
         words = []
-        for is_space, group in groupby(found, lambda one: one.text == self._space):
+        for is_space, group in groupby(places_, lambda one: one.text == self._space):
             members = list(group)
             if not is_space:
-                text = "".join(one.text for one in members)
+                text = "".join(member.text for member in members)
                 words.append(Place(text, members[0].start, members[-1].end))
-        return "".join(one.text for one in found).strip(), words
+        return "".join(one.text for one in places_).strip(), words
 
     def _character(self, label: int) -> str:
         character = self._characters.get(label, self._unknown)

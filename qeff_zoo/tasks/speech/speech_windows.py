@@ -111,7 +111,7 @@ class Recording:
         self._conditions = bool(choices.condition_on_previous)
         self._begun = list[int]()  # tokens of the prompt of each window
         self._is_detected = False
-        self._samplers = [Sampler(one, ()) for one in choices.samplings]
+        self._samplers = [Sampler(sampling, ()) for sampling in choices.samplings]
 
     def __len__(self) -> int:
         return len(self._features)
@@ -266,7 +266,7 @@ class Recording:
             pieces = [(0, (self.seconds if is_last else frames * self._step) / TICK, answer)]
         offset = self._at * self._step
         ratio = compression(self._decode(self._texts(answer)).encode())
-        found, place = [], 0
+        segments, place = [], 0
         for start, end, tokens in pieces:
             if times:
                 self.words += self._words(tokens, place, times, offset)
@@ -283,10 +283,10 @@ class Recording:
                 compression_ratio=ratio,
                 no_speech_prob=window.no_speech_prob,
             )
-            found.append(segment)
+            segments.append(segment)
         self._at += forward
-        self.segments += found
-        return found
+        self.segments += segments
+        return segments
 
     def _words(
         self, tokens: Sequence[int], place: int, times: Sequence[float], offset: float
@@ -302,7 +302,7 @@ class Recording:
         begins = [round(offset + one, _DIGITS) for one in (*times, times[-1])]
         first = self._tokens.first_time
         text_tokens = [
-            (at, one) for at, one in enumerate(tokens, place) if first is None or one < first
+            (at, token) for at, token in enumerate(tokens, place) if first is None or token < first
         ]
         spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in text_tokens]
         language = None if self.choices.translates else self._tokens.code_of(self.language)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import AutoTokenizer
 
 from qeff_zoo.validation.reference.runs import Answers, tick
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,13 +62,8 @@ class SpeechReference(Answers):
         encoded, log_durations = noted
         both = torch.stack([encoded.prior_means[0], encoded.prior_log_variances[0]])
         rows = (log_durations, both, made.waveform)
-        found = [one.flatten()[_points(one.numel())].float().numpy() for one in rows]
-        return np.stack(found)
-
-
-def _points(size: int) -> Tensor:
-    """Return as many evenly spaced places of a flat array as a trial compares."""
-    return torch.arange(_COUNT) * (size - 1) // (_COUNT - 1)
+        values = [row.flatten()[evenly_spaced(row.numel(), _COUNT)].float().numpy() for row in rows]
+        return np.stack(values)
 
 
 def _sequences(request: Mapping[str, Any]) -> list[list[int]]:

@@ -27,12 +27,12 @@ def request_of(package: Package) -> dict[str, Any]:
     """Return the part of a request to the reference: the weight file, importance and smoothing, if there are any."""
     path = package.path / WEIGHTS
     beside = {"importance": package.path / IMPORTANCE, "smoothing": package.path / SMOOTHING}
-    found: dict[str, Any] = {
+    part: dict[str, Any] = {
         name: str(file.absolute()) for name, file in beside.items() if file.is_file()
     }
     if path.is_file():
-        found |= {"weight_file": str(path.absolute()), "reads": dict(_reads(package, path))}
-    return found
+        part |= {"weight_file": str(path.absolute()), "reads": dict(_reads(package, path))}
+    return part
 
 
 def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:

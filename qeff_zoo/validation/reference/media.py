@@ -34,7 +34,7 @@ def require_videos(model_type: str) -> None:
     # A part of a model, such as an Omni's thinker, has the processor of the whole, after which its module is named.
     types = {model_type, model_type_to_module_name(model_type)}
     names = (_PROCESSORS[one] for one in types & _PROCESSORS.keys())
-    processor = next((getattr(transformers, one) for one in names if one), None)
+    processor = next((getattr(transformers, name) for name in names if name), None)
     takes = processor and "video_processor" in inspect.signature(processor.__init__).parameters
     if not takes and not types & _VIDEO_PROCESSORS.keys():
         kind = processor.__name__ if processor else "AutoProcessor"
@@ -73,7 +73,9 @@ class Media:
             for name, value in vars(model.config).items()
             if name.startswith(("image_", "video_")) and name.endswith("_token_id")
         ]
-        self._among = [getattr(model.config, name) for one in self._media[:1] for name in one.among]
+        self._among = [
+            getattr(model.config, name) for medium in self._media[:1] for name in medium.among
+        ]
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
@@ -92,26 +94,28 @@ class Media:
         """
         if not self._counts:
             return {}
-        found: dict[str, list[Tensor]] = {}
+        joined: dict[str, list[Tensor]] = {}
         for number in numbers:
             for place in range(self._counts[number]):
                 prefix = f"media.{number}.{place}."
                 for name in self._arrays:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
-                        found.setdefault(plain, []).append(self._arrays[name])
+                        joined.setdefault(plain, []).append(self._arrays[name])
         images = self._images
-        if found and images and images.pixels in found:
-            found = images.joined(found)
+        if joined and images and images.pixels in joined:
+            joined = images.joined(joined)
         crossing = bool(images and images.by_cross_attention)
-        masks = {one.mask for one in self._media}
+        masks = {medium.mask for medium in self._media}
         shown = {
             name: torch.cat(_alike(parts, of_mask=name in masks), int(crossing))
-            for name, parts in found.items()
+            for name, parts in joined.items()
         }
         if images and crossing and shown:
             shown[_TILE_MASK] = self._tile_mask(input_ids, shown[images.mask])
-        shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
+        shown |= {
+            name: tensor.to(dtype) for name, tensor in shown.items() if tensor.is_floating_point()
+        }
         media = next(iter(self._media), None)
         if media and (types := media.types) and shown:
             own = torch.tensor([self._placeholder, *self._among])
@@ -152,7 +156,7 @@ class Media:
 
     def _types(self, placeholders: Tensor) -> Tensor:
         """Mark image tokens by 1; or prompt tokens, which end with the last image, by 0."""
-        if not any(one.whole == "prompt" for one in self._media[:1]):
+        if not any(medium.whole == "prompt" for medium in self._media[:1]):
             return placeholders.long()
         before = placeholders.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()

@@ -186,8 +186,10 @@ class Widest(TorchFunctionMode):
         try:
             return func(*args, **(kwargs or {}))
         except RuntimeError:
-            found = {one.dtype for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-            if not found >= {torch.float32, torch.float64}:
+            dtypes = {
+                leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+            }
+            if not dtypes >= {torch.float32, torch.float64}:
                 raise
             args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs or {}))
             return func(*args, **kwargs)
@@ -282,5 +284,5 @@ def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     blocks = padded.unflatten(-1, (-1, block))
     scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
     rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
-    found = rounded.flatten(-2)[..., :columns]
-    return found if side.order is None else found[..., torch.argsort(side.order)]
+    restored = rounded.flatten(-2)[..., :columns]
+    return restored if side.order is None else restored[..., torch.argsort(side.order)]

@@ -152,9 +152,9 @@ class _Watch(TorchDispatchMode):
         if chosen is None or chosen is own:
             return result
         as_given = as_it_was(chosen, given.shape, *self._shape)
-        found = torch.from_numpy(np.ascontiguousarray(as_given))
-        values = given.gather(-1, found)
-        both = (values, found) if keeps else (values[..., 0], found[..., 0])
+        tensor = torch.from_numpy(np.ascontiguousarray(as_given))
+        values = given.gather(-1, tensor)
+        both = (values, tensor) if keeps else (values[..., 0], tensor[..., 0])
         return type(result)(both)
 
 
@@ -210,10 +210,10 @@ class Choices:
             for row, (sequence, length) in enumerate(zip(every, lengths, strict=True)):
                 wanted[row, :length, :, : sequence.indices[name].shape[-1]] = sequence.indices[name]
                 self._compare(name, sequence, scores[row, :length])
-            found = follow(scores, own, wanted, np.inf)
-            self._turned[0] += found.near
+            followed = follow(scores, own, wanted, np.inf)
+            self._turned[0] += followed.near
             self._turned[1] += int((wanted >= 0).sum())
-            return found.indices
+            return followed.indices
 
         return self._watch(lengths, choose, Counter())
 
@@ -234,10 +234,10 @@ class Choices:
                 return None
             package = np.full((1, scores.shape[1], *ours.shape[1:]), -1)
             package[0, : len(ours)] = ours
-            found = follow(scores, own, package, self.within(name))
-            counts[0] += found.near
-            counts[1] += found.equal
-            return found.indices
+            followed = follow(scores, own, package, self.within(name))
+            counts[0] += followed.near
+            counts[1] += followed.equal
+            return followed.indices
 
         return lambda _, lengths: self._watch(lengths, choose, Counter())
 

@@ -45,7 +45,7 @@ _FIELDS = (
 def witness(modules: nn.ModuleDict) -> str | None:
     """Return who computes modules after an encoder, for a record; None if there are none of a checkpoint's."""
     classes = [type(getattr(module, "library", None) or module) for module in modules.values()]
-    if any(one.__module__.partition(".")[0] == _LIBRARY for one in classes):
+    if any(class_.__module__.partition(".")[0] == _LIBRARY for class_ in classes):
         return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
     return _OWN if classes else None
 
@@ -89,14 +89,14 @@ def _of_colbert(folder: Path, colbert: Colbert, model: Any) -> dict[str, nn.Modu
     if importlib.util.find_spec(_LIBRARY) is not None:
         opened = sentences.open_around(folder, model, "MultiVectorEncoder")
         return {str(place): one.float() for place, one in enumerate([*opened][1:], 1)}
-    found = {}
+    modules = {}
     for place, module in enumerate(colbert.modules(read_modules(files_of(folder)))[1:], 1):
         made: nn.Module = _OWN_MODULES[module.kind](module.config)
         if module.kind == "Dense":
             weights = load_file(folder / module.folder / "model.safetensors")
             made.load_state_dict({name: weights[name] for name in made.state_dict()})
-        found[str(place)] = made.float()
-    return found
+        modules[str(place)] = made.float()
+    return modules
 
 
 def normalizes(folder: Path) -> bool:
@@ -115,8 +115,8 @@ def run(modules: nn.ModuleDict, features: Features) -> Tensor:
     """
     for module in modules.values():
         features = module(features)
-    found: Tensor = next(features[name] for name in _RESULTS if name in features)
-    return found
+    embeddings: Tensor = next(features[name] for name in _RESULTS if name in features)
+    return embeddings
 
 
 def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
@@ -235,8 +235,8 @@ class StaticMean(nn.Module):
             return {**features, _SENTENCE: features[_TOKENS].mean(1)}
         ids = features["input_ids"]
         starts = torch.arange(0, ids.numel(), ids.shape[1])
-        found = self.library({"input_ids": ids.flatten(), "offsets": starts})
-        return {**features, _SENTENCE: found[_SENTENCE]}
+        embedding = self.library({"input_ids": ids.flatten(), "offsets": starts})
+        return {**features, _SENTENCE: embedding[_SENTENCE]}
 
 
 class SpladePool(nn.Module):
@@ -285,10 +285,10 @@ class Dense(nn.Module):
     def forward(self, features: Features) -> Features:
         """Add the layer's output."""
         value = features[self.reads]
-        found = self.activation(self.linear(value))
+        output = self.activation(self.linear(value))
         if self.adds:
-            found = found + (self.residual(value) if hasattr(self, "residual") else value)
-        return {**features, self.writes: found}
+            output = output + (self.residual(value) if hasattr(self, "residual") else value)
+        return {**features, self.writes: output}
 
 
 class LayerNorm(nn.Module):

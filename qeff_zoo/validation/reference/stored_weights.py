@@ -122,8 +122,8 @@ def _tensors(model: Any, smoothing: Smoothing) -> dict[str, Tensor]:
         *model.named_buffers(remove_duplicate=False),
         *model.named_parameters(remove_duplicate=False),
     ]
-    found = {name: tensor.detach() for name, tensor in named if not tensor.is_meta}
-    return found | smoothed(found, smoothing)
+    tensors = {name: tensor.detach() for name, tensor in named if not tensor.is_meta}
+    return tensors | smoothed(tensors, smoothing)
 
 
 class _Compared:
@@ -153,9 +153,9 @@ class _Compared:
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         """Compare what these parameters suffice for."""
         for name, place in [*self._waiting.items()]:
-            if found := [*_meant(name, tensors, self._lengths(place))]:
+            if values := [*_meant(name, tensors, self._lengths(place))]:
                 del self._waiting[name]
-                self._compare(name, place, found)
+                self._compare(name, place, values)
 
     def result(self) -> WeightComparison:
         """Return what was compared."""
@@ -204,7 +204,7 @@ class _Compared:
     def _matrix(self, name: str, place: str) -> tuple[RoundedMatrix | None, Format]:
         """Return what the manifest lists of a tensor of integers, of joined ones the first; and its format."""
         parts = (name, place, name.split("+")[0], place.split("+")[0])
-        matrix = next((self._matrices[one] for one in parts if one in self._matrices), None)
+        matrix = next((self._matrices[part] for part in parts if part in self._matrices), None)
         if f"{place}.scales" not in self._file.names:
             return None, FLOAT16 if self._file.is_float16(place) else FLOAT32
         return matrix, matrix.format if matrix else FLOAT32

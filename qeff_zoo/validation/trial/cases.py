@@ -204,12 +204,12 @@ def short_stages(
         if keys
     }
     questions: set[tuple[int, int]] = set()
-    found: dict[str, int] = {}
+    shortest: dict[str, int] = {}
     for name in sorted(tokens, key=lambda name: tokens[name]):
         if len(questions) < ENOUGH:
-            found[name] = tokens[name]
+            shortest[name] = tokens[name]
             questions |= {(number, index) for number, index, *_ in stages[name]}
-    return found
+    return shortest
 
 
 def decoder_stages(
@@ -384,7 +384,7 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
     def moved(number: int, place: int) -> int:
         return next((end for begin, end in images[number] if begin < place < end), place)
 
-    found = []
+    extended = []
     for stage in stages:
         calls = []
         for call in stage.calls:
@@ -406,8 +406,8 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
                     kind = "prefill"
             if spans:
                 calls.append(replace(call, kind=kind, spans=tuple(spans)))
-        found.append(replace(stage, calls=tuple(calls)))
-    return found
+        extended.append(replace(stage, calls=tuple(calls)))
+    return extended
 
 
 def sequence_lengths(stages: Sequence[Stage]) -> list[int]:

@@ -73,7 +73,7 @@ class DraftLayerLogits:
         answered: Sequence[Array],
     ) -> list[Array]:
         """Append the layer's logits to those of each position, given the next tokens."""
-        found, logits = list[Array](), iter(answered)
+        rows, logits = list[Array](), iter(answered)
         for span in call.spans:
             if span.start == 0:
                 self._drafters[span.row] = self._make()
@@ -84,5 +84,5 @@ class DraftLayerLogits:
             for place in span.answered:
                 first, *others = cases.tokens_of_layer(tokens, place)
                 ahead = drafter.draft_logits([*tokens[: place + 1], first], 1 + len(others), others)
-                found += [next(logits), *ahead, *ahead[-1:] * (self.count - len(ahead))]
-        return found
+                rows += [next(logits), *ahead, *ahead[-1:] * (self.count - len(ahead))]
+        return rows

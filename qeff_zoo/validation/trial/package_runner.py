@@ -205,10 +205,10 @@ def settings_read_by(session: Any) -> dict[str, Any]:
     Args:
         session: Session of any task.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if (ends := getattr(session, "eos_token_ids", None)) is not None:
-        found["ends"] = sorted(ends)
+        settings["ends"] = sorted(ends)
     # A recording's labels are characters, which the texts are compared for.
     if isinstance(labels := getattr(session, "labels", None), Sequence) and labels:
-        found["labels"] = [*labels]
-    return found
+        settings["labels"] = [*labels]
+    return settings

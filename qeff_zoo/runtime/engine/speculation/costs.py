@@ -93,10 +93,10 @@ def measure(decoder: Decoder, most: int) -> Costs:
 
     calls = {("wide", size): partial(wide, size) for size in _doubling(1, most + 1)}
     calls |= {("tall", size): partial(tall, size) for size in _doubling(2, decoder.sizes.rows)}
-    found = dict(zip(calls, fastest(*calls.values()), strict=True))
+    seconds = dict(zip(calls, fastest(*calls.values()), strict=True))
     return Costs(
-        seconds=_rising("wide", found),
-        together=_rising("tall", found),
+        seconds=_rising("wide", seconds),
+        together=_rising("tall", seconds),
         repeats=not decoder.only_grows,
     )
 
@@ -123,7 +123,7 @@ def _doubling(least: int, most: int) -> list[int]:
     return sorted(size for size in sizes if least <= size <= most)
 
 
-def _rising(name: str, found: Mapping[tuple[str, int], float]) -> dict[int, float]:
+def _rising(name: str, seconds: Mapping[tuple[str, int], float]) -> dict[int, float]:
     """Return the seconds of one kind of call by size; a larger one that seems cheaper is noise."""
-    sizes = [size for one, size in found if one == name]
-    return dict(zip(sizes, accumulate((found[name, size] for size in sizes), max), strict=True))
+    sizes = [size for one, size in seconds if one == name]
+    return dict(zip(sizes, accumulate((seconds[name, size] for size in sizes), max), strict=True))

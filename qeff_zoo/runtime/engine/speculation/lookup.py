@@ -76,11 +76,11 @@ class PromptLookup:
             return []
         record = self._records[self._matched]
         count = self._costs.best(record.right / record.tried, most, rows)
-        found = self._tokens[start : start + max(1, count)]
-        while len(found) < count:  # text that repeats up to its end is continued
-            found.append(found[len(found) - (len(self._tokens) - start)])
-        self._guess = found
-        return found[:count]
+        following = self._tokens[start : start + max(1, count)]
+        while len(following) < count:  # text that repeats up to its end is continued
+            following.append(following[len(following) - (len(self._tokens) - start)])
+        self._guess = following
+        return following[:count]
 
     def accepted(self, count: int) -> None:
         """Update the acceptance record with the last draft."""
@@ -111,7 +111,7 @@ class PromptLookup:
             if (length := self._same(place)) > longest:
                 longest, start = length, place
             place = self._before[place]
-        return max((one for one in _CHANCES if one <= longest), default=0), start
+        return max((chance for chance in _CHANCES if chance <= longest), default=0), start
 
     def _same(self, place: int) -> int:
         """Return the length of the match before a position, which is known to be at least the shortest."""
