@@ -234,14 +234,14 @@ def find_package(reference: str) -> Package:
     """
     if local := find_here(reference):
         return local
-    made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
+    pulling = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     store = Store()
     ours = [package.name for package in _packages(store) if store.is_built_here(package.build_key)]
     near = similar_path(reference) if is_path(reference) else ""
     near = near or did_you_mean(reference, {*ours, *(Path(our).name for our in ours)})
     raise PackageError(
         f"No package at {reference!r}: neither a folder nor a key or model name in the store.{near} Run `qeff-zoo "
-        f"cache ls` to see what is there, or {made}`qeff-zoo build MODEL` to have one."
+        f"cache ls` to see what is there, or {pulling}`qeff-zoo build MODEL` to have one."
     )
 
 

@@ -218,9 +218,11 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
         name: getattr(case, name) or [_noise(session, name, number)]
         for name in session.media_tokens.markers
     }
-    place = session.media_tokens.place
-    places = [token for name, some in shown.items() for token in place(name) * len(some)]
-    request = session.request([*places, *prompt], **choices, **shown)
+    placeholder = session.media_tokens.place
+    placeholders = [
+        token for name, some in shown.items() for token in placeholder(name) * len(some)
+    ]
+    request = session.request([*placeholders, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         media_tokens = len(request.prompt) - case.prompt_len
         flags = " or ".join(f"--{name.removesuffix('s')}" for name in shown)

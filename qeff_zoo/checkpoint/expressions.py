@@ -195,8 +195,8 @@ def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
         return values.get(e, e)
     match e:
         case ["concat" | "stack" as op, dim, *parts]:
-            made = [substitute(part, values) for part in parts]
-            return concat(dim, *made) if op == "concat" else stack(dim, *made)
+            substituted = [substitute(part, values) for part in parts]
+            return concat(dim, *substituted) if op == "concat" else stack(dim, *substituted)
         case ["index", i, inner]:
             return index(i, substitute(inner, values))
         case ["slice", dim, start, stop, inner]:

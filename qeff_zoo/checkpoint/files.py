@@ -194,10 +194,10 @@ class LocalFiles:
                 )
         left_out = {name for name in outside if not is_companion(name)}
         if outside:
-            places = sorted({str(target.parent) for target in outside.values()})
+            folders = sorted({str(target.parent) for target in outside.values()})
             rest = f" {some(sorted(left_out))} is left out." if left_out else ""
             warnings.warn(
-                f"{some(sorted(outside))} in {str(folder)!r} are links to files in {some(places)}. Model files are "
+                f"{some(sorted(outside))} in {str(folder)!r} are links to files in {some(folders)}. Model files are "
                 f"read there, and copied into packages.{rest}",
                 stacklevel=2,
             )

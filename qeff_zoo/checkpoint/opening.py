@@ -430,11 +430,11 @@ class Checkpoint:
             return self._own
         from qeff_zoo.checkpoint.expressions import shape_of, sources_of
 
-        made = {name: sources_of(value) for name, value in self.values.items()}
-        parts = {source for sources in made.values() for source in sources}
+        by_name = {name: sources_of(value) for name, value in self.values.items()}
+        parts = {source for sources in by_name.values() for source in sources}
         plain = {name: info for name, info in self._own.items() if name not in parts}
         return plain | {
-            name: replace(self._own[made[name][0]], name=name, shape=shape_of(value, self._own))
+            name: replace(self._own[by_name[name][0]], name=name, shape=shape_of(value, self._own))
             for name, value in self.values.items()
         }
 
@@ -532,16 +532,16 @@ def open_checkpoint(
 
 def _open(
     model: str,
-    place: Path | HubSnapshot | None,
+    location: Path | HubSnapshot | None,
     revision: str | None,
     need_weights: bool,
     access: Access,
 ) -> Checkpoint:
     """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
-    if isinstance(place, Path):
-        checkpoint = _open_path(place, revision)
+    if isinstance(location, Path):
+        checkpoint = _open_path(location, revision)
     else:
-        snapshot = place or open_snapshot(model, revision, is_wanted, **access)
+        snapshot = location or open_snapshot(model, revision, is_wanted, **access)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights:
         checkpoint.require_weights()

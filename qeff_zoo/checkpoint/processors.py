@@ -146,8 +146,8 @@ def extractor_of(processor: Any) -> Any:
     from transformers import SequenceFeatureExtractor
 
     parts = (getattr(processor, name, None) for name in _EXTRACTORS)
-    part_ = next((part for part in parts if part is not None), processor)
-    return part_ if isinstance(part_, SequenceFeatureExtractor) else None
+    extractor = next((part for part in parts if part is not None), processor)
+    return extractor if isinstance(extractor, SequenceFeatureExtractor) else None
 
 
 def is_audio_only(processor: Any) -> bool:
@@ -193,7 +193,7 @@ def held(processor: Any) -> dict[str, Any]:
     """
     from PIL import Image
 
-    held_: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     images = getattr(processor, "image_processor", processor)
     if hasattr(images, "valid_kwargs"):
         names = sorted(images.valid_kwargs.__annotations__.keys() - _OF_CALL)
@@ -206,23 +206,23 @@ def held(processor: Any) -> dict[str, Any]:
             if setting is None and name[:3] == "do_"
         }
         kind = type(images).__name__
-        held_["image_processor"] = {**settings, **unset, "image_processor_type": kind}
+        values["image_processor"] = {**settings, **unset, "image_processor_type": kind}
     tokens = (getattr(processor, name, None) for name in _MARKERS)
     token = next(filter(None, tokens), None)
     if token is not None:
-        held_["image_token"] = str(token)
+        values["image_token"] = str(token)
     if renamed := _renamed_tokens(processor):
-        held_["renamed_tokens"] = renamed
+        values["renamed_tokens"] = renamed
     if getattr(processor, "tokenizer", None) is not None:
         texts = _merged(processor).get("text_kwargs", {})
-        held_["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
+        values["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
         if opening := _opening_of(processor):
-            held_["opening"] = opening
+            values["opening"] = opening
             shown = Image.new("RGB", _SHOWN)
             expanded = _expanded(processor, f"{token}{_PROBE}", images=[shown]) if token else ""
             if expanded == f"{token}{opening}{_PROBE}":
-                held_["opening_follows_images"] = True
-    return held_
+                values["opening_follows_images"] = True
+    return values
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:

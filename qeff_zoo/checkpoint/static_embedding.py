@@ -64,8 +64,8 @@ def converted(files: "Files", companions: Mapping[str, Path]) -> Path:
 
     modules = read_modules(companions)
     modules[0].require_own()
-    place = PurePosixPath(modules[0].folder)
-    sources = {name: str(place / name) for name in (_TOKENIZER, WEIGHTS)}
+    inner = PurePosixPath(modules[0].folder)
+    sources = {name: str(inner / name) for name in (_TOKENIZER, WEIGHTS)}
     behind = [
         str(PurePosixPath(module.folder) / WEIGHTS) for module in modules[1:] if module.folder
     ]

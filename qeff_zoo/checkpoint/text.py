@@ -135,10 +135,10 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _naming(name):
-            made = _serialized(tokenizer.backend_tokenizer)
-            _refuse_excess(name, made)  # SentencePiece's files have rules, too
-            _require_same(name, tokenizer.backend_tokenizer, made)
-        (folder / TOKENIZER).write_text(made, encoding="utf-8")
+            serialized = _serialized(tokenizer.backend_tokenizer)
+            _refuse_excess(name, serialized)  # SentencePiece's files have rules, too
+            _require_same(name, tokenizer.backend_tokenizer, serialized)
+        (folder / TOKENIZER).write_text(serialized, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
     return tokenizer
@@ -191,9 +191,9 @@ def _texts(backend: Any, number: int) -> list[str]:
     return [str(decode(backend, [number], skip_special_tokens=skip)) for skip in (False, True)]
 
 
-def _require_same(name: str, backend: Any, made: str) -> None:
+def _require_same(name: str, backend: Any, serialized: str) -> None:
     """Refuse a backend that changes when it is read again: tokens that were added twice have two versions."""
-    again = type(backend).from_str(made)
+    again = type(backend).from_str(serialized)
 
     def texts(one: Any, number: int) -> list[str]:
         return [str(one.id_to_token(number)), *_texts(one, number)]

@@ -113,8 +113,8 @@ def gguf_entry(files: Files, requested: str) -> str:
     matching = [name for name in models if names_gguf(requested, name)]
     if len(matching) != 1:
         raise CheckpointError(
-            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(matching or models, 20)}. "
-            "Expected the name of one file, or of a quantization that one file has. Name the file."
+            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(matching or models, 20)}"
+            ". Expected the name of a file, or of a quantization that one file has. Name the file."
         )
     return matching[0]
 
@@ -138,8 +138,8 @@ def has_weights(files: Files, folders: Collection[str] = ()) -> bool:
         folders: Folders of the components of a pipeline, which are searched as well.
     """
     kinds = (".safetensors", ".gguf", *_PICKLES, _INDEX, ADAPTER)
-    places = {"", *folders}
-    return any(name.endswith(kinds) for name in files.names if name.rpartition("/")[0] in places)
+    prefixes = {"", *folders}
+    return any(name.endswith(kinds) for name in files.names if name.rpartition("/")[0] in prefixes)
 
 
 def no_weights(files: Files) -> CheckpointError:

@@ -195,8 +195,8 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
         if (option.targets and target not in option.targets)
         or (task is not None and not task.takes(option))
     }
-    place = f"{task.name}, target {target}" if task else f"target {target}"
-    return hidden, f"Options for {place}. --help-all shows those of every task and target."
+    scope = f"{task.name}, target {target}" if task else f"target {target}"
+    return hidden, f"Options for {scope}. --help-all shows those of every task and target."
 
 
 def _task_of_model(namespace: Any) -> Task | None:

@@ -65,9 +65,11 @@ def _generation(package: Package) -> str:
 
 def _facts(package: Package) -> Iterator[Sequence[str]]:
     manifest = package.manifest
-    weights, made = manifest["weights"], manifest["provenance"]
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in made["seconds"].items())
-    peak = f"{human_size(made['peak_rss_bytes'])} of memory at most"
+    weights, provenance = manifest["weights"], manifest["provenance"]
+    stages = ", ".join(
+        f"{stage} {seconds:.1f} s" for stage, seconds in provenance["seconds"].items()
+    )
+    peak = f"{human_size(provenance['peak_rss_bytes'])} of memory at most"
     needs = manifest["target"]["needs"]
     yield "path", str(package.path)
     yield "build key", package.build_key
@@ -92,8 +94,8 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     if known and (line := targets.find(package.target).describe_sidecars(manifest)):
         yield "elsewhere", line
     yield "license", manifest["license"] or "not stated by the source"
-    dirty = ", from changed sources" if made.get("dirty") else ""
-    yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"
+    dirty = ", from changed sources" if provenance.get("dirty") else ""
+    yield "built", f"{provenance['finished']} by qeff-zoo {provenance['version']}{dirty}"
     yield "took", ", ".join(text for text in (stages, peak) if text)
 
 

@@ -208,15 +208,17 @@ def _endpoint() -> Finding:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         advice = "Set HF_ENDPOINT to a URL like https://huggingface.co."
         return Finding(name="hub", status="warn", detail="HF_ENDPOINT is not a URL", advice=advice)
-    place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    endpoint = (
+        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    )
     if names := offline_settings():
         return Finding(
             name="hub",
             status="warn",
-            detail=f"{place}, but offline ({', '.join(names)})",
+            detail=f"{endpoint}, but offline ({', '.join(names)})",
             advice=f"Unset {' and '.join(names)} to download models.",
         )
-    return Finding(name="hub", status="ok", detail=place)
+    return Finding(name="hub", status="ok", detail=endpoint)
 
 
 def _token() -> Finding:

@@ -116,7 +116,8 @@ def _speech_table(figures: Sequence[Any]) -> str:
     writes = figures[0].ttft_s is not None
     rows = [
         [figure.batch_size, f"{figure.audio_s:.1f}",
-         *([f"{figure.generated_tokens:,}", f"{figure.ttft_s:.3f}", f"{figure.decode_tokens_per_s:,.1f}"] if writes else []),
+         *([f"{figure.generated_tokens:,}", f"{figure.ttft_s:.3f}", f"{figure.decode_tokens_per_s:,.1f}"]
+           if writes else []),
          f"{figure.total_s:.3f}", f"{figure.real_time_factor:.4f}", human_size(figure.peak_rss_bytes)]
         for figure in figures
     ]  # fmt: skip

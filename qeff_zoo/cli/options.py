@@ -159,14 +159,14 @@ def hosts(text: str) -> tuple[str, ...]:
     Raises:
         ArgumentTypeError: A value has another form, such as a URL.
     """
-    hosts_ = tuple(part.strip().lower() for part in text.split(","))
+    parts = tuple(part.strip().lower() for part in text.split(","))
     if wrong := [
-        host for host in hosts_ if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", host)
+        host for host in parts if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", host)
     ]:
         raise argparse.ArgumentTypeError(
             f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
         )
-    return hosts_
+    return parts
 
 
 def not_empty(text: str) -> str:

@@ -135,8 +135,8 @@ def _print(resolution: "Resolution") -> None:
     chosen = resolution.chosen
     print(f"{resolution.verdict} {short_name(chosen.entry.path)}" if chosen else resolution.verdict)
     if chosen:
-        place = f"in the store, {chosen.here}" if chosen.here else f"at {chosen.remote}"
-        print(f"  {resolution.model}, {human_size(chosen.entry.size)}, {place}")
+        location = f"in the store, {chosen.here}" if chosen.here else f"at {chosen.remote}"
+        print(f"  {resolution.model}, {human_size(chosen.entry.size)}, {location}")
     for warning in resolution.warnings:
         print(f"  {warning}")
     if not chosen and resolution.nearest:

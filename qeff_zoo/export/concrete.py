@@ -30,9 +30,9 @@ class Concrete(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         rule = _RULES.get(func)
-        made = rule(func, args, kwargs) if rule else None
-        if made is not None:
-            return made
+        result = rule(func, args, kwargs) if rule else None
+        if result is not None:
+            return result
         if func in _EMPTY or any(map(_is_unknown, tree_leaves((args, kwargs)))):
             return func(*args, **kwargs)
         with _disable_current_modes():
@@ -83,8 +83,8 @@ def _get_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     if not _is_choice(where) or _is_traced(where) or not _is_traced(values):
         return None
     with _disable_current_modes():
-        places = where.nonzero(as_tuple=True)
-    rows: Tensor = values[places]
+        indices = where.nonzero(as_tuple=True)
+    rows: Tensor = values[indices]
     return rows
 
 

@@ -244,10 +244,10 @@ def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
         value.name = name = stored.get(traced, traced.removeprefix("model."))
         known = value.const_value
         if traced in stored and known is not None:
-            made = 0 in known.shape or not known.dtype.is_floating_point()
+            is_created = 0 in known.shape or not known.dtype.is_floating_point()
             value.const_value = (
                 ir.tensor(known.numpy(), name=name)
-                if made
+                if is_created
                 else placeholder(name, known.dtype, known.shape)
             )
         graph.initializers[name] = value

@@ -231,7 +231,7 @@ def _by_matrix(
     layer: nn.Module, prefix: str, squares: Mapping[str, Tensor], missing: float = 1.0
 ) -> dict[str, Tensor]:
     """Return mean squares by the names of parameters; `missing` for experts that no token reached."""
-    squares_ = {f"{name}.weight": square for name, square in squares.items()}
+    importance = {f"{name}.weight": square for name, square in squares.items()}
     names = {id(module): prefix + name for name, module in layer.named_modules()}
     for module in layer.modules():
         for last, stack in vars(module).items():
@@ -242,8 +242,8 @@ def _by_matrix(
             if known:
                 other = torch.full_like(known[0], missing)
                 rows = [one if one is not None and one.any() else other for one in every]
-                squares_[f"{names[id(module)]}.{last}"] = torch.stack(rows)
-    return squares_
+                importance[f"{names[id(module)]}.{last}"] = torch.stack(rows)
+    return importance
 
 
 def _normalized(squares: Tensor) -> Any:

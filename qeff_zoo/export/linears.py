@@ -63,7 +63,7 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
     }
     by_input: dict[Any, list[str]] = {}
     counts = Counter[str]()
-    made: dict[Any, str] = {}
+    producers: dict[Any, str] = {}
     kept: list[Tensor] = []  # so that no two have one address
 
     def identity(tensor: Tensor) -> Any:
@@ -81,7 +81,7 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
 
     def note_output(module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            made[identity(output)] = names[id(module)]
+            producers[identity(output)] = names[id(module)]
 
     with ExitStack() as hooks:
         for module in layer.modules():
@@ -96,7 +96,7 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
             experts = (tuple(names[id(one)] for one in expert) for expert in place.experts)
             stages.append(Stage(tuple(map(Group, experts)), routed=True))
         elif called:
-            group = Group(tuple(called), made.get(place))
+            group = Group(tuple(called), producers.get(place))
             stages.append(Stage((group,), calls=counts[called[0]]))
     return stages
 

@@ -162,18 +162,18 @@ class Streamed:
             for name, hollow in named
             if (name.startswith(within) if within else not name.startswith(inside))
         ]
-        made: dict[int, Tensor] = {}
+        materialized: dict[int, Tensor] = {}
         try:
             for name, hollow, tensors, last in held:
-                if id(hollow) not in made:
+                if id(hollow) not in materialized:
                     value = self.value(name)
                     is_buffer = not isinstance(hollow, nn.Parameter)
-                    made[id(hollow)] = (
+                    materialized[id(hollow)] = (
                         value.to(hollow.dtype)
                         if is_buffer
                         else nn.Parameter(value, requires_grad=False)
                     )
-                tensors[last] = made[id(hollow)]
+                tensors[last] = materialized[id(hollow)]
             yield
         finally:
             for _, hollow, tensors, last in held:

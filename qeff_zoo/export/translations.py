@@ -184,8 +184,8 @@ def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
     rows = []
     for one in (y, x):
         sizes: list[Any] = [batch, all_, op.Shape(one, start=-1)]
-        place: Any = op.Concat(*sizes, axis=0)
-        rows.append(op.Reshape(one, place))
+        shape: Any = op.Concat(*sizes, axis=0)
+        rows.append(op.Reshape(one, shape))
     return op.Reshape(ours.Lora(*rows, a, b, ids), op.Shape(y))
 
 

@@ -196,7 +196,7 @@ class Cluster:
             strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = node["NodeManagerHostname"] or node["NodeManagerAddress"]
             try:
-                theirs_ = ray.get(probe.options(scheduling_strategy=strategy).remote())
+                remote = ray.get(probe.options(scheduling_strategy=strategy).remote())
             except RayError as error:
                 problems.append(
                     f"Machine {name!r} cannot run qeff-zoo: {_reason(error)}. Expected what is installed here. "
@@ -204,10 +204,10 @@ class Cluster:
                 )
                 continue
             problems += [
-                f"Machine {name!r} ({node['NodeID'][:8]}) has {each} {theirs_[each]}; expected {ours[each]}, as here. "
+                f"Machine {name!r} ({node['NodeID'][:8]}) has {each} {remote[each]}; expected {ours[each]}, as here. "
                 "Install that there."
                 for each in ours
-                if theirs_[each] != ours[each]
+                if remote[each] != ours[each]
             ]
         if problems:
             raise FarmError(address, problems)
@@ -279,10 +279,10 @@ def _run(step: Step, options: Options, offline: bool) -> Result:
 
 
 def _coarse(size: int) -> int:
-    size_ = _LEAST
-    while size_ < size:
-        size_ = int(size_ * _COARSE)
-    return size_
+    rounded = _LEAST
+    while rounded < size:
+        rounded = int(rounded * _COARSE)
+    return rounded
 
 
 def _failure(error: RayError) -> str:

@@ -259,8 +259,8 @@ class _Planner:
     @staticmethod
     def _key(wanted: Wanted) -> Any:
         source, request = wanted.source, wanted.request
-        place = tuple(sorted(source.place.items()))
-        return (source.model, place, request.adapter, request.draft_heads)
+        location = tuple(sorted(source.place.items()))
+        return (source.model, location, request.adapter, request.draft_heads)
 
     def _digest(self, wanted: Wanted, checkpoint: Checkpoint) -> str:
         key = self._key(wanted)

@@ -100,8 +100,8 @@ class Wanted:
     @property
     def options(self) -> dict[str, Any]:
         """Options that the zoo file sets."""
-        options_ = {name: getattr(self.request, name) for name in OPTIONS}
-        return {name: value for name, value in options_.items() if value is not None}
+        chosen = {name: getattr(self.request, name) for name in OPTIONS}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def __str__(self) -> str:
         chosen = " ".join(f"{name}={_shown(value)}" for name, value in self.options.items())
@@ -245,12 +245,12 @@ class _Reader:
     def _sources(self, entry: Mapping[str, Any]) -> Iterator[Source]:
         where = "[[models]]"
         self._require_known(where, entry, ("model", *_PLACE, "memory", "disk"))
-        place: Any = {name: entry[name] for name in _PLACE if name in entry}
-        for name, value in place.items():
+        location: Any = {name: entry[name] for name in _PLACE if name in entry}
+        for name, value in location.items():
             if not isinstance(value, str):
                 self._refuse(f"{name} of {where}", value, "a text")
-        if isinstance(original := place.get("config_from"), str):
-            place["config_from"] = self._located(original)
+        if isinstance(original := location.get("config_from"), str):
+            location["config_from"] = self._located(original)
         sizes = {name: self._size(where, entry, name) for name in ("memory", "disk")}
         names = entry.get("model")
         for name in names if isinstance(names, list) else [names]:
@@ -258,7 +258,7 @@ class _Reader:
                 self._refuse(f"model of {where}", name, "a Hub id, a path or a pattern")
                 continue
             for model in self._found(name):
-                yield Source(model=model, place=place, **sizes)
+                yield Source(model=model, place=location, **sizes)
 
     def _located(self, name: str) -> str:
         """Return the absolute path of a file or folder; another name as it is."""

@@ -138,13 +138,13 @@ def function(name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # as an import would: dataclasses and pickle look there
     spec.loader.exec_module(module)
-    function_ = getattr(module, attribute, None)
-    if not callable(function_):
+    value = getattr(module, attribute, None)
+    if not callable(value):
         raise TrainingError(
             f"{file!r} has no function {attribute!r}. Expected one that takes a split, {TRAIN!r} or {VALIDATION!r}, "
             "and returns rows. Correct the name after the colon."
         )
-    return function_  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def _table(

@@ -60,8 +60,8 @@ def blurred_and_resized(image: Array, height: int, width: int) -> Array:
     )
     total = np.zeros((height, width))
     for lines, tall in ((rows, 1.0 - down), (below, down)):
-        for places, wide in ((columns, 1.0 - right), (beside, right)):
-            total += image[lines][:, places].astype(np.float64) * tall[:, None] * wide[None, :]
+        for taps, wide in ((columns, 1.0 - right), (beside, right)):
+            total += image[lines][:, taps].astype(np.float64) * tall[:, None] * wide[None, :]
     return total.astype(np.float32)
 
 

@@ -32,7 +32,7 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
     pixels = np.zeros((1, len(images), most, 3, side, side), np.float32)
     ids = np.zeros((1, len(images)), np.int64)
     mask = np.zeros((1, len(images), most), np.int64)
-    for place, image in enumerate(images):
+    for row, image in enumerate(images):
         number = _nearest_canvas(image, np.array(canvases) * side)
         high, wide = canvases[number]
         fitted = resize(
@@ -44,9 +44,9 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
             numbers(canvas, settings).reshape(3, high, side, wide, side).transpose(1, 3, 0, 2, 4)
         )
         tiles = tiles.reshape(-1, 3, side, side)
-        pixels[0, place, : len(tiles)] = tiles
-        ids[0, place] = number + 1
-        mask[0, place, : len(tiles)] = 1
+        pixels[0, row, : len(tiles)] = tiles
+        ids[0, row] = number + 1
+        mask[0, row, : len(tiles)] = 1
     return {"pixel_values": pixels, "aspect_ratio_ids": ids, "aspect_ratio_mask": mask}
 
 
@@ -300,9 +300,9 @@ def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
         sizes.append(canvas.shape[:2])
     pixels = np.zeros((len(images), max(map(len, parts)), 3, side, side), np.float32)
     there = np.ones((*pixels.shape[:2], side // patch, side // patch), np.int64)
-    for place, (tiles, known) in enumerate(zip(parts, masks, strict=True)):
-        pixels[place, : len(tiles)] = tiles
-        there[place, : len(known)] = known
+    for number, (tiles, known) in enumerate(zip(parts, masks, strict=True)):
+        pixels[number, : len(tiles)] = tiles
+        there[number, : len(known)] = known
     return {
         "image_pixel_values": pixels,
         "image_sizes": np.array(sizes),

@@ -64,10 +64,10 @@ def _cropped(
     within, before, counts = (side // patch) ** 2, 0, []
     pooled, grids, every = list[NDArray[np.int64]](), [], []
     for image in images:
-        crops, places = _overlapping(image, settings, resize)
+        crops, indices = _overlapping(image, settings, resize)
         whole = np.arange(within).reshape(side // patch, side // patch)
         shapes = []
-        for at, lie in ((0, whole), (within, places)):
+        for at, lie in ((0, whole), (within, indices)):
             squares, shape = squares_of(lie, settings["pooling_size"])
             pooled.append(np.where(squares < 0, -1, squares + at + before))
             shapes += shape
@@ -130,8 +130,8 @@ def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) ->
     patches of each) and `image_grids` (1, 4), with an empty canvas.
     """
     side, patch = _crop({**settings, "overlap_margins": (0, 0)})
-    places = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
-    squares, shape = squares_of(places, settings["pooling_size"])
+    indices = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
+    squares, shape = squares_of(indices, settings["pooling_size"])
     return {
         "pixel_values": np.stack([_patches(frame.transpose(1, 2, 0), patch) for frame in frames]),
         "image_token_pooling": squares,
@@ -182,10 +182,10 @@ def _overlapping(
         for left in range(0, wide * step, step)
     ]
     count = side // patch
-    places = np.arange(high * wide * count**2).reshape(high, wide, count, count)
-    places[1:, :, :first] = places[:, 1:, :, :first] = -1
-    places[:-1, :, count - last :] = places[:, :-1, :, count - last :] = -1
-    flat = places.transpose(0, 2, 1, 3).reshape(-1)
+    indices = np.arange(high * wide * count**2).reshape(high, wide, count, count)
+    indices[1:, :, :first] = indices[:, 1:, :, :first] = -1
+    indices[:-1, :, count - last :] = indices[:, :-1, :, count - last :] = -1
+    flat = indices.transpose(0, 2, 1, 3).reshape(-1)
     return crops, flat[flat >= 0].reshape(canvas.shape[0] // patch, canvas.shape[1] // patch)
 
 
@@ -204,12 +204,12 @@ def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
 
 
 def squares_of(
-    places: NDArray[np.int64], pool: Sequence[int]
+    indices: NDArray[np.int64], pool: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
     """Return the patches pooled into each token, -1 beyond the edges, and the rows and columns of tokens."""
-    missing = [-size % unit for size, unit in zip(places.shape, pool, strict=True)]
+    missing = [-size % unit for size, unit in zip(indices.shape, pool, strict=True)]
     around = [(name // 2, name - name // 2) for name in missing]
-    filled = np.pad(places, around, constant_values=-1)
+    filled = np.pad(indices, around, constant_values=-1)
     high, wide = (size // unit for size, unit in zip(filled.shape, pool, strict=True))
     squares = filled.reshape(high, pool[0], wide, pool[1]).transpose(0, 2, 1, 3)
     return squares.reshape(high * wide, -1), [high, wide]

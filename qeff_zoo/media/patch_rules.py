@@ -86,10 +86,10 @@ def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 def grid_of_pixels(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """Cosmos 3 Edge: `grid_of_frames` with the values of a patch ordered pixel by pixel."""
-    made = grid_of_frames(images, settings)
+    arrays = grid_of_frames(images, settings)
     patch, deep = settings["patch_size"], settings["temporal_patch_size"]
-    planes = made["pixel_values"].reshape(-1, 3, deep, patch, patch)
-    return {**made, "pixel_values": planes.transpose(0, 3, 4, 1, 2).reshape(len(planes), -1)}
+    planes = arrays["pixel_values"].reshape(-1, 3, deep, patch, patch)
+    return {**arrays, "pixel_values": planes.transpose(0, 3, 4, 1, 2).reshape(len(planes), -1)}
 
 
 def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -105,8 +105,8 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
             wanted = smart_size(image, factor, size["shortest_edge"], size["longest_edge"])
             image = resize(image, *wanted, settings["resample"])
         array = np.asarray(numbers(image, settings), np.float32)
-        made, grid = patches_of_frames(array[None], settings)
-        rows.append(made)
+        patches, grid = patches_of_frames(array[None], settings)
+        rows.append(patches)
         grids.append(grid)
     return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
 
@@ -132,8 +132,8 @@ def patches_of_frames(
     blocks = frames.reshape(
         steps, deep, 3, high // merge, merge, patch, wide // merge, merge, patch
     ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    made = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
-    return made, [steps, high, wide]
+    patches = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
+    return patches, [steps, high, wide]
 
 
 def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -178,7 +178,7 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     for padding.
     """
     patch, unit = settings["patch_size"], settings["pooling_kernel_size"]
-    most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
+    most, rows, positions = settings["max_soft_tokens"] * unit**2, [], []
     for image in images:
         if settings["do_resize"]:
             wanted = filled_size(image, unit * patch, most * patch**2)
@@ -191,8 +191,8 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         where = np.full((most, 2), -1, np.int64)
         where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
         rows.append(patches)
-        places.append(where)
-    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
+        positions.append(where)
+    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(positions)}
 
 
 def filled_size(image: Pixels, unit: int, most: int) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def _cut(image: Pixels, box: Box, settings: Settings) -> Pixels:
 
 def _places(step: float, shift: float, count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the pixel before each place along an axis, -1 for places beyond the image, and the share of the next."""
-    places = np.arange(count) * step + shift
-    before = np.floor(places)
-    inside = (places >= 0) & (places <= size - 1)
-    return np.where(inside, before, -1).astype(np.int64), places - before
+    positions = np.arange(count) * step + shift
+    before = np.floor(positions)
+    inside = (positions >= 0) & (positions <= size - 1)
+    return np.where(inside, before, -1).astype(np.int64), positions - before

@@ -43,8 +43,8 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
             if settings["do_resize"]:
                 fine = sized(image, *_fine_size(image, grid, settings), resample)
             tiles += cut(fine, fine.shape[0] // grid[0], fine.shape[1] // grid[1])
-        made = [numbers(tile, settings, at_once=at_once) for tile in tiles]
-        lines += [_side_by_side(tile, patch) for tile in made]
+        processed = [numbers(tile, settings, at_once=at_once) for tile in tiles]
+        lines += [_side_by_side(tile, patch) for tile in processed]
         sizes += [[tile.shape[0] // patch, tile.shape[1] // patch] for tile in tiles]
         grids.append(grid or (0, 0))
     return {
@@ -75,9 +75,9 @@ def frames_and_slices(frames: Sequence[Pixels], settings: Mapping[str, Any]) -> 
     Returns `pixel_values` (frames, 3, rows of a patch, columns of all patches of one); and, shared by all frames,
     `target_sizes`, `grids` and `of_video`.
     """
-    made = [whole_and_slices([frame], {**settings, "of_video": True}) for frame in frames]
-    pixels = np.concatenate([one["pixel_values"] for one in made])
-    return {**made[0], "pixel_values": pixels, "of_video": np.array(1)}
+    processed = [whole_and_slices([frame], {**settings, "of_video": True}) for frame in frames]
+    pixels = np.concatenate([one["pixel_values"] for one in processed])
+    return {**processed[0], "pixel_values": pixels, "of_video": np.array(1)}
 
 
 def _multiple(length: float, unit: int) -> int:

@@ -66,10 +66,10 @@ def htk_filters(
     return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
 
 
-def _triangles(edges: Array, places: Array) -> Array:
+def _triangles(edges: Array, frequencies: Array) -> Array:
     """Return triangular filters between neighboring edges, (places, filters)."""
     widths = np.diff(edges)
-    slopes = edges[None, :] - places[:, None]
+    slopes = edges[None, :] - frequencies[:, None]
     falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
     filters: Array = np.maximum(0, np.minimum(falling, rising))
     return filters

@@ -115,8 +115,8 @@ def _best_canvas(image: Pixels, canvases: NDArray[Any], *, enlarges: bool) -> tu
     scales = sides.min(1)
     enlarging = scales[scales >= 1]
     chosen = scales.max() if enlarges or not len(enlarging) else enlarging.min()
-    places = np.flatnonzero(scales == chosen)
-    best = canvases[places[np.argmin(canvases[places].prod(1))]]
+    indices = np.flatnonzero(scales == chosen)
+    best = canvases[indices[np.argmin(canvases[indices].prod(1))]]
     return int(best[0]), int(best[1])
 
 
@@ -248,7 +248,7 @@ def _sequences(tiles: Sequence[NDArray[Any]], patch: int, most: int) -> Arrays:
     """Return the patches of each tile, line by line and pixel by pixel, padded to one number."""
     pixels = np.zeros((len(tiles), most, 3 * patch**2), np.float32)
     mask, shapes = np.zeros((len(tiles), most), np.int64), []
-    for place, tile in enumerate(tiles):
+    for number, tile in enumerate(tiles):
         high, wide = tile.shape[1] // patch, tile.shape[2] // patch
         if high * wide > most:
             raise MediaError(
@@ -256,8 +256,8 @@ def _sequences(tiles: Sequence[NDArray[Any]], patch: int, most: int) -> Arrays:
                 "is too narrow for this model."
             )
         lines = tile.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
-        pixels[place, : high * wide] = lines.reshape(high * wide, -1)
-        mask[place, : high * wide] = 1
+        pixels[number, : high * wide] = lines.reshape(high * wide, -1)
+        mask[number, : high * wide] = 1
         shapes.append((high, wide))
     return {
         "pixel_values": pixels,
@@ -279,8 +279,8 @@ def grid_of_resized_patches(images: Sequence[Pixels], settings: Settings) -> Arr
             wanted = smart_size(image, factor, limits["shortest_edge"], limits["longest_edge"])
             image = resized(image, *wanted, settings)
         values = np.asarray(rescaled(image, settings), np.float32)
-        made, grid = patches_of_frames(values[None], settings)
-        rows.append(made)
+        patches, grid = patches_of_frames(values[None], settings)
+        rows.append(patches)
         grids.append(grid)
     return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
 
@@ -326,7 +326,7 @@ def placed_merged_patches(images: Sequence[Pixels], settings: Settings) -> Array
     for padding.
     """
     most, unit = settings["max_soft_tokens"], settings["pooling_kernel_size"]
-    side, rows, places = settings["patch_size"] * unit, [], []
+    side, rows, positions = settings["patch_size"] * unit, [], []
     for image in images:
         if settings["do_resize"]:
             wanted = filled_size(image, side, most * side**2)
@@ -344,8 +344,8 @@ def placed_merged_patches(images: Sequence[Pixels], settings: Settings) -> Array
         where = np.full((most, 2), -1, np.int64)
         where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
         rows.append(patches)
-        places.append(where)
-    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
+        positions.append(where)
+    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(positions)}
 
 
 def lines_of_float_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:

@@ -154,16 +154,16 @@ def _patches(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
 
 
-def _with_step(made: Arrays, part: Arrays, step: int, steps: int) -> Arrays:
+def _with_step(arrays: Arrays, part: Arrays, step: int, steps: int) -> Arrays:
     """Return the patches of a video with those of a further step; memory for all of them is taken at the first."""
     if steps == 1:
         return part
     rows = part["pixel_values"]
-    if not made:
+    if not arrays:
         pixels = np.empty((steps * len(rows), *rows.shape[1:]), np.float32)
-        made = {"pixel_values": pixels, "image_grid_thw": part["image_grid_thw"] * [steps, 1, 1]}
-    made["pixel_values"][step * len(rows) : (step + 1) * len(rows)] = rows
-    return made
+        arrays = {"pixel_values": pixels, "image_grid_thw": part["image_grid_thw"] * [steps, 1, 1]}
+    arrays["pixel_values"][step * len(rows) : (step + 1) * len(rows)] = rows
+    return arrays
 
 
 def _separate_frames(frames: NDArray[np.float32], settings: Settings) -> Arrays:
@@ -371,30 +371,30 @@ class VideoProcessor:
         chosen = self._chosen(video)
         if self.kind.cut:
             images = yield from self._images(video, chosen, limits)
-            made = self.kind.cut(images, settings)
+            cut = self.kind.cut(images, settings)
         else:
-            made = yield from self._arranged(video, chosen, limits)
-        return {**made, **self.kind.times(video, chosen, settings)}
+            cut = yield from self._arranged(video, chosen, limits)
+        return {**cut, **self.kind.times(video, chosen, settings)}
 
     def _arranged(self, video: Frames, chosen: Sequence[int], limits: ImageLimits) -> Steps[Arrays]:
         """Return the arrays of sampled frames; patches of each temporal step as soon as its frames are decoded."""
         is_cut = self.kind.arrange is _patches
         deep = self.settings["temporal_patch_size"] if is_cut else len(chosen)
-        made: Arrays = {}
+        arrays: Arrays = {}
         frames: NDArray[np.float32] = np.empty(0, np.float32)
-        for place, one in enumerate(chosen):
+        for number, one in enumerate(chosen):
             image = yield from video.reaching(one)
-            if not place:
+            if not number:
                 self._check_room(image, len(chosen), video.name, limits)
             values = self._numbers(image, len(chosen))
-            if place % deep == 0:
-                frames = np.empty((min(deep, len(chosen) - place), *values.shape), np.float32)
-            frames[place % deep] = values
-            if place % deep == len(frames) - 1:
+            if number % deep == 0:
+                frames = np.empty((min(deep, len(chosen) - number), *values.shape), np.float32)
+            frames[number % deep] = values
+            if number % deep == len(frames) - 1:
                 part = self.kind.arrange(frames, self.settings)
-                made = _with_step(made, part, place // deep, -(-len(chosen) // deep))
+                arrays = _with_step(arrays, part, number // deep, -(-len(chosen) // deep))
             yield
-        return made
+        return arrays
 
     def beginnings(self, video: Frames, limits: ImageLimits = LIMITS) -> tuple[int, Arrays, Arrays]:
         """Return the number of temporal steps of a video, and arrays in the shapes of its first step and its first two.

@@ -93,14 +93,14 @@ class Package:
         Raises:
             PackageError: There is none of that role.
         """
-        program_ = next((program for program in self.programs if program.role == role), None)
-        if program_ is None:
+        match = next((program for program in self.programs if program.role == role), None)
+        if match is None:
             known = ", ".join(program.role for program in self.programs)
             raise PackageError(
                 f"Package {str(self.path)!r} has no program {role!r}; expected one of: {known}. Build or pull a "
                 "package that has it."
             )
-        return program_
+        return match
 
     @property
     def task(self) -> str:

@@ -215,8 +215,8 @@ def _program_key(manifest: Manifest) -> Iterator[str]:
             yield f"compiled_from of program {program['role']!r} has no identity: {error}"
             continue
         if expected != program["program_key"]:
-            made = "graph and compiled_from make it"
-            yield f"program_key of {program['role']!r} is {program['program_key']!r} but {made} {expected!r}"
+            origin = "graph and compiled_from make it"
+            yield f"program_key of {program['role']!r} is {program['program_key']!r} but {origin} {expected!r}"
 
 
 def _tree(manifest: Manifest) -> Iterator[str]:

@@ -62,8 +62,8 @@ def validator(path: Path) -> "Validator":
         "integer", lambda _, value: type(value) is int
     )
     strict = validators.extend(Draft202012Validator, type_checker=kinds)  # type: ignore[no-untyped-call]
-    made: Validator = strict(_schema(path))
-    return made
+    checker: Validator = strict(_schema(path))
+    return checker
 
 
 def _inlined(part: Any, defined: dict[str, Any]) -> Any:

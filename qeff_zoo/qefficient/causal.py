@@ -44,8 +44,8 @@ def usual_lengths(ctx_len: int) -> list[int] | None:
 
 def _reads_images(name: str | os.PathLike[str], source: Mapping[str, Any]) -> bool:
     """Whether a checkpoint is a vision-language model, which `kv_offload` is for."""
-    place = {field: source[field] for field in Source.BESIDE if field in source}
-    return recipe_of(open_checkpoint(os.fspath(name), **place)).task == IMAGE_TEXT_TO_TEXT
+    location = {field: source[field] for field in Source.BESIDE if field in source}
+    return recipe_of(open_checkpoint(os.fspath(name), **location)).task == IMAGE_TEXT_TO_TEXT
 
 
 class QEFFAutoModelForCausalLM(SpecializedDecoder):

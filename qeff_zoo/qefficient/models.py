@@ -336,8 +336,10 @@ class Model:
         finally:
             self.package, self._prepared, self._session = before
         recorder = recorders.get(role) or recorders[package.programs[0].role]
-        place = self._prepared or exported.place(self.model_name, package.target, package.build_key)
-        return bundles.write(recorder, place)
+        folder = self._prepared or exported.place(
+            self.model_name, package.target, package.build_key
+        )
+        return bundles.write(recorder, folder)
 
     def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
         """Return the session of the package; it is opened once."""

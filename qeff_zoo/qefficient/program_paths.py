@@ -49,9 +49,9 @@ class ProgramPaths(str):
         encoder.image_sizes = (*image_sizes,)
         if package is None or "vision" in roles:
             paths[_VISION] = encoder
-        made = cls(paths.get(_VISION, folder) if vision_alone else folder)
-        made._paths, made.image_sizes = paths, encoder.image_sizes
-        return made
+        path = cls(paths.get(_VISION, folder) if vision_alone else folder)
+        path._paths, path.image_sizes = paths, encoder.image_sizes
+        return path
 
     def __getitem__(self, key: Any) -> str:
         return self._paths[key] if isinstance(key, str) else super().__getitem__(key)

@@ -85,8 +85,8 @@ def damped(hessian: Tensor) -> Tensor:
     """Return invertible second moments: unsampled inputs get a small weight."""
     mean = hessian.diagonal().mean()
     extra = _DAMPING * mean if mean > 0 else torch.ones(())
-    damped_: Tensor = hessian + torch.eye(len(hessian)) * extra
-    return damped_
+    inverted: Tensor = hessian + torch.eye(len(hessian)) * extra
+    return inverted
 
 
 def _compensated(weights: Tensor, order: Tensor, upper: Tensor, start: Rounded) -> Rounded:

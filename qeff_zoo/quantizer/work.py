@@ -262,8 +262,8 @@ class Work:
             if self.subject.options.method == NEAREST or not is_reached
             else gptq(weights, hessian, scheme, dtype)
         )
-        place = self.subject.sources[name]
-        self.writer.put_matrix(place.path, rounded, place.expert or 0)
+        source = self.subject.sources[name]
+        self.writer.put_matrix(source.path, rounded, source.expert or 0)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
         errors = [error_of(weights, one.values, hessian) / whole for one in (rounded, plain)]
         self.matrices.append(
@@ -274,7 +274,7 @@ class Work:
                 zero_points=scheme.zero_points,
                 error=errors[0],
                 nearest_error=errors[1],
-                expert=place.expert,
+                expert=source.expert,
                 is_reached=is_reached,
             )
         )
@@ -309,7 +309,7 @@ class Work:
 
     def _plain(self) -> dict[str, str]:
         """Return the stored tensors that stay floats, and their names in the state_dict where they have one."""
-        places = {
+        names = {
             e: name for name, e in self.subject.streamed.expressions.items() if isinstance(e, str)
         }
         gone = {self.subject.sources[name].tensor for name in self.schemes}
@@ -317,7 +317,7 @@ class Work:
             gone |= {one for one in self.subject.streamed.doubled if isinstance(one, str)}
         here = self.subject.checkpoint.folder
         return {
-            name: places.get(name, "")
+            name: names.get(name, "")
             for name, info in self.subject.checkpoint.stored.items()
             if name not in gone and info.path.parent == here
         }
@@ -326,8 +326,8 @@ class Work:
         stored = self.subject.checkpoint.stored
         planned = {name: Planned(stored[name].dtype, stored[name].shape) for name in self._plain()}
         for name, scheme in self.schemes.items():
-            place = self.subject.sources[name]
-            planned |= planned_matrix(place, stored[place.tensor], scheme)
+            source = self.subject.sources[name]
+            planned |= planned_matrix(source, stored[source.tensor], scheme)
         return planned
 
     @property
@@ -337,9 +337,9 @@ class Work:
 
     def _copy_rest(self) -> None:
         """Write what stays floats, and what scales were folded into."""
-        for name, place in self._plain().items():
-            if place in self.subject.streamed.replaced:
-                value = self.subject.streamed.value(place)
+        for name, source in self._plain().items():
+            if source in self.subject.streamed.replaced:
+                value = self.subject.streamed.value(source)
                 self.writer.put(name, to_bytes(value, self.subject.checkpoint.stored[name].dtype))
             else:
                 self.writer.put(name, self.subject.checkpoint.read_stored(name))

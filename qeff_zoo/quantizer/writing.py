@@ -57,22 +57,22 @@ class Planned:
         return int(np.prod(self.shape, dtype=np.int64)) * DTYPE_BITS[self.dtype] // 8
 
 
-def planned_matrix(place: Place, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
+def planned_matrix(source: Place, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
     """Return the tensors that a matrix, or the stack that it is in, becomes.
 
     Args:
-        place: Place of the matrix.
+        source: Place of the matrix.
         info: Description of the checkpoint's tensor.
         scheme: Storage scheme of the matrix.
     """
-    path, lead = place.path, () if place.expert is None else (place.experts,)
-    words, groups = -(-place.rows * scheme.bits // 32), place.columns // scheme.group
+    path, lead = source.path, () if source.expert is None else (source.experts,)
+    words, groups = -(-source.rows * scheme.bits // 32), source.columns // scheme.group
     zeros = {f"{path}.weight_zero_point": Planned("I32", (*lead, words, groups))}
-    packed = place.columns * scheme.bits // 32
+    packed = source.columns * scheme.bits // 32
     return {
         **(zeros if scheme.zero_points else {}),
-        f"{path}.weight_packed": Planned("I32", (*lead, place.rows, packed)),
-        f"{path}.weight_scale": Planned(scale_dtype(info), (*lead, place.rows, groups)),
+        f"{path}.weight_packed": Planned("I32", (*lead, source.rows, packed)),
+        f"{path}.weight_scale": Planned(scale_dtype(info), (*lead, source.rows, groups)),
         f"{path}.weight_shape": Planned("I64", (2 + len(lead),)),
     }
 

@@ -195,11 +195,11 @@ class Mix:
             for other in equals
             if other in relative or other in _SIZES
         )
-        size_ = next((size for size in same if isinstance(size, int)), None)
-        if size_ is None:
+        integer = next((size for size in same if isinstance(size, int)), None)
+        if integer is None:
             self.kept.append(path + key)
             return int(value)
-        return size_
+        return integer
 
     def _token(
         self, key: str, value: Any, default: Mapping[str, Any], relative: Mapping[str, Any]

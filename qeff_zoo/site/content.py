@@ -260,7 +260,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        number_ = float(value)
+        converted = float(value)
     except OverflowError:  # an integer of hundreds of digits
         return None
-    return number_ if abs(number_) < float("inf") else None
+    return converted if abs(converted) < float("inf") else None

@@ -274,8 +274,8 @@ def _is_stale(spec: Mapping[str, Any]) -> bool:
     """Whether a package's graphs were made by an earlier revision of the exporter, or of the target's lowering."""
     of_target = spec.get("target", {})
     now = targets.find(of_target["name"]).revision if of_target.get("name") in targets.NAMES else 0
-    made = of_target.get("revision", now), spec.get("exporter", EXPORTER_REVISION)
-    return made != (now, EXPORTER_REVISION)
+    revision = of_target.get("revision", now), spec.get("exporter", EXPORTER_REVISION)
+    return revision != (now, EXPORTER_REVISION)
 
 
 def _failures(checks: Iterable[Check]) -> str:

@@ -299,11 +299,11 @@ def _sizes(axes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _effort(manifest: Mapping[str, Any]) -> str:
-    made = manifest.get("provenance")
-    if not isinstance(made, Mapping) or not isinstance(made.get("seconds"), Mapping):
+    provenance = manifest.get("provenance")
+    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("seconds"), Mapping):
         return ""
-    seconds = sum(number(value) or 0 for value in made["seconds"].values())
-    peak = number(made.get("peak_rss_bytes"))
+    seconds = sum(number(value) or 0 for value in provenance["seconds"].values())
+    peak = number(provenance.get("peak_rss_bytes"))
     return f"{seconds:,.0f} s" + (f", {human_size(int(peak))} of memory" if peak else "")
 
 

@@ -48,11 +48,11 @@ def listing(zoo: Zoo) -> Listing:
     architectures = _distinct(model.architecture for model in zoo.models)
     licenses = _distinct(model.license for model in zoo.models)
     weights = _distinct(weight for model in zoo.models for weight in model.weights)
-    places = [
+    positions = [
         {value: at for at, value in enumerate(values)}
         for values in (tasks, architectures, licenses, weights)
     ]
-    rows = [_row(model, *places) for model in zoo.models]
+    rows = [_row(model, *positions) for model in zoo.models]
     shards: dict[str, str] = {}
     listed, loaded = [], 0
     for number, start in enumerate(range(0, len(rows), _SHARD)):

@@ -48,11 +48,11 @@ def files(zoo: Zoo) -> Iterator[File]:
     Args:
         zoo: Content of the site.
     """
-    made = _Pages(zoo)
-    yield from made.lists()
-    yield from made.models()
-    yield from made.architectures()
-    yield from made.data()
+    pages = _Pages(zoo)
+    yield from pages.lists()
+    yield from pages.models()
+    yield from pages.architectures()
+    yield from pages.data()
     for name in ASSETS:
         yield f"{OWN}/{name}", (_HERE / "assets" / name).read_text(encoding="utf-8")
     yield ".nojekyll", ""  # GitHub Pages leaves out folders that begin with `_` otherwise
@@ -96,8 +96,8 @@ class _Pages:
 
     def _page(self, path: str, template: str, here: str, **values: Any) -> File:
         root = "../" * path.count("/")
-        template_ = self._environment.get_template(template)
-        return path, template_.render(root=root, here=here, **values)
+        page = self._environment.get_template(template)
+        return path, page.render(root=root, here=here, **values)
 
     # --- pages ---------------------------------------------------------------------------------
 

@@ -266,10 +266,10 @@ class Store:
             part: See `remember_source`.
         """
         try:
-            place = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
+            path = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
         except FileNotFoundError:
             return None
-        return place if place.exists() else None
+        return path if path.exists() else None
 
     def note_outcome(self, build_key: str, outcome: Mapping[str, Any]) -> None:
         """Record the last outcome of a build or a validation; fields of the earlier one stay.
@@ -483,5 +483,5 @@ def refused(action: str, path: Path, error: OSError) -> StoreError:
 
 def _shares_disk(path: Path) -> bool:
     """Whether a path is, or will be, on the disk of the store, where packages can be removed."""
-    places = (nearest_existing(path), nearest_existing(default_root()))
-    return len({one.stat().st_dev for one in places}) == 1
+    paths = (nearest_existing(path), nearest_existing(default_root()))
+    return len({one.stat().st_dev for one in paths}) == 1

@@ -435,8 +435,8 @@ def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judg
     Those in a device's numerics if a model chooses experts or keys, since it may choose others; and those whose noise
     exceeds every tolerance.
     """
-    made = reference.about["choices"]["made"]
-    *others, last = (name for name in judges if not (made and name == _DEVICE))
+    choices = reference.about["choices"]["made"]
+    *others, last = (name for name in judges if not (choices and name == _DEVICE))
     kept = [name for name in others if judges[name].decides]
     return {name: judges[name] for name in (*kept, last)}
 

@@ -74,15 +74,15 @@ class Scoring:
     @property
     def windows(self) -> list[Window]:
         """The windows, which score every token that has one before it."""
-        windows_: list[Window] = []
+        collected: list[Window] = []
         for start in range(0, len(self.tokens), self.stride):
             stop = min(start + self.window, len(self.tokens))
-            first = max(start + 1, self.first, windows_[-1].stop if windows_ else 0)
+            first = max(start + 1, self.first, collected[-1].stop if collected else 0)
             if first < stop:
-                windows_.append(Window(start, first, stop))
+                collected.append(Window(start, first, stop))
             if stop == len(self.tokens):
                 break
-        return windows_
+        return collected
 
     @property
     def targets(self) -> list[int]:

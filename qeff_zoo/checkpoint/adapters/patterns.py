@@ -101,40 +101,40 @@ class _Match:
         """Return whether an expression reaches the end of the name."""
         return bool(self._after(tree, self.starts) & self._end)
 
-    def _after(self, tree: Any, places: int) -> int:
+    def _after(self, tree: Any, positions: int) -> int:
         """Return the positions after an expression, from any of some positions."""
         for item in tree:
-            if not places:
+            if not positions:
                 break
             self.work += 1
             if self.work > _MOST_WORK:
                 raise _TooMuchWorkError
-            places = self._after_one(item, places)
-        return places
+            positions = self._after_one(item, positions)
+        return positions
 
-    def _after_one(self, item: tuple[Any, Any], places: int) -> int:
+    def _after_one(self, item: tuple[Any, Any], positions: int) -> int:
         value, name = item[1], item[0].name
         if name in _CHARACTERS:
-            return (places & self._mask(item)) << 1
+            return (positions & self._mask(item)) << 1
         if name in _REPEATS:
-            return self._after_repeat(value, places)
+            return self._after_repeat(value, positions)
         if name == "SUBPATTERN":
-            return self._after(value[3], places)
+            return self._after(value[3], positions)
         if name == "BRANCH":
             ends = 0
             for branch in value[1]:
-                ends |= self._after(branch, places)
+                ends |= self._after(branch, positions)
             return ends
-        return places & (1 if value.name in _BEGINNINGS else self._end)
+        return positions & (1 if value.name in _BEGINNINGS else self._end)
 
-    def _after_repeat(self, repeat: tuple[int, int, Any], places: int) -> int:
+    def _after_repeat(self, repeat: tuple[int, int, Any], positions: int) -> int:
         least, most, body = repeat
         for _ in range(least):
-            after = self._after(body, places)
-            if after == places:  # so it is after any further round
+            after = self._after(body, positions)
+            if after == positions:  # so it is after any further round
                 break
-            places = after
-        ends = fresh = places
+            positions = after
+        ends = fresh = positions
         for _ in range(most - least):
             fresh = self._after(body, fresh) & ~ends
             if not fresh:

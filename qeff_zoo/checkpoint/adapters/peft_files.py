@@ -311,12 +311,14 @@ def open_adapter(
         AdapterError: The folder has no adapter, or one of another kind than LoRA.
         CheckpointError: A file is damaged, or not available.
     """
-    place, inner = place_of(str(source))
+    location, inner = place_of(str(source))
     named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
-    files = files_beside(place, place, revision, lambda name: name == named, anonymous=anonymous)
+    files = files_beside(
+        location, location, revision, lambda name: name == named, anonymous=anonymous
+    )
     if files is None:
         raise AdapterError(
-            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'.{similar_path(place)} "
+            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'.{similar_path(location)} "
             "Check the path."
         )
     if named not in files.names:

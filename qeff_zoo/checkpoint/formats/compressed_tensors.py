@@ -144,14 +144,14 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
     for path in stored.modules("weight_packed", "weight_scale"):
         packed = stored.tensors.get(f"{path}.weight_packed")
         if packed is None:
-            made = _plain(stored, path, schemes)
+            plain = _plain(stored, path, schemes)
         elif packed.dtype == "I32":
-            made = _packed(stored, path, schemes)
+            plain = _packed(stored, path, schemes)
         else:
-            made = _pairs(stored, path)
+            plain = _pairs(stored, path)
         name = f"{path}.weight"
-        encoded[name] = made
-        if len(made.shape) == 3 and path.endswith(_STACKS):
+        encoded[name] = plain
+        if len(plain.shape) == 3 and path.endswith(_STACKS):
             turned = path.endswith(_STACKS[1])
             stack, _, _ = path.rpartition("_by_")
             values[stack] = transpose(1, 2, name) if turned else name

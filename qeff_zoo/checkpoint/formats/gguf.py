@@ -234,8 +234,8 @@ def _k_six_bits(blocks: Array, which: int) -> Array:
     return np.concatenate([first & 63, rest | ((first >> 6) << 4)], -1).view(np.int8)
 
 
-def _joined(low: Array, high: Array, place: int) -> Array:
-    integers: Array = low | (high << place)
+def _joined(low: Array, high: Array, shift: int) -> Array:
+    integers: Array = low | (high << shift)
     return integers
 
 

@@ -207,8 +207,8 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
         fitting = (info for name, info in tensors.items() if fnmatchcase(name, value["rows"]))
         return next((info.shape[0] for info in fitting), value.get("else", 0))
     if "layers" in value:
-        places = (tensor.split(".", 2) for tensor in tensors if tensor.startswith("blk."))
-        return sorted(int(layer) for _, layer, leaf in places if leaf == value["layers"])
+        parts = (tensor.split(".", 2) for tensor in tensors if tensor.startswith("blk."))
+        return sorted(int(layer) for _, layer, leaf in parts if leaf == value["layers"])
     if "has" in value:
         present = any(fnmatchcase(tensor, value["has"]) for tensor in tensors)
         return value["then"] if present and "then" in value else value.get("else", present)

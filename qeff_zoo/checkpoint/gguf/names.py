@@ -231,14 +231,14 @@ class Layout:
         """Every value of `general.architecture`."""
         return (self.architecture, *self.also)
 
-    def change_of(self, leaf: str, place: str) -> str | None:
+    def change_of(self, leaf: str, stored: str) -> str | None:
         """Return the change of a stored tensor's values; None without one.
 
         Args:
             leaf: Name of the tensor within its layer.
-            place: Name in the float model.
+            stored: Name in the float model.
         """
-        if self.plus_one and place.endswith("norm.weight") and leaf not in self.unchanged:
+        if self.plus_one and stored.endswith("norm.weight") and leaf not in self.unchanged:
             return "minus one"
         return self.changes.get(leaf)
 
@@ -577,11 +577,11 @@ class _File:
 
     def stack(self, tensor: _Tensor) -> Mapping[str, tuple[str, int]]:
         """Return the matrices of experts in a stack: its name, and the index of each."""
-        info, place = tensor.info, str(tensor.place)
+        info, name = tensor.info, str(tensor.place)
         if len(info.shape) != 3 or info.shape[0] > _MOST_EXPERTS:
             what = f"tensor {info.name!r} is {list(info.shape)}"
             raise _misfit(self.name, what, "a stack of matrices")
-        return {tensor.prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
+        return {tensor.prefix + name.format(i): (info.name, i) for i in range(info.shape[0])}
 
     def moved(self, tensor: _Tensor) -> Expression:
         """Return a tensor of the float model, which the file has by itself."""

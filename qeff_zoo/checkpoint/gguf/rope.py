@@ -115,8 +115,8 @@ def _llama3(name: str, theta: float, factors: Array, size: int) -> dict[str, Any
     """
     for parameters in (_LLAMA3, _fitted(theta, factors, size)):
         whole = {"rope_type": "llama3", "factor": float(f"{factors.max():.7g}"), **parameters}
-        made = _factors_of(theta, size, whole) if parameters else factors[:0]
-        if len(made) == len(factors) and np.allclose(made, factors, rtol=_NEAR):
+        computed = _factors_of(theta, size, whole) if parameters else factors[:0]
+        if len(computed) == len(factors) and np.allclose(computed, factors, rtol=_NEAR):
             return whole
     raise UnsupportedModelError(
         f"{name!r} has {FACTORS!r} with factors of RoPE that no scaling of Llama 3 has. Expected such. Name the "

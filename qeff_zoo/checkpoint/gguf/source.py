@@ -98,11 +98,11 @@ def warn_of_differences(name: str, config: Mapping[str, Any], header: GgufHeader
     from qeff_zoo.checkpoint.gguf.config import config_of
 
     try:
-        made = config_of(name, header)
+        converted = config_of(name, header)
     except ZooError:  # metadata that make no configuration cannot be compared
         return
-    theta = _theta(made), _theta(config)
-    pairs = {key: (value, config[key]) for key, value in made.items() if key in config}
+    theta = _theta(converted), _theta(config)
+    pairs = {key: (value, config[key]) for key, value in converted.items() if key in config}
     differing = [
         f"{key} {one!r} in the file and {other!r} in the configuration"
         for key, (one, other) in {**pairs, "rope_theta": theta}.items()
@@ -161,16 +161,16 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
         return folder
     from qeff_zoo.checkpoint.gguf.tokenizer import tokenizer_of
 
-    made = tokenizer_of(paths[0])
-    ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}
+    tokenizer = tokenizer_of(paths[0])
+    ends = {"eos_token_id": list(tokenizer.ends)} if len(tokenizer.ends) > 1 else {}
     contents: dict[str, Any] = {
-        "config.json": {**config, **made.ids},
-        "generation_config.json": {**made.ids, **ends, **sampled},
+        "config.json": {**config, **tokenizer.ids},
+        "generation_config.json": {**tokenizer.ids, **ends, **sampled},
     }
     if pooling := pooling_of(header.metadata):
         contents |= _modules(pooling, header)
     with store.stage("companions") as staged:
-        made.tokenizer.save_pretrained(staged)
+        tokenizer.tokenizer.save_pretrained(staged)
         for name, content in contents.items():
             (staged / name).parent.mkdir(exist_ok=True)
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -186,8 +186,8 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
     """
     dense = {name: header.tensors.get(f"dense_{name[0]}.weight") for name in ("2_Dense", "3_Dense")}
     shapes = {name: info.shape for name, info in dense.items() if info is not None}
-    places = ["", "1_Pooling", *shapes, f"{2 + len(shapes)}_Normalize"]  # llama.cpp's programs do
-    kinds = [place.partition("_")[2] or "Transformer" for place in places]
+    folders = ["", "1_Pooling", *shapes, f"{2 + len(shapes)}_Normalize"]  # llama.cpp's programs do
+    kinds = [place.partition("_")[2] or "Transformer" for place in folders]
     layers = {
         f"{name}/config.json": {
             "in_features": columns,
@@ -200,7 +200,7 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
     return {
         "modules.json": [
             {"path": place, "type": f"sentence_transformers.models.{kind}"}
-            for place, kind in zip(places, kinds, strict=True)
+            for place, kind in zip(folders, kinds, strict=True)
         ],
         "1_Pooling/config.json": {"pooling_mode": pooling},
         **layers,

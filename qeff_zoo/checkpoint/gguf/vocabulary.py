@@ -94,8 +94,8 @@ class Vocabulary:
         """
         number = self.fields.get(f"{which}_token_id")
         known_here = type(number) is int and 0 <= number < len(self.tokens)
-        id_ = number if known_here else self.facts["special"].get(which)
-        return id_ if id_ is not None and id_ < len(self.tokens) else None
+        token = number if known_here else self.facts["special"].get(which)
+        return token if token is not None and token < len(self.tokens) else None
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a setting."""

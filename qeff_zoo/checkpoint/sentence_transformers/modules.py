@@ -90,11 +90,11 @@ def read_steps(
     published = read_pooling(companions)
     overrides = published is not None and pooling not in (None, published[0])
     steps: list[Step] = [Pooling(place=0, folder="", modes=("mean",))] * _is_static(modules)
-    for place, module in enumerate(modules[1:], 1):
+    for number, module in enumerate(modules[1:], 1):
         module.require_own()
         if module.kind not in _READINGS:
             raise UnsupportedModelError(
-                f"modules.json lists {module.kind}{_described(module.kind)} as module {place}; expected Transformer "
+                f"modules.json lists {module.kind}{_described(module.kind)} as module {number}; expected Transformer "
                 f"and then {_SUPPORTED}. Without it the embeddings would be others: run the model with "
                 "sentence-transformers itself."
             )
@@ -102,7 +102,7 @@ def read_steps(
             module = replace(
                 module, config={**_kept(module), "pooling_mode": str(pooling).split(AND)}
             )
-        if step := _READINGS[module.kind](place, module):
+        if step := _READINGS[module.kind](number, module):
             steps.append(step)
     width = reader_of(companions)("config.json").get("hidden_size")
     scores = bool(steps) and steps[-1].writes == SCORES
@@ -192,21 +192,21 @@ def _kept(module: Module) -> dict[str, Any]:
     }
 
 
-def _read_pooling(place: int, module: Module) -> Step:
+def _read_pooling(number: int, module: Module) -> Step:
     modes = _modes(module)
     if not module.config:
         raise module.refuse("its pooling", None, "a config that names it, or --pooling")
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise module.refuse("pooling", unknown[0], f"one of {', '.join(POOLINGS)}, or --pooling")
     return Pooling(
-        place=place,
+        place=number,
         folder=module.folder,
         modes=modes,
         include_prompt=bool(module.config.get("include_prompt", True)),
     )
 
 
-def _read_dense(place: int, module: Module) -> Step:
+def _read_dense(number: int, module: Module) -> Step:
     config = module.config
     library, _, activation = str(
         config.get("activation_function", "torch.nn.modules.activation.Tanh")
@@ -219,7 +219,7 @@ def _read_dense(place: int, module: Module) -> Step:
             raise module.refuse(size, config.get(size), "a number of features")
     reads, writes = _features(module)
     return Dense(
-        place=place,
+        place=number,
         folder=module.folder,
         in_features=config["in_features"],
         out_features=config["out_features"],
@@ -231,28 +231,28 @@ def _read_dense(place: int, module: Module) -> Step:
     )
 
 
-def _read_layer_norm(place: int, module: Module) -> Step:
+def _read_layer_norm(number: int, module: Module) -> Step:
     size = module.config.get("dimension")
     if not isinstance(size, int) or size < 1:
         raise module.refuse("dimension", size, "a number of features")
-    return LayerNorm(place=place, folder=module.folder, size=size)
+    return LayerNorm(place=number, folder=module.folder, size=size)
 
 
-def _read_mask(place: int, module: Module) -> Step:
+def _read_mask(number: int, module: Module) -> Step:
     if kept := module.config.get("keep_only_token_ids"):
         raise module.refuse("keep_only_token_ids", kept, "none: all tokens of a text")
     kinds = module.config.get("skiplist_tasks") or ["document"]
     return MultiVectorMask(
-        place=place,
+        place=number,
         folder=module.folder,
         skipped=tuple(module.config.get("skiplist_words") or ()),
         kinds=tuple([kinds] if isinstance(kinds, str) else kinds),
     )
 
 
-def _read_normalize(place: int, module: Module) -> Step:
+def _read_normalize(number: int, module: Module) -> Step:
     reads, writes = _features(module)
-    return Normalize(place=place, folder=module.folder, reads=reads, writes=writes)
+    return Normalize(place=number, folder=module.folder, reads=reads, writes=writes)
 
 
 def _features(module: Module) -> tuple[str, str]:
@@ -311,7 +311,7 @@ def _used(steps: Sequence[Step], result: str) -> list[Step]:
     return kept[::-1]
 
 
-def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step, ...]:
+def _ending(steps: list[Step], number: int, normalize: bool | None) -> tuple[Step, ...]:
     """Return steps that end with a normalization of the embedding, or do not."""
     if any(isinstance(step, MultiVectorMask) for step in steps):
         return tuple(steps)
@@ -320,7 +320,7 @@ def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step
         return tuple(steps)
     if ends:
         return tuple(steps[:-1])
-    return (*steps, Normalize(place=place, folder=""))
+    return (*steps, Normalize(place=number, folder=""))
 
 
 _READINGS: Mapping[str, Reading] = MappingProxyType(

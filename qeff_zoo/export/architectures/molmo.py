@@ -87,9 +87,9 @@ class MolmoVisionModel(molmo2.Molmo2VisionModel):
     def __init__(self, config: MolmoVisionConfig) -> None:
         super().__init__(config)
         width, values = config.hidden_size, config.patch_size**2 * config.num_channels
-        places: Any = config.num_position_embeddings
+        positions: Any = config.num_position_embeddings
         self.class_embedding = nn.Parameter(torch.zeros(width))
-        self.positional_embedding = nn.Parameter(torch.zeros(places + 1, width))
+        self.positional_embedding = nn.Parameter(torch.zeros(positions + 1, width))
         self.patch_embedding = nn.Linear(values, width, bias=False)
         self.pre_ln = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.post_init()  # type: ignore[no-untyped-call]

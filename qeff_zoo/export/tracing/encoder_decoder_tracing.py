@@ -226,8 +226,10 @@ class Step(decoder_tracing.Step):
     @property
     def head(self) -> Any:
         """Output head; some models expose it on their decoder alone."""
-        head_ = self.model.get_output_embeddings()
-        return self.model.get_decoder().get_output_embeddings() if head_ is None else head_
+        embeddings = self.model.get_output_embeddings()
+        return (
+            self.model.get_decoder().get_output_embeddings() if embeddings is None else embeddings
+        )
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]

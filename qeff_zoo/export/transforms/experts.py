@@ -72,10 +72,10 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
 def _routed(module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     def project(x: Tensor, name: str) -> Tensor:
         stack = getattr(module, name)
-        made: Tensor = torch.ops.qeff_zoo.routed_linear(
+        products: Tensor = torch.ops.qeff_zoo.routed_linear(
             x, index, stack.mT if module.is_transposed else stack
         )
-        return made + getattr(module, f"{name}_bias")[index] if module.has_bias else made
+        return products + getattr(module, f"{name}_bias")[index] if module.has_bias else products
 
     inner = project(hidden_states[:, None], "gate_up_proj" if module.has_gate else "up_proj")
     inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)

@@ -103,8 +103,8 @@ def _makes_numbers(module: Any) -> bool:
     if type(module).forward in (nn.Linear.forward, Conv1D.forward):
         return True
     with torch.no_grad():
-        made = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
-    return isinstance(made, Tensor)
+        output = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
+    return isinstance(output, Tensor)
 
 
 def _sizes(module: Any) -> tuple[int, int]:

@@ -50,8 +50,8 @@ def join(reader: ir.Model, model: ir.Model) -> None:
     graph.insert_before(graph[0], [*nodes, *tape.nodes])
     inputs[_FEATURES].replace_all_uses_with(read)
     graph.inputs.remove(inputs[_FEATURES])
-    place = graph.inputs.index(inputs[_INDEX])
-    graph.inputs[place:place] = given
+    position = graph.inputs.index(inputs[_INDEX])
+    graph.inputs[position:position] = given
     assert features.shape is not None
     graph.metadata_props[VISION_SIZE] = str(features.shape[0])
     model.functions.update(reader.functions)

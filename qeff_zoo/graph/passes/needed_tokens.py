@@ -73,8 +73,8 @@ def _move(graph: ir.Graph, pick: ir.Node, columns: ir.Value, ranks: _Ranks) -> i
             if value not in picked:
                 picked[value] = tape.op("GatherND", [value, columns], {"batch_dims": 1})
                 picked[value].type = value.type
-            for place in [place for place, one in enumerate(node.inputs) if one is value]:
-                node.replace_input_with(place, picked[value])
+            for index in [place for place, one in enumerate(node.inputs) if one is value]:
+                node.replace_input_with(index, picked[value])
     shape = pick.outputs[0].shape
     for output in (output for node in later for output in node.outputs):
         sizes = output.shape
@@ -194,8 +194,8 @@ def _is_whole(node: ir.Node) -> bool:
     return not any(starts or [1]) and min(ends or [0]) >= _END and set(steps) == {1}
 
 
-def _input(node: ir.Node, place: int) -> ir.Value | None:
-    return node.inputs[place] if place < len(node.inputs) else None
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:

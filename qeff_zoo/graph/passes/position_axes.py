@@ -79,8 +79,8 @@ class Table:
             whole: Array = self.rows[every]
             return whole
         value: Array = self.rows[every[-1]]
-        for place in reversed(range(len(every) - 1)):
-            value = np.where(self.chosen[place], self.rows[every[place]], value)
+        for axis in reversed(range(len(every) - 1)):
+            value = np.where(self.chosen[axis], self.rows[every[axis]], value)
         return value
 
 
@@ -101,8 +101,8 @@ def tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
 
 
 def _tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
-    places = np.minimum(np.arange(count + -count % _AT_ONCE), count - 1)
-    same = np.broadcast_to(places, (axes.count, 1, len(places)))
+    numbers = np.minimum(np.arange(count + -count % _AT_ONCE), count - 1)
+    same = np.broadcast_to(numbers, (axes.count, 1, len(numbers)))
     result = _run(axes, value, same)
     if result is None or list(result[0].shape).count(_AT_ONCE) != 1:
         return None
@@ -112,8 +112,8 @@ def _tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
         return None
 
     def rows(every: Array) -> Array:
-        made = np.concatenate(_run(axes, value, every) or [], axis)
-        moved = np.moveaxis(made, axis, 0)[:count]
+        computed = np.concatenate(_run(axes, value, every) or [], axis)
+        moved = np.moveaxis(computed, axis, 0)[:count]
         return moved.squeeze(axis) if batched else moved
 
     still = rows(np.zeros_like(same))
@@ -128,8 +128,10 @@ def _tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
     if (chosen.sum(0) > 1).any():
         return None
     alike = batched and axis == 2 and _is_alike(table, chosen)
-    made = Table(rows=table[:, 0] if alike else table, axis=axis, chosen=None if alike else chosen)
-    return made if _is_right(axes, value, made, count) else None
+    candidate = Table(
+        rows=table[:, 0] if alike else table, axis=axis, chosen=None if alike else chosen
+    )
+    return candidate if _is_right(axes, value, candidate, count) else None
 
 
 def _is_alike(rows: Array, chosen: Array) -> bool:
@@ -194,9 +196,9 @@ def look_up(
         return tape.op("Gather", [rows, one], {"axis": 0})
 
     looked_up = at(axes.count - 1)
-    for place in reversed(range(axes.count - 1)):
-        of_axis = tape.op("Constant", [], {"value": ir.tensor(table.chosen[place])})
-        looked_up = tape.op("Where", [of_axis, at(place), looked_up])
+    for axis in reversed(range(axes.count - 1)):
+        of_axis = tape.op("Constant", [], {"value": ir.tensor(table.chosen[axis])})
+        looked_up = tape.op("Where", [of_axis, at(axis), looked_up])
     return _moved_value(tape, looked_up, table.rows.ndim + axes.first, _moved(axes, table))
 
 

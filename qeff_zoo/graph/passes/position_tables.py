@@ -71,9 +71,11 @@ def _tabulate(
         if safe is None:  # padding has position -1
             safe = _without_padding(graph, positions)
         tape = Tape()
-        made = look_up(tape, axes, table, _initializer(graph, table.rows, tables), safe)
-        made.type, made.shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
+        looked_up = look_up(tape, axes, table, _initializer(graph, table.rows, tables), safe)
+        looked_up.type, looked_up.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], tape.nodes, [value], [looked_up]
+        )
         count += 1
     return count
 
@@ -93,9 +95,11 @@ def _tabulate_windows(graph: ir.Graph, number: ir.Value, tables: dict[bytes, ir.
             continue
         rows = np.concatenate([parts.run(session, every[at : at + 1])[0] for at in every])
         (value,), tape = node.outputs, Tape()
-        made = tape.op("Gather", [_initializer(graph, rows, tables), number], {"axis": 0})
-        made.type, made.shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
+        looked_up = tape.op("Gather", [_initializer(graph, rows, tables), number], {"axis": 0})
+        looked_up.type, looked_up.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], tape.nodes, [value], [looked_up]
+        )
         count += 1
     return count
 
@@ -186,13 +190,13 @@ def _run(
     """Compute values of that many positions in each call: (positions, …) each."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
     calls = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
-    axes, made = (batch_axis, batch_axis + 1), []
+    axes, computed = (batch_axis, batch_axis + 1), []
     for values in zip(*calls, strict=True):
         if any(value.shape[batch_axis : batch_axis + 2] != (1, at_once) for value in values):
             return None
         rows = [np.moveaxis(value, axes, (0, 1))[0] for value in values]
-        made.append(np.concatenate(rows)[: len(positions)])
-    return made
+        computed.append(np.concatenate(rows)[: len(positions)])
+    return computed
 
 
 def _initializer(graph: ir.Graph, rows: Array, tables: dict[bytes, ir.Value]) -> ir.Value:

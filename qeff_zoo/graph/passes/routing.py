@@ -16,10 +16,10 @@ def return_choices(graph: ir.Graph) -> int:
     """Make every choice an output named `topk.0`, `max.0`, …, in place; return how many there are."""
     counts: Counter[str] = Counter()
     for node in list(graph):
-        kind, place = _OPERATORS.get(node.op_type, ("", 0))
+        kind, output_index = _OPERATORS.get(node.op_type, ("", 0))
         if not kind or not _depends_on_tokens(node.inputs[0]):
             continue  # the newest position is an index too, but nothing chose it
-        chosen = node.outputs[place]
+        chosen = node.outputs[output_index]
         copy = ir.node("Identity", [chosen], num_outputs=1)
         copy.outputs[0].name = f"{kind}.{counts[kind]}"
         copy.outputs[0].type, copy.outputs[0].shape = ir.TensorType(ir.DataType.INT64), chosen.shape

@@ -167,7 +167,7 @@ def _legend(index: Index) -> str:
     levels = sorted({entry.validated for entry in index.entries}, key=list(_LEVELS).index)
     proofs = "\n".join(f"- *{level}*: {_LEVELS[level]}." for level in levels)
     sources = sorted({(entry.model, entry.revision) for entry in index.entries if entry.revision})
-    made = "\n".join(
+    lines = "\n".join(
         f"- {_plain(model)} at revision {_plain(revision)}." for model, revision in sources
     )
     names = (
@@ -184,7 +184,7 @@ def _legend(index: Index) -> str:
     return (
         f"{names}\n\nWhat *validated* means:\n\n{proofs}"
         + (f"\n\nWhat was proved:\n\n{proved}" if proved else "")
-        + (f"\n\nMade from:\n\n{made}" if made else "")
+        + (f"\n\nMade from:\n\n{lines}" if lines else "")
     )
 
 

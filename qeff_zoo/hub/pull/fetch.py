@@ -85,12 +85,12 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
     return Description(content=content, manifest=manifest, signature=signature, warnings=warnings)
 
 
-def read_manifest(content: bytes, place: str) -> Manifest:
+def read_manifest(content: bytes, location: str) -> Manifest:
     """Parse a manifest, and check it against its schema and its rules.
 
     Args:
         content: Bytes of the file.
-        place: Place of the manifest, for messages.
+        location: Place of the manifest, for messages.
 
     Raises:
         RemoteError: The manifest has content that a manifest must not have.
@@ -102,7 +102,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
         broken = [f"it cannot be read: {error}"]
     if broken:
         raise RemoteError(
-            f"The manifest in {place!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
+            f"The manifest in {location!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
             "rule of it held. Use a qeff-zoo as new as its publisher's, or report it to them."
         )
     return manifest

@@ -154,7 +154,7 @@ class FolderRemote:
                 f"{self.url!r} has no pull requests; expected a Hub repository. Leave out --create-pr."
             )
         given = {path: content for path, content in upload.items() if not callable(content)}
-        made = {path: content for path, content in upload.items() if callable(content)}
+        computed = {path: content for path, content in upload.items() if callable(content)}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sweep(staging_folders(self.folder / _STAGING))
@@ -165,7 +165,7 @@ class FolderRemote:
                 for path, content in written.items():
                     (self.folder / path).parent.mkdir(exist_ok=True)
                     write_durably(self.folder / path, content)
-                _place(self.folder, {path: write(after) for path, write in made.items()})
+                _place(self.folder, {path: write(after) for path, write in computed.items()})
                 self._retire(stale_files(before, after), {*written})
         except OSError as error:
             raise PublishError(

@@ -305,10 +305,10 @@ def _start(answer: Answer) -> int:
     """Return the offset in the file of a body's first byte."""
     if answer.status == 200:  # the server does not know Range, or does not care
         return 0
-    unit, _, place = answer.headers.get("content-range", "").partition(" ")
-    first = place.partition("-")[0]
+    unit, _, range_ = answer.headers.get("content-range", "").partition(" ")
+    first = range_.partition("-")[0]
     if unit != "bytes" or not first.isdecimal():
-        raise _odd(answer.url, f"it sent a part without saying which: {unit!r} {place!r}")
+        raise _odd(answer.url, f"it sent a part without saying which: {unit!r} {range_!r}")
     return int(first)
 
 

@@ -209,16 +209,16 @@ class HubRemote:
             if isinstance(content, Path)
         }
         hub.repeated(lambda: hub.upload(list(files.values())))
-        made, waits = False, pauses(_ATTEMPTS)
+        created, waits = False, pauses(_ATTEMPTS)
         while True:
             head = hub.head()
             before = hub.index_at(head)
             wanted = update(before)
-            if made and wanted == before:
+            if created and wanted == before:
                 return hub.commit_url(head)  # no answer came, but the commit did
             after, written = changed(self.url, before, wanted, sign)
             small = {**_in_memory(upload, after), **written}
-            made = made or bool(written)
+            created = created or bool(written)
             if not files and not small:
                 return hub.commit_url(head)
             operations = [*files.values(), *map(hub.addition, small.keys(), small.values())]

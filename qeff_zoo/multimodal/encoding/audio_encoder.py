@@ -111,9 +111,9 @@ class AudioBlockReader(AudioReader):
         count, arguments = self._in_blocks(prepared)
         width = int(self.program.inputs[_WINDOWS].shape[1])
         index = np.arange(-(-count // width) * width)
-        places = np.where(index < count, index, -1).reshape(-1, width)
+        indices = np.where(index < count, index, -1).reshape(-1, width)
         return Encoded(
-            digest=digest, features=self._run({**arguments, _WINDOWS: places}), kind=self.kind
+            digest=digest, features=self._run({**arguments, _WINDOWS: indices}), kind=self.kind
         )
 
     def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
@@ -148,8 +148,8 @@ class AudioSpanReader(AudioBlockReader):
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
         # As in transformers, whose encoder attends to the padding of the last of several spans.
-        places = np.where(index < rows, index, _ATTENDED_PADDING).reshape(-1, width)
-        outputs = self._run({**arguments, _WINDOWS: places})
+        indices = np.where(index < rows, index, _ATTENDED_PADDING).reshape(-1, width)
+        outputs = self._run({**arguments, _WINDOWS: indices})
         features = {name: output[:rows] for name, output in outputs.items()}
         return Encoded(digest=digest, features=features, kind=self.kind)
 

@@ -32,9 +32,9 @@ _AUDIO = {"input_features", "feature_attention_mask"}
 class PreparedVideo(dict[str, Any]):
     """Encoder inputs of a video that a session has prepared, by name."""
 
-    def __init__(self, made: Prepared) -> None:
-        super().__init__(made)
-        self._names = frozenset(made)
+    def __init__(self, prepared: Prepared) -> None:
+        super().__init__(prepared)
+        self._names = frozenset(prepared)
 
     @property
     def is_whole(self) -> bool:

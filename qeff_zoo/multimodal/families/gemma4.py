@@ -57,5 +57,5 @@ class Gemma4(PatchGrid):
         inputs = super().sample(vision, size, random)
         height, width = (side * vision.geometry.merge for side in size)
         rows, columns = np.indices((height, width)).reshape(2, -1)
-        places = np.stack([columns, rows], 1)[None]
-        return {**inputs, self.positions: places, self.pixels: inputs[self.pixels][None]}
+        positions = np.stack([columns, rows], 1)[None]
+        return {**inputs, self.positions: positions, self.pixels: inputs[self.pixels][None]}

@@ -38,21 +38,21 @@ class Lfm3Vl(PatchGrid):
         return Surrounded(model, names[1:], geometry, 0)
 
 
-def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, Any]]:
+def _around(positions: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, Any]]:
     """Return of each patch its neighbors, in the order of a convolution's weights, and whether each is in the image.
 
     Args:
-        places: (patches, 2), row and column of each, square by square of those that are merged.
+        positions: (patches, 2), row and column of each, square by square of those that are merged.
         ends: (segments + 1,), where frames begin and end among the patches.
         merge: Patches on a side of a square.
         size: Rows and columns of the convolution.
     """
     import torch
 
-    count = places.shape[0]
+    count = positions.shape[0]
     segment = (torch.arange(count)[:, None] >= ends[None, 1:]).sum(1)
     begun = ends[segment.clamp(max=ends.shape[0] - 1)]
-    rows, columns = places.unbind(1)
+    rows, columns = positions.unbind(1)
     height, width = rows.max() + 1, columns.max() + 1
     neighbors = []
     for down in range(-(size // 2), size // 2 + 1):

@@ -141,11 +141,11 @@ class Molmo2(Images):
         """See `Images`: patches are counted over the crops of all images."""
         import torch
 
-        joined_, before = [], 0
+        pooling, before = [], 0
         for part, crops in zip(arrays[POOLING], arrays[self.pixels], strict=True):
-            joined_.append(torch.where(part < 0, part, part + before))
+            pooling.append(torch.where(part < 0, part, part + before))
             before += crops.shape[0] * crops.shape[1]
-        return {**arrays, POOLING: joined_}
+        return {**arrays, POOLING: pooling}
 
 
 def grid_of(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":

@@ -68,12 +68,12 @@ class Radio(PatchGrid):
                 patches, vision = arguments["pixel_values"], self.model.vision_model
                 embed = vision.embeddings
                 indices, weights = (arguments[name] for name in _PLACES)
-                places = (embed.position_embedding[0][indices] * weights[..., None]).sum(1)
+                embeddings = (embed.position_embedding[0][indices] * weights[..., None]).sum(1)
                 side = vision.config.patch_size
                 image = patches[:1].reshape(1, vision.config.num_channels, side, side)
                 swaps = (
                     (embed, "_image_to_patches", lambda _: patches[None]),
-                    (embed, "_interpolate_position_embedding", lambda *_: places[None]),
+                    (embed, "_interpolate_position_embedding", lambda *_: embeddings[None]),
                     (self.model, "pixel_shuffle", _joined),
                 )
                 tokens, ends = vision.config.num_summary_tokens, arguments["cu_seqlens"]

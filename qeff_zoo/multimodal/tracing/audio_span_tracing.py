@@ -90,7 +90,7 @@ class AudioForward(nn.Module):
             PutRecorder(),
             torch.full((1, 2), self.model.config.audio_config.audio_token_id),
         )
-        audio, features_ = features.flatten(0, 1)[None], list[Tensor]()
+        audio, projected = features.flatten(0, 1)[None], list[Tensor]()
         with swapped(*changes), Concrete(), put:
             for projection in self.projections:
                 maker(
@@ -100,8 +100,8 @@ class AudioForward(nn.Module):
                     audio_embed_sizes=[rows],
                     **projection,
                 )
-                features_.append(rows_of(put.features))
-        return tuple(features_)
+                projected.append(rows_of(put.features))
+        return tuple(projected)
 
 
 def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:

@@ -237,19 +237,19 @@ def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracin
         mask = torch.ones(*position_ids.shape, decoder_tracing.SOURCE, tiles, dtype=torch.long)
         return {IMAGE_MASK: (mask, {0: batch, 1: seq, 2: Dim(MAX_IMAGES, min=2)})}
 
-    made = decoder_tracing.tracing(model, step=Step, probe=probe, more=more, **variant)
+    traced = decoder_tracing.tracing(model, step=Step, probe=probe, more=more, **variant)
     rows = _rows_of(model)
 
     def sized(size: Any, _: int = 0) -> Any:
         return rows if size == _ROWS else size
 
     def then(graph: Any) -> None:
-        if made.then:
-            made.then(graph)
+        if traced.then:
+            traced.then(graph)
         rename(graph.graph.inputs, sized)
 
-    states = [replace(state, axes=tuple(map(sized, state.axes))) for state in made.states]
-    return replace(made, states=states, then=then)
+    states = [replace(state, axes=tuple(map(sized, state.axes))) for state in traced.states]
+    return replace(traced, states=states, then=then)
 
 
 def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:

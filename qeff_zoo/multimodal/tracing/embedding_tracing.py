@@ -59,5 +59,5 @@ def tracing(
         **variant: Arguments of `qeff_zoo.export.tracing.decoder_tracing.tracing`.
     """
     step = partial(Step, normalize=normalize)
-    made: Tracing = images.trace_language(model, step=step, **variant)
-    return replace(made, output_names=[EMBEDDING, *made.output_names[1:]])
+    traced: Tracing = images.trace_language(model, step=step, **variant)
+    return replace(traced, output_names=[EMBEDDING, *traced.output_names[1:]])

@@ -251,11 +251,11 @@ def tracing(
         return inputs
 
     step = partial(step, media=media)
-    made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
+    traced = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
     around = getattr(config, media.around) if media.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]
     index = f"{modality}_index"
-    return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
+    return replace(traced, then=partial(_finish, then=traced.then, index=index, tokens=tokens))
 
 
 def _finish(

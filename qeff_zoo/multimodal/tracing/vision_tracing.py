@@ -130,7 +130,7 @@ class Column(ImageForward):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows of patches, (patches, channels, rows, columns), places and ends."""
-        patches, places, ends = given
+        patches, positions, ends = given
         channels, side = patches.shape[1:3]
         rows = patches.shape[0] // self.merge**2
         squares = patches.reshape(rows, self.merge, self.merge, channels, side, side)
@@ -144,7 +144,7 @@ class Column(ImageForward):
             return attend(embeds, **{**named, "cu_seq_lens_q": ends})
 
         with swapped(
-            (turn, "forward", lambda embeds, _: plain(embeds, places)), (run, "forward", packed)
+            (turn, "forward", lambda embeds, _: plain(embeds, positions)), (run, "forward", packed)
         ):
             return super().forward([column.reshape(1, channels, rows * wide, wide)])
 
@@ -249,8 +249,8 @@ def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tr
     most = (side or vision.image_size) // unit
     rows, columns = (Dim(name, min=2, max=most) for name in ("rows", "columns"))
     given = {images.pixels: image_of(vision, (2 * unit, 3 * unit))}
-    made = _traced(ImageForward(model, images), given, [{2: unit * rows, 3: unit * columns}])
-    return replace(made, then=_name_sides)
+    traced = _traced(ImageForward(model, images), given, [{2: unit * rows, 3: unit * columns}])
+    return replace(traced, then=_name_sides)
 
 
 def _traced(

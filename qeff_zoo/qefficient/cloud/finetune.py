@@ -55,9 +55,9 @@ def _finetune(arguments: argparse.Namespace) -> None:
 
 def _name_as_qefficient(output_dir: Path, epochs: int) -> None:
     """Give the adapter of a run the name of QEfficient's folder after the last epoch, too."""
-    place = output_dir / f"complete_epoch_{epochs}"
-    if (output_dir / _ADAPTER).is_dir() and not place.exists():
-        place.symlink_to(_ADAPTER)
+    folder = output_dir / f"complete_epoch_{epochs}"
+    if (output_dir / _ADAPTER).is_dir() and not folder.exists():
+        folder.symlink_to(_ADAPTER)
 
 
 class TrainConfig(SimpleNamespace):

@@ -246,10 +246,10 @@ class QAICInferenceSession:
         if _SLOTS in first:
             given["batch_index"] = "int64", ("batch_size", 1)
         kept = {state.name: ("float32", state.axes) for state in states}
-        made = self._calls_type.outputs_by_name(_by_name(program.outputs))
+        outputs = self._calls_type.outputs_by_name(_by_name(program.outputs))
         written = {state.output: ("float32", state.axes) for state in states if state.written}
-        sides = [*[_INPUT] * len(given | kept), *[_OUTPUT] * len(made | written)]
-        every = given | kept | made | written
+        sides = [*[_INPUT] * len(given | kept), *[_OUTPUT] * len(outputs | written)]
+        every = given | kept | outputs | written
         self._axes = {name: axes for name, (_, axes) in every.items()}
         bindings = []
         for index, (side, (name, (dtype, axes))) in enumerate(

@@ -175,11 +175,11 @@ def tokenize_pair(processor: Any, pair: Chat, max_length: int) -> Any:
     processed = _processed(processor, pair)
     tokens = processed["input_ids"][0].tolist()
     special = {*processor.tokenizer.all_special_ids}
-    places = _kept(tokens[:-_LAST], max_length, special)
-    places += range(len(tokens) - _LAST, len(tokens))
+    kept = _kept(tokens[:-_LAST], max_length, special)
+    kept += range(len(tokens) - _LAST, len(tokens))
     for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
         if name in processed:
-            processed[name] = processed[name][:, places]
+            processed[name] = processed[name][:, kept]
     return processed
 
 

@@ -108,9 +108,9 @@ class QEffTextGenerationBase:
 
     def _shapes(self, name: str) -> list[tuple[int, ...]]:
         """Return the shape of an input or output in each specialization."""
-        place = self._session.binding_index_map[name]
-        shapes = [tuple(shape[place][1]) for shape in self._session.allowed_shapes]
-        return shapes or [tuple(self._session.bindings[place].dims)]
+        index = self._session.binding_index_map[name]
+        shapes = [tuple(shape[index][1]) for shape in self._session.allowed_shapes]
+        return shapes or [tuple(self._session.bindings[index].dims)]
 
     def initialize_decode_inputs(
         self, num_prompts: int, execution_batch_size: int, max_gen_length: int

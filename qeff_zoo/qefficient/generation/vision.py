@@ -65,8 +65,8 @@ class VisionCalls(Calls):
         }
         finer = [joined[name] for name in names if name != _EMBEDS]
         more = {_FINER: np.stack(finer)} if finer else {}
-        made = {_FEATURES: joined[_EMBEDS][None], **more}
-        return {name: value for name, value in made.items() if name in wanted}
+        outputs = {_FEATURES: joined[_EMBEDS][None], **more}
+        return {name: value for name, value in outputs.items() if name in wanted}
 
     @cached_property
     def _processor(self) -> "ImageProcessor":
@@ -118,10 +118,10 @@ class ImageCalls(Calls):
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call; `image_idx_output` is the number of image features so far, for the next call."""
-        made = super().run(given, wanted)
+        outputs = super().run(given, wanted)
         count = int(np.isin(given["input_ids"], self._placeholders).sum())
         kept = {f"{_FEATURES}_RetainedState": given[_FEATURES]} if _FEATURES in given else {}
-        return {**made, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
+        return {**outputs, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
 
     def shown(
         self, given: Mapping[str, Array], tokens: Array, part: Sequence[int]
@@ -181,23 +181,23 @@ class ImageCalls(Calls):
             if name.startswith(OF_CONTEXT)
         }
         for types in masks.values():
-            for place, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
-                types[place, row[shown[place] & (row >= 0)]] = 1
+            for number, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
+                types[number, row[shown[number] & (row >= 0)]] = 1
         return masks
 
 
 def _features(described: Mapping[str, Described]) -> dict[str, Described]:
     """Return inputs or outputs with QEfficient's names of image features."""
     levels = sum(axes == described.get(_EMBEDS, ("", ()))[1] for _, axes in described.values()) - 1
-    made: dict[str, Described] = {}
+    features: dict[str, Described] = {}
     for name, (dtype, axes) in described.items():
         if name == _EMBEDS:
-            made[_FEATURES] = dtype, (1, *axes)
+            features[_FEATURES] = dtype, (1, *axes)
         elif _EMBEDS in described and axes == described[_EMBEDS][1]:
-            made[_FINER] = dtype, (levels, *axes)
+            features[_FINER] = dtype, (levels, *axes)
         else:
-            made[name] = dtype, axes
-    return made
+            features[name] = dtype, axes
+    return features
 
 
 def _config(package: Package) -> Mapping[str, Any]:

@@ -211,8 +211,8 @@ class PrefixCache:
         while blocks and spans and spans.end(done, last * self.block) != last * self.block:
             blocks.pop()
             last -= 1
-        for place, states in enumerate(blocks, first):
-            self._decoder.restore(row, place * self.block, states, latest=place == last - 1)
+        for number, states in enumerate(blocks, first):
+            self._decoder.restore(row, number * self.block, states, latest=number == last - 1)
         if blocks:
             self.kept.touch(keys[:last])
         return last * self.block
@@ -228,13 +228,13 @@ class PrefixCache:
                 an entry for each position.
         """
         first = since if self._decoder.only_grows else done - 1
-        places = range(first // self.block, min(done // self.block, len(keys)))
-        if places and (
-            not places[0] or keys[places[0] - 1] in self.kept
+        numbers = range(first // self.block, min(done // self.block, len(keys)))
+        if numbers and (
+            not numbers[0] or keys[numbers[0] - 1] in self.kept
         ):  # else dropped: unreachable
             fresh = {
                 keys[place]: self._decoder.save(row, place * self.block, (place + 1) * self.block)
-                for place in places
+                for place in numbers
                 if keys[place] not in self.kept
             }
-            self.kept.put(fresh, keys[: places[-1] + 1])
+            self.kept.put(fresh, keys[: numbers[-1] + 1])

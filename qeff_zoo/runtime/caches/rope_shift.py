@@ -142,12 +142,12 @@ def _window(config: Mapping[str, Any]) -> str | None:
 def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
     """Return the values of every state for tokens at each position, (tokens, heads, size)."""
     most = min(_FARTHEST, decoder.sizes.ctx_len - 1)
-    places = sorted({0, most, *(1 << power for power in range(most.bit_length()))})
-    made: dict[str, dict[int, list[Array]]] = {name: {} for name in decoder.states}
+    positions = sorted({0, most, *(1 << power for power in range(most.bit_length()))})
+    values: dict[str, dict[int, list[Array]]] = {name: {} for name in decoder.states}
     for number in range(1, _TOKENS + 1):
         token = [number * decoder.vocab_size // (_TOKENS + 1)]
         first: Mapping[str, Array] = {}
-        for at in places:
+        for at in positions:
             if at:
                 before = {name: _before(name, first[name], at) for name in first}
                 decoder.restore(0, 0, before, latest=True)
@@ -155,10 +155,10 @@ def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
             saved = decoder.save(0, at, at + 1)
             first = first or saved
             for name, state in saved.items():
-                made[name].setdefault(at, []).append(state[:, 0])
+                values[name].setdefault(at, []).append(state[:, 0])
     return {
         name: {at: np.stack(some) for at, some in by_place.items()}
-        for name, by_place in made.items()
+        for name, by_place in values.items()
     }
 
 

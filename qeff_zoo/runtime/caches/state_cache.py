@@ -56,9 +56,9 @@ class StateFiles:
         text = json.dumps(self._terms, sort_keys=True).encode()
         self._folder = folder / hashlib.sha256(text).hexdigest()[:16]
         try:
-            for place in (folder, self._folder):
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _require_ours(place, _CHANGES)
+            for path in (folder, self._folder):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _require_ours(path, _CHANGES)
             self._secret = _secret(folder / _SECRET)
             entries = list(self._folder.iterdir())
         except OSError as error:
@@ -88,9 +88,9 @@ class StateFiles:
         """Mark files as used, the first key last, for the order of `entries` in later processes."""
         now = time.time_ns()
         # Distinct times: clocks of file systems are coarse.
-        for place, key in enumerate(reversed(keys)):
+        for age, key in enumerate(reversed(keys)):
             with suppress(OSError):
-                os.utime(self._path(key), ns=(now + place, now + place))
+                os.utime(self._path(key), ns=(now + age, now + age))
 
     def write(self, key: bytes, states: States) -> bool:
         """Write a file atomically; return whether it exists."""
@@ -122,17 +122,17 @@ class StateFiles:
 
     def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
         """Return the entries; remove files of killed processes, and report foreign files."""
-        entries_ = []
+        present = []
         for path in entries:
             with suppress(OSError):
                 facts = path.stat()
                 if _NAME.fullmatch(path.name):
-                    entries_.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
+                    present.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
                 elif not path.name.startswith("."):
                     _LOG.warning("%s is not used: it is no file of a prefix cache.", path)
                 elif time.time() - facts.st_mtime > _ABANDONED:
                     path.unlink()
-        return [(key, size) for _, key, size in sorted(entries_)]
+        return [(key, size) for _, key, size in sorted(present)]
 
     def _packed(self, key: bytes, states: States) -> list[bytes]:
         shapes = {

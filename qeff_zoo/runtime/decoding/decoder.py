@@ -338,14 +338,14 @@ class Decoder:
             provide(call, inputs)
         outputs = self.program.run(inputs, rows)
         if self.sampler:
-            for place, row in enumerate(rows):
-                self.drawn[row] = self.sampler.sampled(outputs, place)
+            for number, row in enumerate(rows):
+                self.drawn[row] = self.sampler.sampled(outputs, number)
         if not self.returns_logits:
             return {}
         if self._drafted:
             hidden = outputs[self._drafted]
-            for place, (row, piece) in enumerate(zip(rows, call.pieces, strict=True)):
-                self.hidden[row] = hidden[place, : len(piece.tokens)]
+            for number, (row, piece) in enumerate(zip(rows, call.pieces, strict=True)):
+                self.hidden[row] = hidden[number, : len(piece.tokens)]
         logits = outputs[self._output].astype(np.float32, copy=False)
         newest = {
             row: logits[place, : min(kept, len(pieces[row].tokens))]

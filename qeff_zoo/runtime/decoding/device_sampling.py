@@ -203,17 +203,17 @@ class DeviceSampler:
             inputs[_MASKS] = [every if one.allowed is None else one.allowed for one in each]
         return {name: np.asarray(value, self._inputs[name].dtype) for name, value in inputs.items()}
 
-    def sampled(self, outputs: Mapping[str, Array], place: int) -> Sampled:
+    def sampled(self, outputs: Mapping[str, Array], row: int) -> Sampled:
         """Return the token that a call sampled for one of its rows.
 
         Raises:
             GenerationError: If the result is not a token.
         """
-        token = int(outputs[TOKENS][place].reshape(-1)[0])
+        token = int(outputs[TOKENS][row].reshape(-1)[0])
         if not 0 <= token < self.vocab_size:
             raise GenerationError(
                 f"The package drew token {token!r}; expected 0 to {self.vocab_size - 1:,}. It computes nonsense: build "
                 "it again."
             )
-        probs = outputs[_PROBS][place].reshape(-1) if self._tells else None
+        probs = outputs[_PROBS][row].reshape(-1) if self._tells else None
         return Sampled(token, probs)

@@ -117,7 +117,7 @@ class FixedShapes:
         symbols = self._every[index]
         shape = symbols["batch_size"], symbols["seq_len"]
         # In a batch of all slots each row has a fixed place; a smaller batch has `batch_index`.
-        places = [*rows] if shape[0] == self.rows and rows else [*range(count)]
+        indices = [*rows] if shape[0] == self.rows and rows else [*range(count)]
         full: dict[str, Array] = {}
         for name, array in inputs.items():
             full[name] = array
@@ -127,19 +127,19 @@ class FixedShapes:
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
                     filled[:, : by_row.shape[1]] = by_row[0]
-                filled[places, : by_row.shape[1]] = by_row
+                filled[indices, : by_row.shape[1]] = by_row
                 if name == AXES:
                     filled = np.ascontiguousarray(np.moveaxis(filled, -1, 0))
                 full[name] = filled
         if KEPT in full:
             full[KEPT] = np.zeros(symbols[KEPT], np.int64)
         if "full_batch_size" in symbols:
-            full["batch_index"] = self._slots(shape[0], places, rows)
+            full["batch_index"] = self._slots(shape[0], indices, rows)
         return FixedCall(
             index=index,
             symbols=symbols,
             inputs=full,
-            places=places,
+            places=indices,
             width=width,
             kept=len(inputs.get(KEPT, [0])),
         )
@@ -175,10 +175,10 @@ class FixedShapes:
 
         return min(fitting, key=cost)
 
-    def _slots(self, batch: int, places: Sequence[int], rows: Sequence[int]) -> Array:
+    def _slots(self, batch: int, indices: Sequence[int], rows: Sequence[int]) -> Array:
         """Return the batch slot of every row of a call (batch, 1); padding rows get unused slots."""
         others = iter(sorted({*range(self.rows)} - {*rows}))
-        given = dict(zip(places, rows, strict=True))
+        given = dict(zip(indices, rows, strict=True))
         slots = [given[place] if place in given else next(others) for place in range(batch)]
         return np.array(slots, np.int64)[:, None]
 
@@ -401,8 +401,8 @@ def shapes_of(
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:
     """Whether calls of a specialization return the requested logits: those of one token, or of at least as many."""
-    made = symbols.get(KEPT, 1)
-    return made == 1 if kept == 1 else made >= kept
+    returned = symbols.get(KEPT, 1)
+    return returned == 1 if kept == 1 else returned >= kept
 
 
 def _shown(symbols: Mapping[str, int]) -> str:

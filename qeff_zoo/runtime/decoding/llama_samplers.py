@@ -219,14 +219,14 @@ class Dry:
 def _repeated(tokens: Sequence[int], most: int) -> dict[int, int]:
     """Return how many tokens before a token equal the last ones, at most `most`; the most of all its places."""
     known = np.asarray(tokens)
-    places = np.flatnonzero(known[:-1] == known[-1])  # of the last token before another one
+    positions = np.flatnonzero(known[:-1] == known[-1])  # of the last token before another one
     counts: dict[int, int] = {}
     for length in range(1, most + 1):
-        if not len(places):
+        if not len(positions):
             break
-        counts |= dict.fromkeys(known[places + 1].tolist(), length)
-        inside = places[places >= length]
-        places = inside[known[inside - length] == known[len(known) - 1 - length]]
+        counts |= dict.fromkeys(known[positions + 1].tolist(), length)
+        inside = positions[positions >= length]
+        positions = inside[known[inside - length] == known[len(known) - 1 - length]]
     return counts
 
 

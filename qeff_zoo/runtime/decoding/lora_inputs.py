@@ -97,10 +97,10 @@ class RowInputs:
         if self._holds.get(row) == slot:
             return
         for name, (matrix,) in self._own[slot].items():
-            place = self._copies[name][row]
+            copied = self._copies[name][row]
             rows, columns = matrix.shape
-            place[:rows, :columns] = matrix
-            place[rows:], place[:, columns:] = 0, 0
+            copied[:rows, :columns] = matrix
+            copied[rows:], copied[:, columns:] = 0, 0
         self._holds[row] = slot
 
 
@@ -131,10 +131,10 @@ class SlotInputs:
         """Set the matrices of an adapter slot that is not in use; other sites have none."""
         for site in self.sites:
             for name, matrix in zip(site.inputs, pairs.get(site, ()) or (None, None), strict=True):
-                place = self._all[name][slot]
-                place[...] = 0
+                buffers = self._all[name][slot]
+                buffers[...] = 0
                 if matrix is not None:
-                    place[: matrix.shape[0], : matrix.shape[1]] = matrix
+                    buffers[: matrix.shape[0], : matrix.shape[1]] = matrix
         self._program.retain(self._all)
 
     def free(self, slot: int) -> None:

@@ -88,9 +88,9 @@ class Sampling:
     given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, **given: Any) -> "Sampling":
-        made = super().__new__(cls)
-        object.__setattr__(made, "given", frozenset(given))
-        return made
+        instance = super().__new__(cls)
+        object.__setattr__(instance, "given", frozenset(given))
+        return instance
 
     def __post_init__(self) -> None:
         if problems := [*self._problems()]:
@@ -236,10 +236,10 @@ class Sampler:
         token = self._checked(logits)
         if self._random is not None:
             tokens, shares = self._limited(self._scores(logits))
-            place = _reach(shares, self._random.random())
-            token = int(tokens[place])
+            index = _reach(shares, self._random.random())
+            token = int(tokens[index])
             if self._surprise is not None:
-                self._surprise.observe(float(shares[place] / shares.sum(dtype=np.float64)))
+                self._surprise.observe(float(shares[index] / shares.sum(dtype=np.float64)))
         else:
             token = self._best(logits, token)
         return self.take(token)
@@ -292,9 +292,9 @@ class Sampler:
         at = np.searchsorted(guess.among, tokens).clip(max=len(guess.among) - 1)
         known = guess.among[at] == tokens
         drafted[known] = guess.shares[at[known]]
-        place = np.flatnonzero(tokens == guess.token)
+        index = np.flatnonzero(tokens == guess.token)
         # The draft was sampled from q, which therefore is above 0.
-        if len(place) and self._random.random() * drafted[place[0]] < ours[place[0]]:
+        if len(index) and self._random.random() * drafted[index[0]] < ours[index[0]]:
             token = guess.token
         else:
             left = np.maximum(ours - drafted, 0)

@@ -408,9 +408,9 @@ class Scheduler:
         """Whether a prompt of this call computes the block or document that comes next."""
         if slot.placing:
             return any(item.placing and item.placing.key == slot.placing.key for item in chunk)
-        place = self._prefixes.place(slot.done)
-        key = slot.keys[place : place + 1]
-        return any(key and key == item.keys[place : place + 1] for item in chunk)
+        position = self._prefixes.place(slot.done)
+        key = slot.keys[position : position + 1]
+        return any(key and key == item.keys[position : position + 1] for item in chunk)
 
     def _prefill(self, chunk: Sequence[_Slot], length: int) -> None:
         pieces = {slot.row: slot.next_piece(length, no_single=self._splits) for slot in chunk}

@@ -60,9 +60,9 @@ class Encoded:
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
         """Return token ids unchanged, each with its index as offset."""
-        places = [(place, place + 1) for place in range(len(ids))]
+        offsets = [(place, place + 1) for place in range(len(ids))]
         return cls(
-            ids=list(ids), type_ids=[0] * len(ids), offsets=places, special=[False] * len(ids)
+            ids=list(ids), type_ids=[0] * len(ids), offsets=offsets, special=[False] * len(ids)
         )
 
 
@@ -78,15 +78,15 @@ class EncodedPair(Encoded):
     parts: list[int | None]
     words: list[int | None]
 
-    def at(self, places: Sequence[int]) -> "EncodedPair":
+    def at(self, indices: Sequence[int]) -> "EncodedPair":
         """Return some of the tokens.
 
         Args:
-            places: Indices of the tokens.
+            indices: Indices of the tokens.
         """
         names = ("ids", "type_ids", "offsets", "special", "parts", "words")
         kept: dict[str, Any] = {
-            name: [getattr(self, name)[place] for place in places] for name in names
+            name: [getattr(self, name)[place] for place in indices] for name in names
         }
         return replace(self, **kept)
 
@@ -276,11 +276,11 @@ class Tokenizer:
             ]
         with self._understood:
             encodings = self._tokenizer.encode_batch(list(begun), add_special_tokens=special_tokens)
-            for place, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
+            for number, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
                 if cut == whole or isinstance(whole, str):
                     continue
-                if _depends_on_lengths(encodings[place], max_length):
-                    encodings[place] = self._tokenizer.encode(
+                if _depends_on_lengths(encodings[number], max_length):
+                    encodings[number] = self._tokenizer.encode(
                         *whole, add_special_tokens=special_tokens
                     )
         return [self._truncated(encoding, max_length, side) for encoding in encodings]
@@ -294,8 +294,8 @@ class Tokenizer:
         kept: Sequence[int] = range(len(ids))
         if cut := len(ids) > max_length:
             parts: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
-            for place, part in enumerate(encoding.sequence_ids):
-                parts[part].append(place)
+            for index, part in enumerate(encoding.sequence_ids):
+                parts[part].append(index)
             most = max(0, max_length - len(parts[None]))
             for part, length in enumerate(_lengths(len(parts[0]), len(parts[1]), most)):
                 start = len(parts[part]) - length if side == "left" else 0
@@ -499,8 +499,8 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return a token's id."""
-        id_ = self._tokenizer.token_to_id(token)
-        return None if id_ is None else int(id_)
+        token_ = self._tokenizer.token_to_id(token)
+        return None if token_ is None else int(token_)
 
 
 class TextStream:

@@ -351,10 +351,10 @@ def _matrix(
 
 def _same_columns(node: ir.Node) -> bool:
     """Whether a Reshape keeps the last axis, as where a matrix becomes a stack of them."""
-    given, made = node.inputs[0], node.outputs[0]
-    if given is None or not given.shape or not made.shape:
+    given, result = node.inputs[0], node.outputs[0]
+    if given is None or not given.shape or not result.shape:
         return False
-    return given.shape[-1] == made.shape[-1]
+    return given.shape[-1] == result.shape[-1]
 
 
 def _arranges(node: ir.Node) -> bool:

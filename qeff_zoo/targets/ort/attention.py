@@ -250,7 +250,7 @@ class _Lowering:
             first = tape.op("Slice", [positions, *ends])  # (batch, 1)
             rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
             numbers = tape.op("Range", [zero, batch, one])
-            places = [
+            indices = [
                 tape.op("Unsqueeze", [numbers, integers(tape, 1, 2, 3)]),
                 tape.op(
                     "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
@@ -259,7 +259,7 @@ class _Lowering:
             ]
             every = [tape.op("Shape", [positions]), integers(tape, groups, 1)]
             shape = tape.op("Concat", every, {"axis": 0})
-            spread = [tape.op("Expand", [one, shape]) for one in places]
+            spread = [tape.op("Expand", [one, shape]) for one in indices]
             self._places[groups] = tape.op("Concat", spread, {"axis": -1})
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._places[groups]
@@ -276,9 +276,9 @@ class _Lowering:
 
     def _lengths_at(self, mask: ir.Value) -> list[ir.Value]:
         """Return what `_lengths` does where the queries are those of some tokens, whose positions a mask reads."""
-        made = mask.producer()
-        positions = made.inputs[0] if made is not None else None
-        assert made is not None
+        producer = mask.producer()
+        positions = producer.inputs[0] if producer is not None else None
+        assert producer is not None
         assert positions is not None
         if positions not in self._last:
             tape, one = Tape(), integers
@@ -287,7 +287,7 @@ class _Lowering:
             total = tape.op("Add", [longest, integer(tape, 1)])
             narrow = {"to": ir.DataType.INT32}
             self._last[positions] = [tape.op("Cast", [value], narrow) for value in (newest, total)]
-            self.graph.insert_before(made, tape.nodes)
+            self.graph.insert_before(producer, tape.nodes)
         return self._last[positions]
 
     def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
@@ -410,18 +410,18 @@ def _window(mask: ir.Value | None) -> int | None:
 
 def _is_of_blocks(positions: ir.Value | None) -> bool:
     """Whether all queries of a call have one position, so that they attend to each other in both directions."""
-    made = positions.producer() if positions is not None else None
-    return made is not None and made.op_type == "Expand"
+    producer = positions.producer() if positions is not None else None
+    return producer is not None and producer.op_type == "Expand"
 
 
 def _hides_nothing(mask: ir.Value | None) -> bool:
     """Whether a mask is all zeros, as an attention without a mask has it."""
-    made = mask.producer() if mask is not None else None
-    while made is not None and made.op_type in _SPREADS:
-        mask = made.inputs[0]
-        made = mask.producer() if mask is not None else None
-    if made is not None and made.op_type == "ConstantOfShape":
-        filled = made.attributes.get_tensor("value", None)
+    producer = mask.producer() if mask is not None else None
+    while producer is not None and producer.op_type in _SPREADS:
+        mask = producer.inputs[0]
+        producer = mask.producer() if mask is not None else None
+    if producer is not None and producer.op_type == "ConstantOfShape":
+        filled = producer.attributes.get_tensor("value", None)
         return filled is None or not filled.numpy().any()
     known = array_of(mask)
     return known is not None and not known.any()
@@ -429,12 +429,12 @@ def _hides_nothing(mask: ir.Value | None) -> bool:
 
 def _narrowed(mask: ir.Value | None) -> bool:
     """Whether a causal mask covers some of a call's tokens only: its positions are picked."""
-    made = mask.producer() if mask is not None else None
-    positions = made.inputs[0] if made is not None else None
-    while positions is not None and (made := positions.producer()):
-        if made.op_type == "GatherElements":
+    producer = mask.producer() if mask is not None else None
+    positions = producer.inputs[0] if producer is not None else None
+    while positions is not None and (producer := positions.producer()):
+        if producer.op_type == "GatherElements":
             return True
-        positions = made.inputs[0] if made.op_type == "Clip" else None
+        positions = producer.inputs[0] if producer.op_type == "Clip" else None
     return False
 
 

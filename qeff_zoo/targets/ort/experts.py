@@ -107,8 +107,8 @@ def _values(
 
 def _matrices(node: ir.Node) -> list[ir.Value]:
     """Return the stacks of gates and ups, and of downs."""
-    places = (3, 5) if experts_pass.is_interleaved(node) else (3, 4)
-    matrices = [node.inputs[place] for place in places]
+    indices = (3, 5) if experts_pass.is_interleaved(node) else (3, 4)
+    matrices = [node.inputs[place] for place in indices]
     return [matrix for matrix in matrices if matrix is not None]
 
 

@@ -36,12 +36,12 @@ def shorten(graph: ir.Graph) -> int:
             continue
         tape = Tape()
         given = list(node.inputs)
-        for place, file in files.items():
-            given[place] = _first_rows(graph, file)
-        for place, one in enumerate(given[1:], 1):
+        for path, file in files.items():
+            given[path] = _first_rows(graph, file)
+        for path, one in enumerate(given[1:], 1):
             if one is not None and one.producer() and node.op_type == "MatMulNBits":
                 bounds = [integers(tape, number) for number in (0, _ROWS, 0)]
-                given[place] = tape.op("Slice", [one, *bounds])  # scales of smaller numbers
+                given[path] = tape.op("Slice", [one, *bounds])  # scales of smaller numbers
         attributes = {**node.attributes, "N": ir.AttrInt64("N", _ROWS)}
         if "N" not in node.attributes:
             del attributes["N"]

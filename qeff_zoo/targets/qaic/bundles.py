@@ -112,21 +112,21 @@ def write(recorder: Recorder, folder: Path) -> Path:
             "encoder, or choose the other program with skip_vision=True."
         )
     bundle = folder / FOLDER
-    with staged_beside(bundle) as made:
-        (made / "data").mkdir()
+    with staged_beside(bundle) as staged:
+        (staged / "data").mkdir()
         entries = []
         for name, array in recorder.call.inputs.items():
-            (made / "data" / f"{name}.raw").write_bytes(array.tobytes())
+            (staged / "data" / f"{name}.raw").write_bytes(array.tobytes())
             entries.append(_entry(name, "in", array.dtype, array.shape))
         entries += [
             _entry(name, "out", dtype, shape)
             for name, (dtype, shape) in recorder.call.outputs.items()
         ]
         text = json.dumps({"IO-files": [entries]}, indent=2) + "\n"
-        (made / DESCRIPTION).write_text(text, encoding="utf-8")
-        settle(made)
+        (staged / DESCRIPTION).write_text(text, encoding="utf-8")
+        settle(staged)
         remove(bundle)
-        made.rename(bundle)
+        staged.rename(bundle)
     return bundle
 
 

@@ -41,5 +41,5 @@ class CrossAttentionProgram:
         if self.memory.written:
             self._program.retain(self.memory)
             self.memory.written.clear()
-        made: Mapping[str, Array] = self._program.run(inputs, rows)
-        return made
+        outputs: Mapping[str, Array] = self._program.run(inputs, rows)
+        return outputs

@@ -81,12 +81,12 @@ class EncoderProgram:
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
-        made: dict[str, Array] = {**self._program.run(inputs, rows)}
-        if LAYERS in made:
-            made |= {f"{OF_LAYER}{at}": one[0] for at, one in enumerate(made.pop(LAYERS))}
+        outputs: dict[str, Array] = {**self._program.run(inputs, rows)}
+        if LAYERS in outputs:
+            outputs |= {f"{OF_LAYER}{at}": one[0] for at, one in enumerate(outputs.pop(LAYERS))}
         return {
             _OURS.get(name, name): array[0] if name in _OURS else array
-            for name, array in made.items()
+            for name, array in outputs.items()
         }
 
 
@@ -158,8 +158,8 @@ class Merging:
         given = {**others, self._first: first}
         if self._reads and shown.any() and index.shape[1] == 1:
             return self._of_first(self._program.run({**given, **_of_two(others)}, rows))
-        made: Mapping[str, Array] = self._program.run(given, rows)
-        return made
+        outputs: Mapping[str, Array] = self._program.run(given, rows)
+        return outputs
 
     def _of_first(self, made: Mapping[str, Array]) -> dict[str, Array]:
         """Return what a call of one row has made of its first token."""
@@ -186,6 +186,6 @@ def _filled(shape: Sequence[int], parts: Sequence[Array]) -> Array:
     """Return features as they are kept: of a call that is too wide to be made, as many as there is room for."""
     filled = np.zeros(shape, np.float32)
     room, each = shape[-2], filled.reshape(-1, *shape[-2:])
-    for place, rows in zip(each, parts, strict=True):
-        place[: len(rows)] = rows[:room]
+    for target, rows in zip(each, parts, strict=True):
+        target[: len(rows)] = rows[:room]
     return filled

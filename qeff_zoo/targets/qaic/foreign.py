@@ -66,12 +66,12 @@ def compile_foreign(
     sums.append((sha256_file(graph), str(graph.resolve())))
     content[SUMS] = "".join(f"{digest}  {name}\n" for digest, name in sums)
     if not _is_there(folder, content):
-        with staged_beside(folder) as made:
-            write_script(content[SCRIPT], made)
+        with staged_beside(folder) as staged:
+            write_script(content[SCRIPT], staged)
             for name in content.keys() - {SCRIPT}:
-                (made / name).write_text(content[name], encoding="utf-8")
-            settle(made)
-            made.rename(folder)
+                (staged / name).write_text(content[name], encoding="utf-8")
+            settle(staged)
+            staged.rename(folder)
     if (folder / _QPC / PROGRAM).is_file():
         _check(folder, content[SUMS])
         return folder / _QPC

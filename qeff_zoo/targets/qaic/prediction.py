@@ -146,10 +146,11 @@ class PredictedProgram:
             for name, array in call.inputs.items()
         }
         outputs = self._session.run(self._names, {**given, **self._memory})
-        made = dict(zip(self._names, outputs, strict=True))
+        arrays = dict(zip(self._names, outputs, strict=True))
         kept = (*self.states, *self.matrices, *self.features)
-        self._memory = {state.name: made.pop(state.output) for state in kept}
+        self._memory = {state.name: arrays.pop(state.output) for state in kept}
         answers = {
-            name: call.answer(made.pop(name), output.shape) for name, output in self.outputs.items()
+            name: call.answer(arrays.pop(name), output.shape)
+            for name, output in self.outputs.items()
         }
-        return {**answers, **call.chosen(made)} if self._choices else answers
+        return {**answers, **call.chosen(arrays)} if self._choices else answers

@@ -33,9 +33,9 @@ def expand(graph: ir.Graph) -> None:
     """
     for node in [node for node in graph if node.domain == domains.SEMANTIC and node.op_type in OPS]:
         maker = _Blocks(graph)
-        made = maker.recurrence(node)
+        outputs = maker.recurrence(node)
         nodes = list(maker.tape.nodes)
-        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, made)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, outputs)
 
 
 class _Blocks:
@@ -161,24 +161,24 @@ class _Blocks:
         if (cut.start, cut.stop) == (0, seq):
             return value
         bounds = [self._constant(np.array([one]), np.int64) for one in (cut.start, cut.stop, 1)]
-        made = self.op("Slice", value, *bounds)
-        made.shape = ir.Shape([batch, cut.stop - cut.start, columns])
-        return made
+        part = self.op("Slice", value, *bounds)
+        part.shape = ir.Shape([batch, cut.stop - cut.start, columns])
+        return part
 
     def _reshape(self, value: ir.Value, *shape: int) -> ir.Value:
-        made = self.op("Reshape", value, self._constant(np.array(shape), np.int64))
-        made.shape = ir.Shape(shape)
-        return made
+        reshaped = self.op("Reshape", value, self._constant(np.array(shape), np.int64))
+        reshaped.shape = ir.Shape(shape)
+        return reshaped
 
     def op(self, name: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         """Record one op of ONNX."""
-        made = self.tape.op(name, inputs, attributes)
-        made.type = inputs[0].type
+        value = self.tape.op(name, inputs, attributes)
+        value.type = inputs[0].type
         if name == "Transpose":
-            made.shape = ir.Shape([_shape(inputs[0])[axis] for axis in attributes["perm"]])
+            value.shape = ir.Shape([_shape(inputs[0])[axis] for axis in attributes["perm"]])
         elif name in ("Mul", "MatMul", "Sub", "Add", "Exp"):
-            made.shape = ir.Shape(_result(name, inputs))
-        return made
+            value.shape = ir.Shape(_result(name, inputs))
+        return value
 
     def _constant(self, array: Array, dtype: type = np.float32) -> ir.Value:
         wanted: Array = np.ascontiguousarray(array, dtype)

@@ -32,16 +32,16 @@ def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
     """
     onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER]
-    made = onnxruntime.SessionOptions()
-    made.log_severity_level = severity
-    made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = severity
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     provider = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
         "soc_model": soc_model,
         "enable_htp_fp16_precision": "1",
     }
-    made.add_provider_for_devices(devices[:1], provider)
-    return made
+    settings.add_provider_for_devices(devices[:1], provider)
+    return settings
 
 
 def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) -> None:
@@ -64,9 +64,13 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     content = ir.to_proto(model).SerializeToString()
     sys.stdout.write(json.dumps(_modules(model.graph)) + "\n")
     sys.stdout.flush()
-    made = options(soc_model, _WARNINGS)
-    made.add_session_config_entry("session.model_external_initializers_file_folder_path", ".")
-    compiler = onnxruntime.ModelCompiler(made, content, embed_compiled_data_into_model=False)
+    session_options = options(soc_model, _WARNINGS)
+    session_options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", "."
+    )
+    compiler = onnxruntime.ModelCompiler(
+        session_options, content, embed_compiled_data_into_model=False
+    )
     compiler.compile_to_file(output)
     kinds = [node.op_type for node in ir.load(output).graph]
     if kinds != ["EPContext"]:

@@ -169,12 +169,12 @@ class ImageToTextSession(WritingSession):
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check_encoder_prompt(source)
         tokens = self._decoder_prompt(None if self.prompts else prompt)
-        made = self._begun(tokens, **choices)
+        begun = self._begun(tokens, **choices)
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._image_count += 1
-        return replace(made, image=read, source=tuple(source), text=text)
+        return replace(begun, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []

@@ -179,19 +179,23 @@ class FillMaskSession(EncoderSession):
         masks = self.masks_of(encoded)
         chosen = np.arange(self.width) if targets is None else targets
         fills = []
-        for place, row in zip(masks, logits, strict=True):
+        for position, row in zip(masks, logits, strict=True):
             shares = softmax(row.astype(np.float64))[chosen]
             best = np.argsort(-shares, kind="stable")[:top_k]
             fills.append(
                 [
-                    self._fill(encoded.ids, place, int(chosen[one]), float(shares[one]), len(masks))
+                    self._fill(
+                        encoded.ids, position, int(chosen[one]), float(shares[one]), len(masks)
+                    )
                     for one in best
                 ]
             )
         return fills
 
-    def _fill(self, ids: Sequence[int], place: int, token: int, score: float, masks: int) -> Fill:
-        filled = [*ids[:place], token, *ids[place + 1 :]]
+    def _fill(
+        self, ids: Sequence[int], position: int, token: int, score: float, masks: int
+    ) -> Fill:
+        filled = [*ids[:position], token, *ids[position + 1 :]]
         filled = [one for one in filled if one != self._padding]
         # Without special tokens the other masks would be missing.
         decode = self.words.decode_all if masks > 1 else self.words.decode

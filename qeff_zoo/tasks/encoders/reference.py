@@ -147,6 +147,6 @@ def _last_scores(
 def _scored_tokens(folder: Path) -> tuple[int, int | None]:
     """Return the token ids of sentence-transformers' LogitScore."""
     modules = json.loads((folder / "modules.json").read_bytes())
-    (place,) = (module["path"] for module in modules if module["type"].endswith(".LogitScore"))
-    settings = json.loads((folder / PurePosixPath(place) / "config.json").read_bytes())
+    (path,) = (module["path"] for module in modules if module["type"].endswith(".LogitScore"))
+    settings = json.loads((folder / PurePosixPath(path) / "config.json").read_bytes())
     return settings["true_token_id"], settings.get("false_token_id")

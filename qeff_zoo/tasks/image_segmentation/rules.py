@@ -136,13 +136,13 @@ def _instances(
     """
     assert outputs.classes is not None
     shares = softmax(outputs.classes)[:, :-1]
-    places = np.argsort(-shares.ravel(), kind="stable")[: len(shares)]
-    queries, labels = np.divmod(places, shares.shape[1])
+    pairs = np.argsort(-shares.ravel(), kind="stable")[: len(shares)]
+    queries, labels = np.divmod(pairs, shares.shape[1])
     maps = _resized(outputs.maps, within)
     insides = maps > 0
     sums = np.where(insides, sigmoid(maps), 0).sum((1, 2), dtype=np.float32)
     means = sums / (np.count_nonzero(insides, axis=(1, 2)).astype(np.float32) + np.float32(1e-6))
-    scores = shares.ravel()[places] * means[queries]
+    scores = shares.ravel()[pairs] * means[queries]
     rows, columns = (nearest_lines(old, new) for old, new in zip(maps.shape[1:], size, strict=True))
     segmentation, instances = np.full(size, -1, np.int32), list[Found]()
     for query, label, score in zip(queries, labels, scores, strict=True):

@@ -107,10 +107,10 @@ def drawn(image: str | bytes, segments: Sequence[ImageSegment]) -> bytes:
         if len(rows) < canvas.width * canvas.height // 100:
             continue
         middle = len(rows) // 2  # a pixel within the segment, of its middle row
-        place = int(columns[middle]), int(rows[middle])
-        box = pen.textbbox(place, segment.label, font=font, anchor="mm")
+        position = int(columns[middle]), int(rows[middle])
+        box = pen.textbbox(position, segment.label, font=font, anchor="mm")
         pen.rectangle(box, fill=color)
-        pen.text(place, segment.label, fill="white", font=font, anchor="mm")
+        pen.text(position, segment.label, fill="white", font=font, anchor="mm")
     file = BytesIO()
     canvas.save(file, "PNG")
     return file.getvalue()

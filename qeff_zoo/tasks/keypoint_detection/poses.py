@@ -77,9 +77,9 @@ def poses_of(
             "other options, such as float32 weights."
         )
     scores = heatmaps.max((2, 3))
-    places = _refined(_peaks(heatmaps, scores), heatmaps)
+    peaks = _refined(_peaks(heatmaps, scores), heatmaps)
     poses = []
-    for box, person, values in zip(boxes, places, scores, strict=True):
+    for box, person, values in zip(boxes, peaks, scores, strict=True):
         points = _in_image(person, box, size, heatmaps.shape[2:])
         rows = zip(labels, values, points, strict=True)
         keypoints = tuple(
@@ -95,8 +95,8 @@ def _peaks(heatmaps: Array, scores: Array) -> Array:
     """Return the place of the largest value of each map, (people, keypoints, 2), x before y; -1 without a positive."""
     best = heatmaps.reshape(*scores.shape, -1).argmax(2)
     columns = heatmaps.shape[3]
-    places = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
-    return np.where(scores[..., None] > 0, places, np.float32(-1))
+    peaks = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
+    return np.where(scores[..., None] > 0, peaks, np.float32(-1))
 
 
 def _refined(peaks: Array, heatmaps: Array) -> Array:
@@ -110,11 +110,11 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
     first = np.arange(math.prod(peaks.shape[:2])) * (rows + 2) * line
     x, y = peaks[..., 0].ravel(), peaks[..., 1].ravel()
     # Maps without a positive value have negative places, which transformers reads from the map before.
-    place = ((x + 1) + (y + 1) * line + first).astype(np.int64)
+    index = ((x + 1) + (y + 1) * line + first).astype(np.int64)
 
     def near(across: int, down: int) -> Array:
-        values_: Array = flat[place + across + down * line]
-        return values_
+        shifted: Array = flat[index + across + down * line]
+        return shifted
 
     middle = near(0, 0)
     slope = np.stack([near(1, 0) - near(-1, 0), near(0, 1) - near(0, -1)], axis=1) * np.float32(0.5)
@@ -128,7 +128,7 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
         - near(0, -1)
         + near(-1, -1)
     )
-    curve = np.empty((len(place), 2, 2))
+    curve = np.empty((len(index), 2, 2))
     curve[:, 0, 0] = near(1, 0) - 2 * middle + near(-1, 0)
     curve[:, 1, 1] = near(0, 1) - 2 * middle + near(0, -1)
     curve[:, 0, 1] = curve[:, 1, 0] = mixed

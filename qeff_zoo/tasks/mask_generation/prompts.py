@@ -102,12 +102,12 @@ def tokens_of(prompt: MaskPrompt, scale: tuple[float, float]) -> tuple[Array, Ar
         scale: Factors from pixels of the image to those of the processed image, of x and of y.
     """
     labels = prompt.labels if prompt.labels is not None else [True] * len(prompt.points)
-    places = [*prompt.points]
+    points = [*prompt.points]
     kinds = [INSIDE if inside else OUTSIDE for inside in labels]
     if prompt.box is None:
-        places, kinds = [*places, (0.0, 0.0)], [*kinds, END]
+        points, kinds = [*points, (0.0, 0.0)], [*kinds, END]
     else:
         left, top, width, height = prompt.box
-        places, kinds = [*places, (left, top), (left + width, top + height)], [*kinds, UPPER, LOWER]
-    scaled = np.array(places, np.float64) * scale
+        points, kinds = [*points, (left, top), (left + width, top + height)], [*kinds, UPPER, LOWER]
+    scaled = np.array(points, np.float64) * scale
     return scaled.astype(np.float32), np.array(kinds, np.int64)

@@ -52,8 +52,8 @@ def _inputs(points: Any, box: Any, side: int, dtype: torch.dtype) -> dict[str, t
     """Return the arguments of a model for a prompt in shares of the image."""
     inputs = {}
     if points:
-        places = torch.tensor([[[point[:2] for point in points]]], dtype=torch.float64) * side
-        inputs["input_points"] = places.float().to(dtype)
+        coordinates = torch.tensor([[[point[:2] for point in points]]], dtype=torch.float64) * side
+        inputs["input_points"] = coordinates.float().to(dtype)
         inputs["input_labels"] = torch.tensor([[[point[2] for point in points]]])
     if box:
         edges = torch.tensor([[box]], dtype=torch.float64) * side

@@ -130,8 +130,8 @@ class ImageTextToTextSession(MediaTextSession):
         if isinstance(given, Mapping | Encoded):
             return given
         process = self._process(uncut=uncut, options=media_options(given))
-        made: Prepared = process([source_of(given)])
-        return made
+        inputs: Prepared = process([source_of(given)])
+        return inputs
 
     def preparation(self, given: Any, count: int) -> "partial[dict[str, Any]]":
         """Return a call that prepares an image, see `prepare`, and that another process can make.
@@ -170,10 +170,10 @@ class ImageTextToTextSession(MediaTextSession):
         """
         uncut, known = self._is_uncut(len(sizes)), dict[Any, int]()
         keys = [*zip(sizes, map(repr, options or ({},) * len(sizes)), strict=True)]
-        for place, key in enumerate(keys):
+        for number, key in enumerate(keys):
             if key not in known:
                 (width, height), _ = key
-                process = self._process(uncut=uncut, options=options[place] if options else {})
+                process = self._process(uncut=uncut, options=options[number] if options else {})
                 encoded = self.reader.measure(process.arrays([blank(height, width)]))
                 known[key] = len(self.run_of(encoded)) if encoded else 1
         return [known[key] for key in keys]
@@ -221,13 +221,13 @@ class ImageTextToTextSession(MediaTextSession):
             MediaError: If a video cannot be sampled by the checkpoint's settings, or has too many pixels.
         """
         counts = [1] * len(videos)
-        for place, (given, header) in enumerate(zip(videos, opened, strict=True)):
+        for number, (given, header) in enumerate(zip(videos, opened, strict=True)):
             if sum(counts) > self.decoder.sizes.ctx_len:
                 break
             if header.is_timed and header.shown.frames:
                 steps, *arrays = self._process_video(given).beginnings(header.shown)
                 one, two = map(self.video_rows, arrays)
-                counts[place] = max(1, one + (steps - 1) * (two - one))
+                counts[number] = max(1, one + (steps - 1) * (two - one))
         return counts
 
     def video_rows(self, prepared: Prepared) -> int:
@@ -264,19 +264,19 @@ class ImageTextToTextSession(MediaTextSession):
         if isinstance(given, PreparedVideo) and given.is_whole:
             return given
         if isinstance(given, Mapping):
-            made: Prepared = of_processor(given, self.media)
+            inputs: Prepared = of_processor(given, self.media)
         elif arrays is not None:
-            made = arrays
+            inputs = arrays
         else:
-            made = yield from self._process_video(given).processing(source_of(given))
+            inputs = yield from self._process_video(given).processing(source_of(given))
         if self._stamp():
-            made = {**made, TIMES: check_times(made)}
-        if (rows := self.video_rows(made)) >= (room := self.decoder.sizes.ctx_len):
+            inputs = {**inputs, TIMES: check_times(inputs)}
+        if (rows := self.video_rows(inputs)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
             )
-        return PreparedVideo(made)
+        return PreparedVideo(inputs)
 
     def request(
         self,
@@ -303,9 +303,9 @@ class ImageTextToTextSession(MediaTextSession):
             tokens = [*self._read(prompt)]
         read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
         same, prepared = read(tokens, None if chat else text, images, prepared_videos)
-        made = self.request_of(same, prepared, **choices)
-        self._check_time(made)
-        return made if text is None else replace(made, text=text)
+        created = self.request_of(same, prepared, **choices)
+        self._check_time(created)
+        return created if text is None else replace(created, text=text)
 
     def _read_in_tokens(
         self,
@@ -383,11 +383,11 @@ class ImageTextToTextSession(MediaTextSession):
         """Return the placeholder tokens of an image or video in a prompt."""
         return [self._video_token()] * encoded.rows if encoded.of_video else super().run_of(encoded)
 
-    def _check_time(self, made: Request) -> None:
+    def _check_time(self, request: Request) -> None:
         """Check that rotary positions fit the context: time may count faster than tokens."""
-        if made.spans is None or made.spans.axes is None:
+        if request.spans is None or request.spans.axes is None:
             return
-        reached, room = int(made.spans.axes.max()) + 1, self.decoder.sizes.ctx_len
+        reached, room = int(request.spans.axes.max()) + 1, self.decoder.sizes.ctx_len
         if reached > room:
             raise GenerationError(
                 f"The videos of the prompt last up to rotary position {reached:,}; expected at "

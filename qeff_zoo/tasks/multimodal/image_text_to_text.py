@@ -65,8 +65,8 @@ def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -
 
 
 def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
-    made: Tracing = images_of(images).trace_frame(model)
-    return made
+    traced: Tracing = images_of(images).trace_frame(model)
+    return traced
 
 
 def _video_tower(model: Any) -> Any:
@@ -134,8 +134,8 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
     """
     import numpy as np
 
-    made = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
-    sides = [made[name].shape[-2:] for name in (PIXELS, tiles if tiles in made else PIXELS)]
+    arrays = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
+    sides = [arrays[name].shape[-2:] for name in (PIXELS, tiles if tiles in arrays else PIXELS)]
     for height, width in sides:
         if height != width:
             raise CheckpointError(
@@ -156,8 +156,8 @@ def of_checkpoint(checkpoint: "Checkpoint", media: Media) -> Media:
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
     """Return the folder of a checkpoint's adapter for multimodal prompts; "" if it has none."""
-    place = media.adapter
-    return place if place and _config_of(place) in checkpoint.files.names else ""
+    folder = media.adapter
+    return folder if folder and _config_of(folder) in checkpoint.files.names else ""
 
 
 def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
@@ -217,8 +217,8 @@ def _of_image_processor(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[st
         return
 
 
-def _config_of(place: str) -> str:
-    return str(PurePosixPath(place, "adapter_config.json"))
+def _config_of(folder: str) -> str:
+    return str(PurePosixPath(folder, "adapter_config.json"))
 
 
 def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -230,23 +230,24 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
         recipe: Recipe of the checkpoint.
         request: Request of the user.
     """
-    problems_ = task.TASK.problems(checkpoint, recipe, request)
+    reasons = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "images" else recipe.audio
     assert media is not None
-    problems_ += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
+    reasons += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if nouns == "images":
-        problems_ += _of_image_processor(checkpoint, recipe)
-    if not (place := adapter_beside(checkpoint, media)):
-        return problems_
-    own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))
-    folder = (checkpoint.folder / place).resolve()
+        reasons += _of_image_processor(checkpoint, recipe)
+    if not (adapter_folder := adapter_beside(checkpoint, media)):
+        return reasons
+    own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), adapter_folder))
+    folder = (checkpoint.folder / adapter_folder).resolve()
     every = [one.adapter for one in checkpoint.merged]
     if not any(one.repository == own or one.folder.resolve() == folder for one in every):
-        problems_.append(
-            f"An adapter lies beside {checkpoint.name!r} ({_config_of(place)}), which is on where a prompt has {nouns}"
-            f"; expected it to be merged. Give --adapter {own}: the package then answers prompts with {nouns} alone."
+        reasons.append(
+            f"An adapter lies beside {checkpoint.name!r} ({_config_of(adapter_folder)}), which is on if a prompt has "
+            f"{nouns}; expected it to be merged. Give --adapter {own}: the package then answers prompts with {nouns} "
+            "alone."
         )
-    return problems_
+    return reasons
 
 
 def _variant(

@@ -235,10 +235,10 @@ class CtcSession:
     def transcription(self, recording: LabelledRecording) -> Transcription:
         """Return the transcription of a recording whose windows all have labels."""
         assert self.labels is not None
-        text, places = self.labels.read(recording.labels)
+        text, spans = self.labels.read(recording.labels)
         frame = self.step / self.rate
         words = [
-            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
+            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in spans
         ]
         return Transcription(
             text=text,

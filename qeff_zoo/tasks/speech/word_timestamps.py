@@ -115,10 +115,10 @@ def words_of(
     """
     pieces = _characters(tokens, decode)
     parts = pieces if language in UNSPACED else _spaced(pieces)
-    words, place = [], 0
+    words, index = [], 0
     for text, count in _punctuated(parts):
-        word_spans = spans[place : place + count]
-        place += count
+        word_spans = spans[index : index + count]
+        index += count
         words.append(TimedText(text=text.strip(), start=word_spans[0][0], end=word_spans[-1][1]))
     return [word for word in words if word.text]
 

@@ -138,13 +138,13 @@ class DecoderReference(Answers):
     @contextmanager
     def scoring(self, losses: Losses | None, variant: str) -> Iterator[dict[str, Array]]:
         """Measure losses in the pass of a block that reads the text of them by itself."""
-        losses_: dict[str, Array] = {}
+        measured: dict[str, Array] = {}
         self._scored = (losses.number, []) if losses else None
         try:
-            yield losses_
+            yield measured
             if losses and self._scored:
                 (logits,) = self._scored[1]
-                losses_ |= losses.measure(variant, logits)
+                measured |= losses.measure(variant, logits)
         finally:
             self._scored = None
 

@@ -136,9 +136,9 @@ class DecoderTrial:
                 for span in call.spans:
                     if span.start == 0:
                         runs.begin(span.row, span.sequence)
-                    places = positions[span.sequence]
+                    known = positions[span.sequence]
                     keys[stage.name] += [
-                        (span.sequence, places.index(place) + number, runs.run(span.row))
+                        (span.sequence, known.index(place) + number, runs.run(span.row))
                         for place in span.answered
                         for number in range(each)
                     ]

@@ -114,12 +114,12 @@ class Characters:
         if self.settings["split_special_tokens"]:
             return [text] if text else []
         pieces = self._splits.split(text)
-        for place in range(1, len(pieces), 2):
-            token = self._added[pieces[place]]
+        for index in range(1, len(pieces), 2):
+            token = self._added[pieces[index]]
             if token.lstrip:
-                pieces[place - 1] = pieces[place - 1].rstrip()
+                pieces[index - 1] = pieces[index - 1].rstrip()
             if token.rstrip:
-                pieces[place + 1] = pieces[place + 1].lstrip()
+                pieces[index + 1] = pieces[index + 1].lstrip()
         return [*filter(None, pieces)]
 
     def _spelled(self, piece: str) -> list[int]:
@@ -154,12 +154,12 @@ class Characters:
 
     def _lowered(self, text: str) -> str:
         """Return a text in lower case, but for entries of the vocabulary."""
-        parts, place = list[str](), 0
-        while place < len(text):
-            words = self._kept.get(text[place], ())
-            word = next((one for one in words if text.startswith(one, place)), None)
-            parts.append(text[place].lower() if word is None else word)
-            place += len(word or text[place])
+        parts, index = list[str](), 0
+        while index < len(text):
+            words = self._kept.get(text[index], ())
+            word = next((one for one in words if text.startswith(one, index)), None)
+            parts.append(text[index].lower() if word is None else word)
+            index += len(word or text[index])
         return "".join(parts)
 
 

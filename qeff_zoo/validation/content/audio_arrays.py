@@ -64,10 +64,10 @@ def difference(ours: Features, reference: Any, audio: Array) -> str | None:
     """
     audio = audio[: ours.most or None]
     try:
-        made = reference(
+        features = reference(
             [audio], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
         )
-        right, computed = np.asarray(made[ours.name][0]), ours.compute(audio)
+        right, computed = np.asarray(features[ours.name][0]), ours.compute(audio)
         if right.shape[-1:] != computed.shape[-1:] and right.ndim > 1:
             right = right.T  # some have bins first
         if len(right) * ours.step == ours.most:  # what silence fills up
@@ -75,7 +75,9 @@ def difference(ours: Features, reference: Any, audio: Array) -> str | None:
     except _IMPOSSIBLE as error:
         return f"they cannot be computed ({type(error).__name__}: {error})"
     masks = [
-        np.asarray(value[0]) for name, value in made.items() if "mask" in name and value.ndim == 2
+        np.asarray(value[0])
+        for name, value in features.items()
+        if "mask" in name and value.ndim == 2
     ]
     count = min([len(computed), *(int(mask.sum()) for mask in masks if len(mask) == len(right))])
     if computed.shape[1:] != right.shape[1:] or count > len(right):

@@ -91,12 +91,12 @@ def difference(
             return None
         return f"transformers refuses it ({error})"
     try:
-        made = ours([image])
+        arrays = ours([image])
     except (CheckpointError, MediaError) as error:
         return f"it is refused ({error})"
     if "pixel_values_images" in expected:  # an old name, which the model takes no more
         expected["pixel_values"] = expected["pixel_values_images"]
-    for name, array in made.items():
+    for name, array in arrays.items():
         if name not in expected:
             continue
         right = _array(expected[name])

@@ -39,7 +39,7 @@ def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
     """Yield what graphs read: the name of each tensor, and of the one that lies there."""
     import onnx  # onnx_ir would make an object of every node
 
-    places = _places(path)
+    locations = _places(path)
     for program in package.programs:
         graph = package.path / program.path
         if graph.suffix != ".onnx":
@@ -48,7 +48,7 @@ def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
             lies = {entry.key: entry.value for entry in tensor.external_data}
             if lies.get("location") == WEIGHTS:
                 span = int(lies.get("offset", 0)), int(lies.get("length", 0))
-                yield _READERS.sub("", tensor.name, count=1), places.get(span, _NOWHERE)
+                yield _READERS.sub("", tensor.name, count=1), locations.get(span, _NOWHERE)
 
 
 def _places(path: Path) -> dict[tuple[int, int], str]:

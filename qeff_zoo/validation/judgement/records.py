@@ -201,8 +201,8 @@ def write_on_target(
     kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}
     versions = dict(targets.find(target).resolve({}, {}).toolchain)
     of = {"made_of": made_of(recipe, target), "versions": versions}
-    made = {name: {**_verdict(result), **of} for name, result in results.items()}
-    return _write(path, {"target": target, "models": {**kept, **made}})
+    verdicts = {name: {**_verdict(result), **of} for name, result in results.items()}
+    return _write(path, {"target": target, "models": {**kept, **verdicts}})
 
 
 def _verdict(results: OnTarget) -> dict[str, Any]:

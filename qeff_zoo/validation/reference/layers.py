@@ -107,16 +107,16 @@ def put(
 ) -> Any:
     """Make a tensor the parameter of that name of what drafts, of a module of its own, and return the module."""
     *path, last = name.split(".")
-    place = model.speculator
+    owner = model.speculator
     for part in path:
-        if part not in place._modules:
-            made = kind(1, 1) if part == path[-1] else nn.Module()
-            for unset in list(made._parameters):
-                setattr(made, unset, None)
-            place.add_module(part, made)
-        place = place._modules[part]
-    setattr(place, last, nn.Parameter(tensor, requires_grad=False))
-    return place
+        if part not in owner._modules:
+            module = kind(1, 1) if part == path[-1] else nn.Module()
+            for unset in list(module._parameters):
+                setattr(module, unset, None)
+            owner.add_module(part, module)
+        owner = owner._modules[part]
+    setattr(owner, last, nn.Parameter(tensor, requires_grad=False))
+    return owner
 
 
 def layers_of(model: Any) -> nn.ModuleList:
@@ -146,8 +146,8 @@ def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         projection.repeat_interleave(times, 1).transpose(0, 1) for projection in (key, value)
     )
     scores = query.transpose(0, 1) @ key.mT / math.sqrt(query.shape[-1])
-    place = torch.arange(length)
-    hidden = place[None] > place[length - len(query) :, None]
+    index = torch.arange(length)
+    hidden = index[None] > index[length - len(query) :, None]
     return (scores.masked_fill(hidden, -math.inf).softmax(-1) @ value).transpose(0, 1).flatten(1)
 
 
@@ -201,8 +201,8 @@ class Eagle3(DraftLayerLogits):
             self._parts[f"self_attn.{letter}_proj"](both).unflatten(-1, (-1, self._size))
             for letter in "qkv"
         )
-        places = torch.arange(start, start + len(tokens))[None]
-        cos, sin = (one[0, :, None].to(both.dtype) for one in self._rotary(both, places))
+        positions = torch.arange(start, start + len(tokens))[None]
+        cos, sin = (one[0, :, None].to(both.dtype) for one in self._rotary(both, positions))
         query, key = (one * cos + rotate(one) * sin for one in (query, key))
         if cache:
             key, value = (torch.cat(pair) for pair in zip(cache, (key, value), strict=True))

@@ -96,8 +96,8 @@ class Media:
             return {}
         joined: dict[str, list[Tensor]] = {}
         for number in numbers:
-            for place in range(self._counts[number]):
-                prefix = f"media.{number}.{place}."
+            for index in range(self._counts[number]):
+                prefix = f"media.{number}.{index}."
                 for name in self._arrays:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
@@ -148,9 +148,9 @@ class Media:
         """Return the tiles that each token attends to, by the rule of transformers' own processor."""
         rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
         (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
-        places = rule.get_cross_attention_token_mask(tokens, self._placeholder)
+        mask = rule.get_cross_attention_token_mask(tokens, self._placeholder)
         dense = rule.convert_sparse_cross_attention_mask_to_dense(
-            [places], counts, there.shape[2], len(tokens)
+            [mask], counts, there.shape[2], len(tokens)
         )
         return torch.from_numpy(dense)
 

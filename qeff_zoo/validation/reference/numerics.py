@@ -110,9 +110,9 @@ def round_weights(
     named = dict(model.named_parameters(remove_duplicate=False))
     for name, values in smoothed(named, preparation.smoothing).items():
         named[name].data = values
-    places = [place_of(named, matrix.name) for matrix in matrices]
-    last = {name: at for at, (name, _) in enumerate(places)}
-    for at, (matrix, (name, number)) in enumerate(zip(matrices, places, strict=True)):
+    parameters = [place_of(named, matrix.name) for matrix in matrices]
+    last = {name: at for at, (name, _) in enumerate(parameters)}
+    for at, (matrix, (name, number)) in enumerate(zip(matrices, parameters, strict=True)):
         # What is replaced by a rounded matrix is in memory no longer.
         parameter = named.pop(name) if last[name] == at else named[name]
         stored = parameter.data

@@ -134,13 +134,13 @@ class _Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        kind, place = _OPERATORS.get(func, ("", 0))
+        kind, output_index = _OPERATORS.get(func, ("", 0))
         if _UNWATCHED.get() or kind not in self._kinds or not args[0].is_floating_point():
             return result
         given: Tensor = args[0]
         name = f"{kind}.{self._calls[kind]}"
         self._calls[kind] += 1
-        dim = (*args, -1)[place + 1] if kind == "topk" else args[1]
+        dim = (*args, -1)[output_index + 1] if kind == "topk" else args[1]
         if dim % given.dim() != given.dim() - 1:
             return result
         keeps = result[1].dim() == given.dim()
@@ -193,9 +193,9 @@ class Choices:
             spread = float(visible.std(dtype=np.float64)) if visible.size else 0.0
             self._spread[name] = max(self._spread.get(name, 0.0), spread)
             rest = np.where(members(own, scores.shape[-1]), -np.inf, scores)
-            places = np.concatenate([own, rest.argmax(-1)[..., None]], -1)
-            sequence.indices[name], sequence.places[name] = own[0], places[0]
-            sequence.scores[name] = np.take_along_axis(scores, places, -1)[0]
+            indices = np.concatenate([own, rest.argmax(-1)[..., None]], -1)
+            sequence.indices[name], sequence.places[name] = own[0], indices[0]
+            sequence.scores[name] = np.take_along_axis(scores, indices, -1)[0]
 
         return self._watch(lengths, choose, sequence.calls)
 
@@ -258,15 +258,15 @@ class Choices:
 
     def summary(self) -> dict[str, Any]:
         """Return the number of routed choices, of replaced ones, and the maximum."""
-        made = sum(indices.size for every in self._chosen for indices in every.values())
+        total = sum(indices.size for every in self._chosen for indices in every.values())
         turned, all_ = self._turned
         allowed = max(self._factor * turned / max(1, all_), _LEAST_SHARE)
         near, equal = (sum(count[at] for count in self.followed.values()) for at in (0, 1))
         return {
-            "made": made,
+            "made": total,
             "near": near,
             "equal": equal,
-            "share": near / max(1, made),
+            "share": near / max(1, total),
             "allowed_share": min(allowed, _MOST_SHARE),
             "runs": {str(run): count for run, count in self.followed.items() if any(count)},
         }

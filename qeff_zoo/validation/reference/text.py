@@ -258,8 +258,8 @@ def _drawn(tokenizer: Any, special: Sequence[str]) -> list[list[int]]:
         return []
     sequences = [draw.choices(every, k=_LENGTH) for _ in range(_DRAWN)]
     for number, ids in enumerate(sequences if added else ()):
-        for place in range(1 + number % 4, _LENGTH, 5):
-            ids[place] = draw.choice(added)
+        for index in range(1 + number % 4, _LENGTH, 5):
+            ids[index] = draw.choice(added)
     return sequences
 
 

@@ -177,8 +177,8 @@ class _Script:
     def verify(self, tokens: int) -> "_Script":
         """Give every row that has begun several tokens in one call, every other row one less."""
         spans = []
-        for place, (row, (number, at)) in enumerate(self.at.items()):
-            count = max(1, tokens - place % 2)
+        for turn, (row, (number, at)) in enumerate(self.at.items()):
+            count = max(1, tokens - turn % 2)
             spans.append(Span(row=row, sequence=number, start=at, stop=at + count, answers=count))
             self.at[row] = (number, at + count)
         self.calls.append(Call(kind="verify", spans=tuple(spans)))
@@ -381,8 +381,8 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
         images: Start and end of the images of each sequence.
     """
 
-    def moved(number: int, place: int) -> int:
-        return next((end for begin, end in images[number] if begin < place < end), place)
+    def moved(number: int, position: int) -> int:
+        return next((end for begin, end in images[number] if begin < position < end), position)
 
     extended = []
     for stage in stages:

@@ -191,11 +191,11 @@ class RunRecorder:
         # A target may omit the columns that are padding in all rows; tokens come first.
         narrow = int(real.sum(1).max())
         chosen = read_choices(outputs, batch, narrow) | read_choices(outputs, batch, width)
-        for place, row in enumerate(rows or range(batch)):
+        for index, row in enumerate(rows or range(batch)):
             if chosen and row in self._at:
-                length = int(real[place].sum())
+                length = int(real[index].sum())
                 self.runs[self._at[row]].note(
-                    {name: found[place, :length] for name, found in chosen.items()}
+                    {name: found[index, :length] for name, found in chosen.items()}
                 )
 
 

@@ -106,5 +106,5 @@ class AssistantDrafter(Guessing):
             found.append(logits)
             if len(found) == count:
                 return found
-            place = len(found) - 1
-            token = drafted[place] if place < len(drafted) else int(logits.argmax())
+            index = len(found) - 1
+            token = drafted[index] if index < len(drafted) else int(logits.argmax())

@@ -67,11 +67,11 @@ class Costs:
 def _on_a_line(known: Mapping[int, float], size: int) -> float:
     """Return the cost of a size by linear interpolation of the known ones."""
     sizes = sorted(known)
-    place = min(bisect_left(sizes, size), len(sizes) - 1)
-    upper = sizes[place]
-    if upper == size or place == 0:
+    index = min(bisect_left(sizes, size), len(sizes) - 1)
+    upper = sizes[index]
+    if upper == size or index == 0:
         return known[upper]
-    lower = sizes[place - 1]
+    lower = sizes[index - 1]
     slope = (known[upper] - known[lower]) / (upper - lower)
     return known[lower] + slope * (size - lower)
 
@@ -110,10 +110,10 @@ def fastest(*calls: Callable[[], object]) -> list[float]:
     """Measure calls alternately; return the seconds of each."""
     least = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
-        for place, call in enumerate(calls):
+        for number, call in enumerate(calls):
             begun = time.perf_counter()
             call()
-            least[place] = min(least[place], time.perf_counter() - begun)
+            least[number] = min(least[number], time.perf_counter() - begun)
     return least
 
 

@@ -118,8 +118,8 @@ class LayerDrafter(Guessing):
         at, rows = self._at - self._first, [logits]
         self._held = {} if count == 1 or decoder.only_grows else decoder.save(row, at, at)
         while len(rows) < count:
-            place = len(rows) - 1
-            token = drafted[place] if place < len(drafted) else int(logits.argmax())
-            logits, state = self._layer.run(row, [token], at + place, state)
+            index = len(rows) - 1
+            token = drafted[index] if index < len(drafted) else int(logits.argmax())
+            logits, state = self._layer.run(row, [token], at + index, state)
             rows.append(logits)
         return rows

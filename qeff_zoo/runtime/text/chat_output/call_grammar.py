@@ -258,7 +258,7 @@ class CallRules:
             key, _, end = calls.argument.partition("{value}")
         elif calls.values == "python":
             key = _KEYWORD
-        places_ = Places(
+        arrays = Places(
             openings=() if calls.bare else tuple(map(self._bytes, calls.openings if names else ())),
             calls=tuple(self._before(row, names) for row in rows),
             argument=self._before(key, names) if key else b"",
@@ -272,8 +272,8 @@ class CallRules:
         )
         if reasoning and ends:
             marks = (self._bytes(reasoning.begin.strip()), self._bytes(reasoning.end.strip()))
-            places_ = replace(places_, thoughts=marks)
-        return places_
+            arrays = replace(arrays, thoughts=marks)
+        return arrays
 
     def _bytes(self, text: str) -> bytes:
         pieces = self._marks.pieces(text)

@@ -279,8 +279,8 @@ def _of_embeddings(
             read, outputs = await encoded(
                 request, queue, texts, body, param, reading=reading, written=0
             )
-            scores_ = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
-            rows.append(dict(zip(texts, scores_, strict=True)))
+            values = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
+            rows.append(dict(zip(texts, values, strict=True)))
             tokens += _tokens(read)
         queries, documents = rows
 
@@ -345,12 +345,12 @@ def _add_scores(
     @router.post("/score")
     async def score(request: Request, body: ScoreRequest) -> Response:
         admit(body)
-        scores_, tokens = await scores(
+        values, tokens = await scores(
             request, body, require_few(body.pairs, "documents"), "documents"
         )
         data = [
             {"index": number, "object": "score", "score": value}
-            for number, value in enumerate(scores_)
+            for number, value in enumerate(values)
         ]
         return JSONResponse(_listed(body, "score", data, tokens))
 
@@ -364,21 +364,21 @@ def _add_scores(
         if most := body.max_tokens_per_doc:
             with blaming("documents"):
                 read = await asyncio.to_thread(_beginnings, queue.session, texts, most)
-        scores_, tokens = await scores(
+        values, tokens = await scores(
             request, body, [(body.query_text, text) for text in read], "documents"
         )
-        order = sorted(range(len(scores_)), key=lambda number: -scores_[number])
+        order = sorted(range(len(values)), key=lambda number: -values[number])
         if body.texts:
             few = order[: body.top_n or None]
             return JSONResponse(
                 [
-                    {"index": number, "score": scores_[number]}
+                    {"index": number, "score": values[number]}
                     | ({"text": texts[number]} if body.return_text else {})
                     for number in few
                 ]
             )
         results: list[dict[str, Any]] = [
-            {"index": number, "relevance_score": scores_[number]}
+            {"index": number, "relevance_score": values[number]}
             | ({"document": {"text": texts[number]}} if body.return_documents else {})
             for number in order[: body.top_n or None]
         ]

@@ -60,7 +60,7 @@ def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False
         halved: Whether the quantizer took experts' gates and ups as halves, although the model alternates them.
     """
     modules, prefix = dict(model.named_modules()), model.base_model_prefix
-    mapping, places = get_model_conversion_mapping(model), model.state_dict()
+    mapping, parameters = get_model_conversion_mapping(model), model.state_dict()
     renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
     converted = [
         re.compile(pattern.replace(".*.", r"\.\d+\."))
@@ -78,7 +78,7 @@ def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False
     for name, tensor in tensors.items():
         path, _, kind = name.rpartition(".")
         half = _HALF.fullmatch(name)
-        expert = _expert(rename_source_key(name, renamings, [], prefix, places)[0])
+        expert = _expert(rename_source_key(name, renamings, [], prefix, parameters)[0])
         if any(pattern.search(name) for pattern in converted):
             arranged_[name] = tensor
         elif expert and hasattr(module(expert["path"]), _OF_STACKS[expert["layer"]]):

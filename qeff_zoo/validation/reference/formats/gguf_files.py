@@ -187,15 +187,15 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
         if stack := _STREAMS.fullmatch(name):
-            place = place_of(f"{stack[1]}.weight")
+            stored = place_of(f"{stack[1]}.weight")
             parameters[name] = Decoded(
-                tensors, {"value": str(place)}, partial(_item, int(stack[2]))
+                tensors, {"value": str(stored)}, partial(_item, int(stack[2]))
             )
             continue
         whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
-        if whole != name and not parts["value"] and (place := place_of(whole)):
+        if whole != name and not parts["value"] and (stored := place_of(whole)):
             rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
-            parameters[name] = Decoded(tensors, {"value": place}, rows)
+            parameters[name] = Decoded(tensors, {"value": stored}, rows)
             continue
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
@@ -248,9 +248,9 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     backbone = f"backbone.{name.removeprefix('model.')}"
     for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic, backbone):
         for end in ("", ".weight"):
-            place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
-            if place in tensors:
-                return str(place)
+            stored = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
+            if stored in tensors:
+                return str(stored)
     return None
 
 

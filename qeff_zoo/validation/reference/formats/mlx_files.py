@@ -125,8 +125,8 @@ def _dequantized(
     if mode == "affine":
         assert biases is not None
         bits = scheme["bits"]
-        places = torch.arange(8)
-        stream = (octets[..., None] >> places & 1).flatten(-2)  # bits, the lowest first
+        shifts = torch.arange(8)
+        stream = (octets[..., None] >> shifts & 1).flatten(-2)  # bits, the lowest first
         integers = (stream.unflatten(-1, (-1, bits)).int() << torch.arange(bits)).sum(-1)
         by_group = integers.float().unflatten(-1, (scales.shape[-1], -1))
         affine: Tensor = by_group * scales.float()[..., None] + biases.float()[..., None]
