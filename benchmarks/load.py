@@ -107,15 +107,10 @@ def measure(package: Path, speech: Path, seconds: float, clients: int) -> dict[s
 
 async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str, Any]:
     client, stranger = Client(url), Client(url, "127.0.0.2")
-    questions = [
-        *map(_question, _QUESTIONS),
-        *(_question(question, _shown()) for question in _QUESTIONS),
-    ]
+    questions = [*map(_question, _QUESTIONS), *(_question(one, _shown()) for one in _QUESTIONS)]
     works = {
-        "first_token_s": [partial(client.ask, question) for question in questions],
-        "transcription_s": [
-            partial(client.transcribe, _form(_voice(number))) for number in range(4)
-        ],
+        "first_token_s": [partial(client.ask, one) for one in questions],
+        "transcription_s": [partial(client.transcribe, _form(_voice(one))) for one in range(4)],
     }
     alone = {}
     for kind, calls in works.items():
@@ -159,8 +154,8 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
     end = time.monotonic() + seconds * (1 - _PEACE)
     attackers = [asyncio.create_task(hostile(number)) for number in range(clients // 2)]
     counts, _ = await asyncio.gather(ask(answers), watch())
-    for attacker in attackers:
-        attacker.cancel()
+    for one in attackers:
+        one.cancel()
     await asyncio.wait(attackers)
     begun = time.monotonic()
     while (after := _resident(pid)) > memory[0] + _FLAT and time.monotonic() < begun + _REST:
@@ -171,10 +166,7 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
         "clients": clients,
         "answers": {kind: len(found) for kind, found in answers.items()},
         "wrong_answers": sum(
-            not right
-            for found in (before, answers)
-            for value in found.values()
-            for right, _ in value
+            not right for found in (before, answers) for one in found.values() for right, _ in one
         ),
         "fewest_answers_of_a_client": min(counts),
         **{
@@ -285,7 +277,7 @@ class Client:
 
 
 def _question(text: str, *files: bytes, **more: Any) -> bytes:
-    urls = ["data:image/png;base64," + base64.b64encode(file).decode() for file in files]
+    urls = ["data:image/png;base64," + base64.b64encode(one).decode() for one in files]
     parts: list[Any] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     content = [*parts, {"type": "text", "text": text}]
     return _body(messages=[{"role": "user", "content": content}], stream=True, **more)
@@ -352,7 +344,7 @@ def _form(audio: bytes) -> bytes:
 
 _LARGE = _blank(_SIDE, _SIDE)
 _MANY = _question("What?", *[_LARGE] * 40)
-_SOME = _question("What?", *(_blank(_SIDE, _SIDE - number) for number in range(5)))
+_SOME = _question("What?", *(_blank(_SIDE, _SIDE - one) for one in range(5)))
 _NARROW = _question("What?", _blank(8, 8, (1, 80_000_000)))
 _LONG = _body(prompt="class collections.OrderedDict is a dict. " * 50_000)
 _CHOICES = _body(prompt=["a"] * 2000, n=128)
@@ -365,7 +357,7 @@ _RULES = _body(
     prompt="a",
     structured_outputs={
         "grammar": "root ::= a0\n"
-        + "".join(f'a{number} ::= "x" a{number + 1} | "y"\n' for number in range(2500))
+        + "".join(f'a{one} ::= "x" a{one + 1} | "y"\n' for one in range(2500))
         + 'a2500 ::= "x"'
     },
 )

@@ -66,7 +66,7 @@ def settings() -> Settings:
     """Read the settings as they are now.
 
     Raises:
-        SettingsError: The file or a variable says something else than it may.
+        SettingsError: The file or a variable has an invalid value.
     """
     path, content = settings_file(), read_settings_file()
     stores = tuple(_store(entry, str(path)) for entry in content.get("stores", ()))

@@ -83,7 +83,7 @@ class SpeechCase:
         batch_size: Recordings at a time.
         generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
         threads: See `Case`.
-        language: Spoken language; None for the one that the package detects, or is made for.
+        language: Spoken language; None to let the package detect it, or if it has a single language.
         audio: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
             window, and has 30 seconds at most.
     """

@@ -4,7 +4,7 @@
     python -m qeff_zoo.bench.case '{"package": DIR, "repeat": 3, "case": {...}}'
 
 A case generates for a batch of prompts of random tokens, greedily and ignoring EOS, so that it always does the same
-work: once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
+work: once to warm up, then `repeat` times. Its figures are the medians, and the memory is that of its process.
 Of a package that writes down speech, a batch of recordings is written down each time.
 """
 

@@ -170,13 +170,13 @@ class LocalFiles:
         Raises:
             CheckpointError: A link of a file that packages copy leads to another kind of file.
         """
-        paths = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]
-        if special := [path for path in paths if path.suffix in _READ and is_special(path)]:
+        found = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]
+        if special := [path for path in found if path.suffix in _READ and is_special(path)]:
             raise CheckpointError(
                 f"{some(sorted(map(str, special)))} is neither a file nor a folder: to read it may take for ever. "
                 "Expected files alone. Remove it."
             )
-        names = {path.relative_to(folder).as_posix() for path in paths if path.is_file()}
+        names = {path.relative_to(folder).as_posix() for path in found if path.is_file()}
         wanted = sorted(filter(is_wanted, names))
         for name in wanted:
             if reason := unsafe_path(name):
@@ -194,10 +194,10 @@ class LocalFiles:
                 )
         left_out = {name for name in outside if not is_companion(name)}
         if outside:
-            folders = sorted({str(target.parent) for target in outside.values()})
+            places = sorted({str(target.parent) for target in outside.values()})
             rest = f" {some(sorted(left_out))} is left out." if left_out else ""
             warnings.warn(
-                f"{some(sorted(outside))} in {str(folder)!r} are links to files in {some(folders)}. Model files are "
+                f"{some(sorted(outside))} in {str(folder)!r} are links to files in {some(places)}. Model files are "
                 f"read there, and copied into packages.{rest}",
                 stacklevel=2,
             )
@@ -231,7 +231,7 @@ def _outside(folder: Path, name: str) -> Path | None:
         *([there.parent.parent / "blobs"] if there.parent.name == "snapshots" else []),
     ]
     target = (folder / name).resolve()
-    return None if any(target.is_relative_to(entry) for entry in allowed) else target
+    return None if any(target.is_relative_to(one) for one in allowed) else target
 
 
 def _is_model_file(name: str, target: Path) -> bool:
@@ -304,11 +304,9 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
         return config
     recipe = find_recipe(config["model_type"])
     if config.get("architectures") == [HF_COLBERT]:  # the encoder, and a projection beside it
-        bare = [
-            architecture for architecture in recipe.architectures if architecture.endswith("Model")
-        ]
+        bare = [one for one in recipe.architectures if one.endswith("Model")]
         config = {**config, "architectures": bare[:1]}
-    chosen = next((variant for name, variant in recipe.variants.items() if name in config), "")
+    chosen = next((one for name, one in recipe.variants.items() if name in config), "")
     config = {**config, "model_type": chosen or config["model_type"]}
     text = config.get("text_config")
     if isinstance(text, Mapping):
@@ -338,11 +336,7 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             "take twice. Expected it beside them alone. Remove it from model_args."
         )
     labels = bool(config.get("num_classes"))
-    kinds = [
-        architecture
-        for architecture in recipe.architectures
-        if architecture.endswith("Classification") == labels
-    ]
+    kinds = [one for one in recipe.architectures if one.endswith("Classification") == labels]
     return {"model_type": recipe.model_type, "architectures": kinds, **config}
 
 
@@ -363,7 +357,7 @@ def _naming_fields_of(path: Path) -> Translating:
 def _with_ids(value: Any, folder: Path) -> Any:
     """Replace each `TokenId` in a value by the number in a folder's tokenizer files."""
     if isinstance(value, Mapping):
-        return {name: _with_ids(entry, folder) for name, entry in value.items()}
+        return {name: _with_ids(one, folder) for name, one in value.items()}
     if not isinstance(value, TokenId):
         return value
     numbers: dict[str, Any] = {}
@@ -410,7 +404,7 @@ def require_possible(path: Path, config: Mapping[str, Any]) -> None:
                     f"{str(path)!r} has the {where}{name} {value}. Expected 1 at least. Correct it, or get the file "
                     "again from its source."
                 )
-            if any(isinstance(number, int) and abs(number) > most for number in numbers):
+            if any(isinstance(one, int) and abs(one) > most for one in numbers):
                 raise CheckpointError(
                     f"{str(path)!r} has a {where}{name} of more than {most:,}. Expected what a model can have. "
                     "Correct it, or get the file again from its source."
@@ -428,8 +422,8 @@ def license_of(readme: Path) -> str | None:
     """
     text = read_text(readme, encoding="utf-8-sig", errors="replace")
     front = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, re.DOTALL)
-    match = front and re.search(r"^license:[ \t]*[\"']?([^\s\"'#\[]+)", front[1], re.MULTILINE)
-    return match[1] if match else None
+    found = front and re.search(r"^license:[ \t]*[\"']?([^\s\"'#\[]+)", front[1], re.MULTILINE)
+    return found[1] if found else None
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:

@@ -113,8 +113,9 @@ def gguf_entry(files: Files, requested: str) -> str:
     matching = [name for name in models if names_gguf(requested, name)]
     if len(matching) != 1:
         raise CheckpointError(
-            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(matching or models, 20)}"
-            ". Expected the name of a file, or of a quantization that one file has. Name the file."
+            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: "
+            f"{some(matching or models, 20)}. Expected the name of a file, or of a quantization that one file has. "
+            "Name the file."
         )
     return matching[0]
 

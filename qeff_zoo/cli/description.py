@@ -32,7 +32,7 @@ def describe(package: Package) -> str:
         package: Any package.
 
     Returns:
-        Several lines, without colours, safe for a terminal whatever the manifest says.
+        Several lines, without colours and without control characters of the manifest.
     """
     manifest = package.manifest
     title = f"{package.name}: {package.task} ({package.model_type}) for target {package.target}"

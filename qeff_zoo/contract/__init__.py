@@ -297,7 +297,7 @@ def computed_by(architecture: str, recipe: Recipe) -> str | None:
     if recipe.media:  # the suffix may be that of a class for text alone
         return recipe.task
     reads = find(recipe.task).reads
-    alike = (task for task in map(find, NAMES) if task.reads == reads and not task.on_request)
+    alike = (one for one in map(find, NAMES) if one.reads == reads and not one.on_request)
     # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
     fitting = (task.name for task in every if architecture.endswith(task.suffixes))
@@ -323,7 +323,7 @@ def served_by(recipe: Recipe) -> tuple[str, ...]:
     """
     known = tasks_of(recipe)
     ranks = recipe.task == TEXT_GENERATION and TEXT_CLASSIFICATION in known
-    masked = any(architecture.endswith(MASKED_LM) for architecture in recipe.architectures)
+    masked = any(one.endswith(MASKED_LM) for one in recipe.architectures)
     return (
         *known,
         *([TEXT_RANKING] if ranks else []),
@@ -339,11 +339,9 @@ def scores_texts(task: str) -> bool:
 
 def names_labels(task: str) -> bool:
     """Return whether the outputs of a task are the labels that a configuration names."""
-    declaration = find(task)
-    scores = (
-        declaration.scores and not declaration.head_of and task not in (ZERO_SHOT, ENCODER_RANKING)
-    )
-    return scores or declaration.labelled
+    found = find(task)
+    scores = found.scores and not found.head_of and task not in (ZERO_SHOT, ENCODER_RANKING)
+    return scores or found.labelled
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:
@@ -417,9 +415,7 @@ def auto_class(task: str, config: Any) -> Any:
     import transformers
 
     classes = [getattr(transformers, name) for name in find(task).auto_classes]
-    return next(
-        (class_ for class_ in classes if type(config) in class_._model_mapping), classes[-1]
-    )
+    return next((one for one in classes if type(config) in one._model_mapping), classes[-1])
 
 
 def example(name: str) -> str:

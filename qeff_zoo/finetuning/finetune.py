@@ -97,8 +97,8 @@ def finetune(
         TrainingError: The data, the device or the folder will not do.
 
     Example:
-        >>> found = finetune(Config(model_name="org/name", data="chats.jsonl", output_dir="run"))
-        >>> found.path
+        >>> result = finetune(Config(model_name="org/name", data="chats.jsonl", output_dir="run"))
+        >>> result.path
         PosixPath('run/adapter')
     """
     if problems := config.problems():

@@ -24,7 +24,7 @@ class Example:
         given: Messages at its beginning that are not learnt.
         label: Label of `answer`, which is given in this case.
         masked: Spans of characters of the answer that are not learnt.
-        tokens: Token ids and labels that a function of the user's made, in place of all.
+        tokens: Token ids and labels from a function of the user, in place of all.
     """
 
     prompt: str = ""

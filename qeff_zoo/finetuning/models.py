@@ -75,7 +75,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenize
     """Read the tokenizer, which can pad.
 
     Raises:
-        TrainingError: There is none that knows which characters a token is of, or nothing to pad with.
+        TrainingError: No tokenizer maps tokens to characters, or none has a token for padding.
     """
     folder = config.tokenizer_name or str(checkpoint.folder)
     text.require_bounded(Path(folder), folder)

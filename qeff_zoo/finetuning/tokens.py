@@ -195,8 +195,8 @@ class Reader:
     def _chat(self, example: Example) -> list[tuple[str, list[tuple[int, int]]]]:
         """Write a chat by the model's template, and find its answers.
 
-        Many templates write an earlier answer in another way than the last one, without its reasoning for instance.
-        What the model will have seen before each answer is then learnt as an example of its own.
+        Many templates render an earlier answer in another way than the last one, for instance without its reasoning.
+        Then each answer, with the prompt that precedes it in generation, is an example of its own.
         """
         messages = [_without_nothing(message) for message in example.messages]
         turns = [

@@ -55,7 +55,7 @@ class AudioTrack:
     """Audio of a container whose header has been read.
 
     Attributes:
-        samples: Number of samples in each channel, as the header says; its end may differ slightly.
+        samples: Number of samples in each channel, by the header; the decoded number may differ slightly.
         channels: Number of channels.
         rate: Samples a second.
         blocks: A function that returns the samples block by block, (samples, channels).

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a package's folder, checked against the list in its manifest.
 
-In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has found safe. Out: entries, or
+In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has checked. Out: entries, or
 what is wrong with each file.
 """
 

@@ -38,7 +38,7 @@ def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any])
 def summary(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -> str | None:
     """Return the sentences in one line, as an index keeps them; None if nothing was compared."""
     line = " ".join(sentences(validation, costs))[:_LONGEST]
-    return "".join(word if word.isprintable() else "?" for word in line) or None
+    return "".join(one if one.isprintable() else "?" for one in line) or None
 
 
 def warnings(costs: Mapping[str, Any], name: str) -> Iterator[str]:
@@ -61,13 +61,13 @@ def _agreements(validation: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a sentence for each reference that the package was compared with."""
     checks = [check for check in validation if check["metric"] == _ERROR]
     for dtype in dict.fromkeys(check["against"]["dtype"] for check in checks):
-        compared = [check for check in checks if check["against"]["dtype"] == dtype]
-        worst = max(compared, key=lambda check: _size(check["value"]))
-        positions = sum(check.get("positions", 0) for check in compared)
-        verb = "Computes" if all(check["passed"] for check in compared) else "Does not compute"
+        found = [check for check in checks if check["against"]["dtype"] == dtype]
+        worst = max(found, key=lambda check: _size(check["value"]))
+        positions = sum(check.get("positions", 0) for check in found)
+        verb = "Computes" if all(check["passed"] for check in found) else "Does not compute"
         yield (
             f"{verb} Hugging Face's model ({dtype}): largest error {_number(worst['value'])} of the outputs' spread at "
-            f"{positions} positions, {_number(worst['threshold'])} allowed{_noticed(compared)}."
+            f"{positions} positions, {_number(worst['threshold'])} allowed{_noticed(found)}."
         )
 
 
@@ -75,10 +75,10 @@ def _noticed(checks: Sequence[Mapping[str, Any]]) -> str:
     """Name what every stage detects, by the least error of any stage."""
     errors: dict[str, list[float]] = {}
     for check in checks:
-        detected = [(fault["fault"], fault) for fault in check.get("faults", ())]
+        found = [(fault["fault"], fault) for fault in check.get("faults", ())]
         if canary := check.get("canary"):
-            detected.append((canary["mutation"], canary))
-        for words, one in detected:
+            found.append((canary["mutation"], canary))
+        for words, one in found:
             if one.get("noticed", True):
                 errors.setdefault(words, []).append(_size(one["value"]))
     listed = [f"{words} ({_number(min(values))})" for words, values in errors.items()]

@@ -82,7 +82,7 @@ class QEFFAutoModelForCausalLM(SpecializedDecoder):
                 the heads that lie in `pretrained_model_name_or_path` (default: beside the model); the others are
                 refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
-            full_batch_size: QEfficient's older way to say `continuous_batching`.
+            full_batch_size: QEfficient's older option for `continuous_batching`.
             **source: `revision`, `gguf_file`, `config_from`; `config`, or `num_hidden_layers` for the first layers
                 alone; QEfficient's others are refused by name.
 

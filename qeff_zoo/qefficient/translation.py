@@ -210,7 +210,7 @@ def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
         table: Table of QEfficient's arguments.
 
     Raises:
-        PlanError: One asks for something.
+        PlanError: An option requests something.
     """
     if problems := list(_problems(function, given, table)):
         raise PlanError(problems)

@@ -46,7 +46,7 @@ class Comparison:
         level: Level of proof, one of `LEVELS`.
         passed: Whether every check passed.
         when: Time of the build, or empty.
-        stale: Whether the compared graphs were made by an earlier revision of the code.
+        stale: Whether the compared graphs come from an earlier revision of the code.
         why: Reason of a failure, one line; empty if it passed.
         sentences: Findings in words.
         versions: Versions of the compared software.

@@ -85,7 +85,7 @@ class Costs:
         expected: The same, as Hugging Face's model simulates it.
         swapped: Cost of two swapped heads.
         positions: Number of different positions that were compared.
-        judged: Whether the cost of activations says anything: not where experts or keys are chosen.
+        judged: Whether the cost of activations is meaningful: not if experts or keys are chosen.
     """
 
     weights: Cost | None = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity of one text: by Hugging Face's model, by a package, and by the portable graph.
 
-All see the same windows of the same tokens, and are asked for the same targets, so that what differs is the model:
+All read the same windows of the same tokens and score the same targets, so that only the model differs:
 
     window 1  |c t t t t t t t|              c  context: read, not scored
     window 2        |c c c c t t t t|        t  target: scored once, in the first window that has it

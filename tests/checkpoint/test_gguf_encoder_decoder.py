@@ -80,7 +80,7 @@ def write(path: Path, name: str, model: Any) -> Path:
     writer.add_token_types([3, 3, 2] + [1] * (_WORDS - 3))
     for token, number in (("eos", 1), ("pad", 0), ("unk", 2)):
         getattr(writer, f"add_{token}_token_id")(number)
-    kind = next(one for one, called in gguf.MODEL_ARCH_NAMES.items() if called == architecture)
+    kind = next(key for key, called in gguf.MODEL_ARCH_NAMES.items() if called == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_decoder_layers)
     tied = ["lm_head.weight"] if config.tie_word_embeddings else []
     for tensor, value in model.state_dict().items():

@@ -404,10 +404,10 @@ def compares_a_model_type(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
         return any(
-            names_model_type(one) and holds_text(other)
-            for one in operands
+            names_model_type(operand) and holds_text(other)
+            for operand in operands
             for other in operands
-            if one is not other
+            if operand is not other
         )
     if isinstance(node, ast.Match):
         return names_model_type(node.subject)

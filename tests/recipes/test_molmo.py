@@ -91,8 +91,8 @@ def test_logits_are_those_of_the_published_code(forms: dict[bool, Path], olmo: b
     processor = MolmoProcessor.from_pretrained(forms[olmo])
     given = processor.process("What?", [image_of(60, 90)])
     arrays = {
-        name: torch.from_numpy(np.ascontiguousarray(one))
-        for name, one in Molmo().arranged(given_arrays(given)).items()
+        name: torch.from_numpy(np.ascontiguousarray(value))
+        for name, value in Molmo().arranged(given_arrays(given)).items()
     }
     with torch.no_grad():
         text = model(torch.tensor([[*b"Hello, world"]])).logits[0, -1, :8]
@@ -113,7 +113,7 @@ def test_the_published_config_makes_a_model_of_the_published_size(tmp_path: Path
 
 def given_arrays(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arrays of the published processor's image as the examples of its users name them."""
-    arrays = {name: np.asarray(one)[None] for name, one in given.items() if name != "input_ids"}
+    arrays = {name: np.asarray(array)[None] for name, array in given.items() if name != "input_ids"}
     return {"pixel_values": arrays.pop("images"), **arrays}
 
 

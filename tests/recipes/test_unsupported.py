@@ -133,7 +133,7 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
 
 @pytest.mark.parametrize("task", OTHERS)
 def test_every_other_type_has_a_recipe_or_a_reason(task: str) -> None:
-    covered = {one.model_type for one in registry.list_recipes() if task in tasks_of(one)}
+    covered = {recipe.model_type for recipe in registry.list_recipes() if task in tasks_of(recipe)}
     assert not set(OTHERS[task]) - covered - set(DATA[task]), "neither recipe nor reason"
     assert not covered & set(DATA[task]), "both recipe and reason"
     assert not set(DATA[task]) - set(OTHERS[task]), "not such a class of transformers"
@@ -291,7 +291,7 @@ def sub_types(whole: str) -> set[str]:
     """Name the types of the configurations in another one."""
     config = CONFIG_MAPPING[whole]
     specs = [*config.sub_configs.values(), *getattr(config, "sub_configs_defaults", {}).values()]
-    return {str(getattr(one, "model_type", "")) for one in specs}
+    return {str(getattr(spec, "model_type", "")) for spec in specs}
 
 
 def test_every_type_has_a_recipe_or_a_reason() -> None:

@@ -240,8 +240,10 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
         for sample in family.samples
         if sample.name.startswith("vllm:")
     ]
-    assert all((one.labels["model_name"], one.labels["engine"]) == (MODEL, "0") for one in samples)
-    found = {one.name.removeprefix("vllm:"): one.value for one in samples}
+    assert all(
+        (sample.labels["model_name"], sample.labels["engine"]) == (MODEL, "0") for sample in samples
+    )
+    found = {sample.name.removeprefix("vllm:"): sample.value for sample in samples}
     assert {*DASHBOARDS} <= found.keys()
     assert found["request_params_n_sum"] == 1
     assert found["request_num_preemptions_sum"] == 0
@@ -269,23 +271,25 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
     assert found["num_requests_waiting_by_reason"] == found["num_preemptions_total"] == 0
     assert 'http_requests_total{handler="/v1/completions",status="2xx"} 1.0' in text
     states = {
-        one.labels["sleep_state"]: one.value
-        for one in samples
-        if one.name == "vllm:engine_sleep_state"
+        sample.labels["sleep_state"]: sample.value
+        for sample in samples
+        if sample.name == "vllm:engine_sleep_state"
     }
     assert states == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     (started,) = re.findall(r"^process_start_time_seconds (\S+)$", text, re.MULTILINE)
     assert 0 < time.time() - float(started) < 86_400
     assert found["kv_cache_usage_perc"] == found["num_requests_waiting"] == 0
     ended = {
-        one.labels["finished_reason"]: one.value
-        for one in samples
-        if one.name == "vllm:request_success_total"
+        sample.labels["finished_reason"]: sample.value
+        for sample in samples
+        if sample.name == "vllm:request_success_total"
     }
     assert ended.keys() == {"stop", "length", "abort", "error"}
     assert sum(ended.values()) == sum(after.finished.values())
     bounds = [
-        one.labels["le"] for one in samples if one.name == "vllm:request_prompt_tokens_bucket"
+        sample.labels["le"]
+        for sample in samples
+        if sample.name == "vllm:request_prompt_tokens_bucket"
     ]
     assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "+Inf"]  # of 128 tokens
 

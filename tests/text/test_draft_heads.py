@@ -216,8 +216,8 @@ def test_missing_fields_of_an_older_package_are_named(
     copy = shutil.copytree(made("medusa").package.path, tmp_path / "package")
     manifest = json.loads((copy / "manifest.json").read_text())
     decoder = manifest["programs"][0]
-    for one in decoder["specializations"]:
-        one["symbols"].pop("num_logits_to_keep", None)
+    for specialization in decoder["specializations"]:
+        specialization["symbols"].pop("num_logits_to_keep", None)
     decoder["inputs"] = [one for one in decoder["inputs"] if one["name"] != "num_logits_to_keep"]
     edit_json(copy / "manifest.json", **manifest)
     for speculate in ("heads", "lookup"):

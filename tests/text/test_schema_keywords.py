@@ -216,8 +216,8 @@ def accepts(matcher: Any, value: Any) -> bool:
     orders: Iterator[Any] = iter([value])
     if isinstance(value, dict):
         orders = map(dict, islice(permutations(value.items()), 24))
-    for one in orders:
-        text = json.dumps(one, ensure_ascii=False).encode()
+    for order in orders:
+        text = json.dumps(order, ensure_ascii=False).encode()
         copied = matcher.deep_copy()
         if copied.validate_tokens([*text]) == len(text):
             copied.consume_tokens([*text])
@@ -258,8 +258,8 @@ def test_a_pattern_excludes_texts() -> None:
     for excluded in (texts[:1], texts[1:3], texts[2:], texts):
         matcher = matcher_of({"type": "string", "pattern": pattern_without(excluded)})
         others = [*texts, "abc", "aa", "]", "\U0001f601"]
-        found = [one for one in others if accepts(matcher, one)]
-        assert found == [one for one in others if one not in excluded]
+        found = [other for other in others if accepts(matcher, other)]
+        assert found == [other for other in others if other not in excluded]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MTP: the layer of a model's own checkpoint that predicts one more token, which transformers does not load.
 
-It is found by the names of its tensors. The layer itself is one of the model's own, so its configuration is the model's
+The names of its tensors identify it. The layer itself is one of the model's own, so its configuration is the model's
 with one layer: this module describes only how tokens and hidden states enter it, and its outputs.
 """
 

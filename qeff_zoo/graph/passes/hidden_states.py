@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """States between layers, joined by a matrix of what drafts from them, become an output of the graph.
 
-Only a folded graph knows all layers: each is a call, which takes the hidden states of the one before.
+Only a folded graph lists all layers: each is a call, which takes the hidden states of the previous call.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph returns what it chooses: the experts of a token, the keys that an indexer keeps.
 
-A choice is found by what computes it: `TopK` and `ArgMax` here, `topk` and `max` in transformers' code, in one order.
+The op that computes a choice identifies it: `TopK` and `ArgMax` here, `topk` and `max` in transformers' code, in the
+same order.
 """
 
 from collections import Counter

@@ -30,7 +30,7 @@ class Refusal:
 
     Args:
         axis: Subject: an axis, a tool, "revision", "key", "notice" or "trust".
-        reason: Reason in words: "ctx_len is 2048, asked for at least 4096".
+        reason: Reason in words: "ctx_len is 2048, requested is at least 4096".
     """
 
     axis: str

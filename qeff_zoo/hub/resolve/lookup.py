@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of the packages of a model: the store, and the first remote that has any.
 
-In: name of the model. Out: `Found`: its packages, without a choice, and the remotes that were read.
+In: name of the model. Out: its packages, without a choice, and the remotes that were read.
 """
 
 import re

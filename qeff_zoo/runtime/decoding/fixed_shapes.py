@@ -275,19 +275,19 @@ class PatchCall(WholeCall):
     """Call whose patches were padded to one specialization.
 
     Args:
-        given: Number of patches, or of window frames of audio, before padding.
-        made: Number of patches in the specialization.
+        patches: Number of patches, or of window frames of audio, before padding.
+        padded: Number of patches in the specialization.
         rows: Axis of the output features.
     """
 
-    given: int
-    made: int
+    patches: int
+    padded: int
     rows: str = "image_rows"
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
         """Cut an output of the program to the features of the patches before padding."""
         kept = (
-            slice(size * self.given // self.made) if axis == self.rows else slice(None)
+            slice(size * self.patches // self.padded) if axis == self.rows else slice(None)
             for axis, size in zip(axes, output.shape, strict=True)
         )
         return output[tuple(kept)]
@@ -364,8 +364,8 @@ def _filled_call(
     return PatchCall(
         index=index,
         inputs={name: _filled_up(name, array, shapes[name]) for name, array in inputs.items()},
-        given=inputs[counted].size,
-        made=prod(shapes[counted]),
+        patches=inputs[counted].size,
+        padded=prod(shapes[counted]),
         rows=rows,
     )
 

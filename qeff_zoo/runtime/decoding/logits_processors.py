@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits processors of one generation, in the order of transformers' `generate`.
 
-Each is made of a setting of generation_config.json or of a sampling parameter, and changes logits in place. Penalties
+Each implements a setting of generation_config.json or a sampling parameter, and changes logits in place. Penalties
 of OpenAI's API follow transformers' repetition penalty, and `logit_bias` precedes all, as in vLLM.
 """
 

@@ -20,7 +20,7 @@ Pairs: TypeAlias = Mapping[Site, tuple[Array, Array]]
 class RowInputs:
     """LoRA matrices of a call's batch slots, each of its rank: layers that no adapter changes cost nothing.
 
-    Batch slots that all have the same adapter share its matrices. Otherwise each has a copy, made when its adapter
+    Batch slots that all have the same adapter share its matrices. Otherwise each has a copy, written when its adapter
     changes and not in every call, since most calls are for the same slots as the previous one.
 
     Args:

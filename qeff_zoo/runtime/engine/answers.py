@@ -40,8 +40,8 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         spans: Images or recordings, if it has any.
-        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
-            is asked about an image, with those in its places.
+        source: Token ids of the encoder's text, if the prompt is only the beginning of the answer; those of a question
+            about an image include its placeholders.
         image: Array of the image for which a text is generated.
         settings: Generation settings.
         documents: Lengths of the documents at the beginning of the prompt, each computed independently.

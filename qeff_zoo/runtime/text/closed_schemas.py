@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Schemas whose objects have the keys of their properties alone.
 
-JSON Schema allows further keys where it says nothing, and a small model writes them without end.
+JSON Schema allows keys that a schema does not name, and a small model writes them without end.
 """
 
 from collections.abc import Callable, Iterator, Mapping

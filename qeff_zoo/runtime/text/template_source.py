@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Jinja source of a chat template: messages are brought into the form that it renders.
 
-Clients send a message in several forms, and a template renders some of them. Which ones is found by renderings of
+Clients send a message in several forms, and a template renders some of them. Which forms is detected by renderings of
 short conversations, so that no form depends on the name of a model.
 """
 

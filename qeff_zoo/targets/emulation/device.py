@@ -5,7 +5,7 @@ What an operator returns is rounded to float16 where it computes something; what
 Constant matrices that are multiplied by go through mxfp6, in blocks along the axis that is summed over. New keys and
 values go through mxint8, in blocks along the head, before anything reads them and before they are retained.
 
-It is all said of ONNX operators, so that a portable graph and one lowered for a device take the same pass.
+All rules are about ONNX operators, so that the same pass applies to portable graphs and to lowered ones.
 """
 
 from collections.abc import Iterable, Iterator
@@ -112,10 +112,10 @@ MXInt8 (x) => (y) {{
 def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) -> None:
     """Give a graph a device's numerics, in place.
 
-    Rounded weights are made when they are asked for, as when the model is saved; none is held before.
+    Rounded weights are computed on access, such as when the model is saved; none is kept before.
 
     Args:
-        model: Graph in float32, with the weights' data or with where it lies. Its inputs say which are states.
+        model: Graph in float32, with the weights' data or with where it lies. Metadata of its inputs mark the states.
         numerics: Numerics of the device.
         tables: Whether the device reads from tables what depends on positions alone, as the angles of rotary
             embeddings: that is then computed as it is and rounded once. A graph that has such tables needs it not.

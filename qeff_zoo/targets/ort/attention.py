@@ -14,7 +14,7 @@ padding in all rows are cut off before anything is computed, and rows of differe
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in images and audio, it is MultiHeadAttention, which keeps no scores of pairs.
+If every query attends to every key, as in images and audio, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """

@@ -76,7 +76,7 @@ class _Read:
     """What is read of a convolution: its newest columns alone, or what SiLU makes of them.
 
     Args:
-        computed: All columns but those that padding after them made.
+        computed: All columns without those of padding behind them.
         activated: The same, or what SiLU makes of it.
         newest: The newest columns of that.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads of an attention, by head as the portable graph has them, and by token as kernels take and return them.
 
-What one of the two was made of the other for is undone, where all that is between says so.
+The conversion from one to the other is undone if all ops between permit it.
 """
 
 from collections.abc import Iterator

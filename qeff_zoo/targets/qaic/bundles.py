@@ -104,7 +104,7 @@ def write(recorder: Recorder, folder: Path) -> Path:
         The folder of the bundle.
 
     Raises:
-        GenerationError: The session made no call of the program.
+        GenerationError: The session never called the program.
     """
     if recorder.call is None:
         raise GenerationError(

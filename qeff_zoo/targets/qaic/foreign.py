@@ -2,8 +2,8 @@
 """A graph that QEfficient exported, compiled as it is, for QEfficient's own runtime.
 
 In: the graph, sizes and flags. Out: a folder with what qaic-compile reads, the script that calls it, and, where the SDK
-is, its QPC. That is no package: the graph does not say which tensors of a checkpoint its weights are, so it cannot
-compare its answers with Hugging Face's model.
+is, its QPC. That is no package: the graph does not relate its weights to tensors of a checkpoint, so that no
+validation can compare its outputs with Hugging Face's model.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 """States as Cloud AI 100 keeps them: written by one scatter, read by one gather, whatever kind they are.
 
 What a call must not write has the index `SKIP`: padding, and rows that are idle. So has what it must not read: rows
-beyond the newest token, and of windows and recurrences what an earlier request left. That is made zero, since no mask
-hides a NaN: the device returns anything for it.
+beyond the newest token, and of windows and recurrences what an earlier request left. These values become zero, since
+no mask hides a NaN: the device returns anything for it.
 
 What an encoder has read (`cross`) the host writes, all rows at once; calls keep it as it is.
 

@@ -50,7 +50,7 @@ class TextClassificationSession(EncoderSession):
     Example:
         >>> session = qeff_zoo.load("packages/bge-reranker-v2-m3")  # doctest: +SKIP
         >>> pairs = [("what is a panda?", "A bear of China."), ("what is a panda?", "Hi.")]
-        >>> [found.score for found in session.classify(pairs)]  # doctest: +SKIP
+        >>> [result.score for result in session.classify(pairs)]  # doctest: +SKIP
     """
 
     task = TEXT_CLASSIFICATION

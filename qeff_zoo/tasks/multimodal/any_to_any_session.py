@@ -43,8 +43,8 @@ class AnyToAnySession(ImageTextToTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
-        >>> seen = {"images": ["a.png"], "audio": ["b.wav"]}
-        >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
+        >>> media = {"images": ["a.png"], "audio": ["b.wav"]}
+        >>> session.generate("Is that it?", **media, chat=True)  # doctest: +SKIP
     """
 
     task = ANY_TO_ANY

@@ -35,7 +35,7 @@ class AudioTextToTextSession(MediaTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
-        >>> session.generate("What is said?", audio=["speech.wav"], chat=True)  # doctest: +SKIP
+        >>> session.generate("Transcribe this.", audio=["speech.wav"], chat=True)  # doctest: +SKIP
     """
 
     task = AUDIO_TEXT_TO_TEXT

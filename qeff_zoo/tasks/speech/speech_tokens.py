@@ -369,8 +369,8 @@ def _without_times(settings: GenerationSettings, windows: bool) -> GenerationSet
 def _only_language(settings: Mapping[str, Any]) -> str | None:
     """Return the language of a model whose settings have a flag of several languages, which is false: English.
 
-    None where any file names languages all the same: `generate` of a file without them takes none, and which one the
-    model knows is not said.
+    None if any file names languages all the same: `generate` of a file without them takes none, and the language of the
+    model is unknown.
     """
     if settings.get("lang_to_id"):
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a package has the settings of its checkpoint: files, tokens that end generation, names of labels, prompts.
 
-In: a package, what its session made of the settings, and what `qeff_zoo.validation.reference.settings` answers for its
+In: a package, the settings that its session uses, and what `qeff_zoo.validation.reference.settings` answers for its
 checkpoint. Out: the checks of a stage of its own, and the settings for the record.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether every tensor that a package stores is the checkpoint's: no text reaches all rows of an embedding, or experts.
 
-In: a package, and what `qeff_zoo.validation.reference.stored_weights` found in its weight file. Out: one check.
+In: a package, and the result of `qeff_zoo.validation.reference.stored_weights` for its weight file. Out: one check.
 """
 
 import json

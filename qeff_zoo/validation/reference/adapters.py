@@ -35,7 +35,7 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
         adapters: Each with its `folder` and its `weight`.
 
     Raises:
-        ValueError: An adapter has something that nothing here knows.
+        ValueError: An adapter has a tensor or setting that is unsupported here.
     """
     for adapter in adapters:
         folder = Path(adapter["folder"])

@@ -33,7 +33,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     GPU.
 
     Args:
-        request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` says them.
+        request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` returns them.
         task: Hub pipeline tag.
         rope_factors: Set of longrope factors for every text: "short" or "long"; None for other models.
     """

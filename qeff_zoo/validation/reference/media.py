@@ -47,9 +47,9 @@ class Media:
     """Arguments of a forward besides its tokens.
 
     Args:
-        request: With `media`, how many each sequence has, and `of_media`, what the recipe says of them.
+        request: With `media`, how many each sequence has, and `of_media`, the recipe's values for them.
         arrays: `media.sequence.number.name`, as a processor prepares each.
-        model: Hugging Face's, which takes some of what a processor says, and has no use for the rest.
+        model: Hugging Face's model, which takes some outputs of a processor, and ignores the rest.
     """
 
     def __init__(

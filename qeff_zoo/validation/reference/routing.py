@@ -55,7 +55,7 @@ def follow(scores: Array, own: Array, package: Array, within: float) -> Followed
     Args:
         scores: (…, n).
         own: Routing of the model, (…, k).
-        package: Routing of the package, (…, k or another number); indices that are not options say nothing.
+        package: Routing of the package, (…, k or another number); indices that are not options are ignored.
         within: Largest difference of two scores whose order noise can flip.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN

@@ -49,8 +49,8 @@ def write(folder: str, request: Mapping[str, Any]) -> None:
 
 def _component(kind: str, config: Mapping[str, Any]) -> Any:
     """Return a module with random weights, large enough for a dropped property to show."""
-    if class_ := getattr(transformers, kind, None):
-        module = class_(class_.config_class(**config))
+    if made := getattr(transformers, kind, None):
+        module = made(made.config_class(**config))
     else:
         module = getattr(diffusers, kind)(**config)
     for parameter in module.parameters():

@@ -2,7 +2,7 @@
 """What a package is tried on: which calls, in which rows, on which tokens. Pure: sizes in, scripts out.
 
 A stage is a list of calls; a call gives rows their next tokens. All of it is teacher-forced: the
-tokens come from fixed sequences, never from what a model said, so that every logit has one right
+tokens come from fixed sequences, never from a model's output, so that every logit has one right
 value, whatever came before.
 """
 
@@ -447,7 +447,7 @@ def encoder_stages(
     Args:
         sizes: Sizes of the package.
         shortest: Length of the shortest of several in a batch, where there is room for it.
-        enough: Sequences that there are at least, so that a mean over them says something.
+        enough: Minimum number of sequences, so that a mean over them is meaningful.
 
     Returns:
         The stages, and the lengths of the sequences they name.

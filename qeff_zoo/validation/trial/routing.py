@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a package chooses: the experts of a token, the keys that an indexer keeps.
 
-A correct router may choose differently from the reference where two scores differ by less than the noise, and all that
-follows then differs. So programs return their choices as well, token by token, and the reference, which knows how close
-its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference.routing`).
+A correct router may choose differently from the reference if two scores differ by less than the noise, and all later
+values then differ. So programs return their choices as well, token by token, and the reference, which compares its own
+scores, follows those that noise can explain (see `qeff_zoo.validation.reference.routing`).
 """
 
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ def draw(lengths: Sequence[int], session: Encoder) -> list[Array]:
 
     Args:
         lengths: Lengths of a call: samples, or frames of features.
-        session: Says how features are computed.
+        session: Session whose features are computed.
     """
     inputs = session.features
     if inputs.name != session.input_name:  # no settings, as of tiny models

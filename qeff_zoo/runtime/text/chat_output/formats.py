@@ -2,7 +2,7 @@
 """Formats of tool calls and of reasoning, by model family: one row of formats.json each.
 
 A row is the text that a family's chat template renders, with holes in braces. The parser reads outputs by it, and the
-grammar that guarantees calls is made of it. Whitespace in a row may have any length in an output.
+grammar that guarantees calls is derived from it. Whitespace in a row may have any length in an output.
 
     {call}      a JSON object with the name and the arguments
     {name}      the name of the function

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which order a model's parameters take their columns, where checkpoints store their matrices sorted.
 
-transformers joins several tensors to one parameter, the experts of a layer for one. Its own rules say which they are.
+transformers joins several tensors to one parameter, the experts of a layer for one. Its own rules name them.
 """
 
 from collections import defaultdict
