@@ -178,8 +178,10 @@ def test_a_short_video_is_refused(built: Any) -> None:
 def test_an_image_is_refused(built: Any, capsys: pytest.CaptureFixture[str]) -> None:
     package = str(built("videomae").package.path)
     assert cli.main(["run", package, "--image", "cat.png"]) == 1
-    error = capsys.readouterr().err
-    assert "--image does not apply to video-classification" in error
+    assert "--image does not apply to video-classification" in capsys.readouterr().err
+
+
+def test_the_example_of_a_command_names_a_video() -> None:
     assert example(NAME) == "--video clip.mp4"
 
 

@@ -85,7 +85,7 @@ def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
-def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
+def test_logits_are_those_of_the_published_formulas(kind: str, made: Any) -> None:
     """Whatever was guessed before, and was not so; from the beginning of a text, and from a place within it."""
     package = made(kind).package
     session = opened(package, None)

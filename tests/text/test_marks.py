@@ -33,7 +33,7 @@ from qeff_zoo.runtime.text.vocabulary import Vocabulary
 pytestmark = pytest.mark.turns(2)
 
 EOS = "<|end_of_text|>"
-#: What formats consist of: a name in brackets, or between bars.
+#: Marks of formats: a name in brackets, or between bars.
 _MARK = re.compile(r"</?[^<>{}\s]+>|\[/?[A-Z_ ]+\]|\uff5cDSML\uff5c")
 CITY = {"type": "string", "enum": ["Rome", "Oslo"]}
 SCHEMAS: dict[str, Any] = {
@@ -253,7 +253,7 @@ def accepts(
 
 
 GOOD = {"city": "Rome", "days": 3}
-#: Arguments and functions of calls that a model may make, and must not.
+#: Arguments and functions of calls: valid, with an invalid argument, and of an unknown function.
 FREE_CALLS: tuple[tuple[dict[str, Any], str], ...] = (
     (GOOD, "get_weather"),
     ({"city": "Rome", "days": "x"}, "get_weather"),
@@ -429,7 +429,7 @@ def test_an_answer_with_sets_may_begin_as_a_call_without_a_mark(name: str, folde
 
 @pytest.mark.parametrize("kind", ["none", "special"])
 def test_reasoning_is_free_before_calls(kind: str, folder: Path) -> None:
-    """Reasoning may name a call, and need not end; what follows it may not call what it wants."""
+    """Reasoning may name a call, and need not end; calls after it are restricted to known functions."""
     calls, thinks = CALL_FORMATS["hermes"], REASONING_FORMATS["think"]
     known = ChatFormat(calls=calls, reasoning=thinks, takes_tools=True)
     tokenizer = tokenizer_of(folder, tuple(marks_of([*calls.texts, *thinks.texts])), kind, False)
@@ -639,7 +639,7 @@ def test_tokens_without_bytes_have_none() -> None:
     }
 
 
-def test_ends_of_characters() -> None:
+def test_bytes_that_complete_a_character() -> None:
     """Against Python's own decoder: exactly the bytes that complete, or continue, a character."""
     for character in "aé中😀퟿":
         whole = character.encode()
