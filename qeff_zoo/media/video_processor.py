@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.media.crops import frames_as_crops
+from qeff_zoo.media.families.minicpm import frames_and_slices
+from qeff_zoo.media.families.molmo import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
 from qeff_zoo.media.pixels import crop_to_size, resize_across, shortest_edge
-from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.media.videos import Frames, Video, reading, too_large
 

@@ -70,7 +70,7 @@ class Molmo(Molmo2):
         """
         import numpy as np
 
-        from qeff_zoo.media.crops import squares_of
+        from qeff_zoo.media.families.molmo import squares_of
 
         if _PLACES not in prepared:
             return prepared

@@ -123,7 +123,7 @@ class Molmo2(Images):
         """See `Images`: the whole image and one crop."""
         import numpy as np
 
-        from qeff_zoo.media.crops import squares_of
+        from qeff_zoo.media.families.molmo import squares_of
 
         values = [
             length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)

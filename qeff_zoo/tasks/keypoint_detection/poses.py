@@ -13,7 +13,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.blurring import blurred
-from qeff_zoo.media.pose_rules import Box, center_and_scale
+from qeff_zoo.media.families.vitpose import Box, center_and_scale
 from qeff_zoo.runtime.program import Array
 
 #: Standard deviation of the blur, and radius of its kernel, in places of a map.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.families.vitpose import Box
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, read_image
-from qeff_zoo.media.pose_rules import Box
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.images.session import TOGETHER, ImageSession

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.image_rules import longest_edge
+from qeff_zoo.media.families.sam import longest_edge
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, read_image
 from qeff_zoo.media.interpolation import resized_bands
 from qeff_zoo.runtime.program import Array, Program, require

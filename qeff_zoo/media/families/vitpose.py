@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of image processors of pose models, which cut people out of an image; see `image_rules`."""
+"""Image processor of ViTPose; see `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,8 +15,11 @@ from qeff_zoo.media.pixels import Settings, numbers
 #: Left and upper edge, width and height in pixels of an image.
 Box: TypeAlias = tuple[float, float, float, float]
 
+
 #: Unit of the scale of a box, and factor of its margins.
 _UNIT, _MARGIN = 200.0, 1.25
+
+
 _LEAST = 4  # transformers takes lower images for images whose colors come last
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image processors of Molmo and Molmo 2: overlapping crops, and the patches that are pooled into each image token."""
+"""Image processors of Molmo and Molmo 2; see `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
