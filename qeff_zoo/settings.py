@@ -34,7 +34,7 @@ _YES = ("1", "true", "yes", "on")  # as huggingface_hub reads its own
 
 @dataclass(frozen=True)
 class StoreSetting:
-    """One place where packages are shared.
+    """A location where packages are shared.
 
     Args:
         url: `hf://org/repo`, `https://host/path` or `file:///path`; may hold `{org}` and `{name}`.

@@ -537,7 +537,7 @@ def _open(
     need_weights: bool,
     access: Access,
 ) -> Checkpoint:
-    """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
+    """Open a checkpoint of safetensors, or a configuration; from the Hub if no location is known."""
     if isinstance(location, Path):
         checkpoint = _open_path(location, revision)
     else:
@@ -556,7 +556,7 @@ def _gguf(
     revision: str | None,
     access: Access,
 ) -> Checkpoint:
-    """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
+    """Open a GGUF checkpoint; for local files, check that every tensor has a counterpart in the model."""
     from qeff_zoo.checkpoint.gguf import names as gguf_names
     from qeff_zoo.checkpoint.gguf import source as gguf
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `quantization_config` of a checkpoint whose quantizer describes it in another place, or without a method."""
+"""The `quantization_config` of a checkpoint whose quantizer writes it elsewhere, or without a method."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weight files of a checkpoint, by name alone, and the refusal of places without any.
+"""Weight files of a checkpoint, by name alone, and the refusal of checkpoints without any.
 
 Input: the list of a checkpoint's files. Output: the safetensors file or the index of its shards, or a GGUF file. Pickle
     is never read, since it can execute code.
@@ -121,10 +121,10 @@ def gguf_entry(files: Files, requested: str) -> str:
 
 
 def only_gguf(files: Files) -> str | None:
-    """Return the only GGUF file of a place without other weights; None for any other place.
+    """Return the only GGUF file of a checkpoint without other weights; None for any other checkpoint.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     other = any(name.endswith(".safetensors") for name in files.names)
     models = gguf_models(files)
@@ -132,10 +132,10 @@ def only_gguf(files: Files) -> str | None:
 
 
 def has_weights(files: Files, folders: Collection[str] = ()) -> bool:
-    """Return whether a place has a file of weights of any kind, adapters and pickles too.
+    """Return whether a checkpoint has a file of weights of any kind, adapters and pickles too.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
         folders: Folders of the components of a pipeline, which are searched as well.
     """
     kinds = (".safetensors", ".gguf", *_PICKLES, _INDEX, ADAPTER)
@@ -144,10 +144,10 @@ def has_weights(files: Files, folders: Collection[str] = ()) -> bool:
 
 
 def no_weights(files: Files) -> CheckpointError:
-    """Return the error of a place without safetensors weights.
+    """Return the error of a checkpoint without safetensors weights.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     names = sorted(name for name in files.names if "/" not in name)
     if ADAPTER in names:
@@ -272,7 +272,7 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
     """Return the error of missing weight files.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
         missing: Their relative paths.
         count: Number of files that the checkpoint names.
     """
@@ -291,10 +291,10 @@ def only_config(path: Path) -> ZooError:
 
 
 def no_config(files: Files) -> CheckpointError:
-    """Return the error of a place without config.json.
+    """Return the error of a checkpoint without config.json.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     kinds = {PurePosixPath(name).suffix for name in files.names}
     if ADAPTER in files.names or (".gguf" in kinds and ".safetensors" not in kinds):

@@ -64,7 +64,7 @@ class Streamed:
         self.path, self.layers = self._chain()
         if hasattr(self.model, "set_experts_implementation"):
             self.model.set_experts_implementation("eager")  # experts one after the other
-        #: Linear layers of unstacked experts, by name, with their places in the checkpoint.
+        #: Linear layers of unstacked experts, by name, with their tensors in the checkpoint.
         self.unstacked = unstack(self.model, self.expressions, checkpoint.tensors, f"{self.path}.")
         self._values: dict[str, Tensor] = {}
         #: Calls by layer and text.

@@ -20,8 +20,8 @@ def blurred(maps: Array, axis: int, sigma: float, radius: int | None = None, *, 
     Args:
         maps: Numbers, of any shape.
         axis: Number of the axis.
-        sigma: Standard deviation in places.
-        radius: Radius of the kernel in places; None for four standard deviations.
+        sigma: Standard deviation in pixels.
+        radius: Radius of the kernel in pixels; None for four standard deviations.
         mode: Padding of the edges by numpy, "symmetric" or "reflect".
     """
     radius = int(_TRUNCATED * sigma + 0.5) if radius is None else radius
@@ -66,7 +66,7 @@ def blurred_and_resized(image: Array, height: int, width: int) -> Array:
 
 
 def _places(old: int, new: int) -> tuple[Array, Array, Array]:
-    """Return the places before and after the centers of new places, mirrored, and the share of the latter."""
+    """Return the old pixels before and after the centers of new ones, mirrored, and the share of the latter."""
     centers = (np.arange(new) + 0.5) * (old / new) - 0.5
     last = old - 1
     # Centers beyond the last place keep it as the first of two, as in scipy, whose sums have that order.

@@ -67,7 +67,7 @@ def htk_filters(
 
 
 def _triangles(edges: Array, frequencies: Array) -> Array:
-    """Return triangular filters between neighboring edges, (places, filters)."""
+    """Return triangular filters between neighboring edges, (frequencies, filters)."""
     widths = np.diff(edges)
     slopes = edges[None, :] - frequencies[:, None]
     falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]

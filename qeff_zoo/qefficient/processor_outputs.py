@@ -161,7 +161,7 @@ def images_of(
 def _at(
     arrays: "Mapping[str, Array]", shape: tuple[int, ...], indices: "Array"
 ) -> "list[Prepared]":
-    """Return the arrays of each place in the leading axes, if those have the shape."""
+    """Return the arrays at each index of the leading axes, if those have the shape."""
     names = [name for name, array in arrays.items() if array.shape[: len(shape)] == shape]
     return [
         {name: arrays[name][tuple(slice(at, at + 1) for at in place)] for name in names}

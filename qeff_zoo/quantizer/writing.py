@@ -78,7 +78,7 @@ def planned_matrix(source: Place, info: TensorInfo, scheme: Scheme) -> dict[str,
 
 
 class Writer:
-    """Files of a checkpoint whose tensors are put in their places in any order.
+    """Files of a checkpoint whose tensors are written in any order.
 
     Args:
         folder: Folder of the files.
@@ -132,7 +132,7 @@ class Writer:
             self._places[name] = (file, 8 + len(raw) + header[name]["data_offsets"][0])
 
     def put(self, name: str, values: Array, number: int = 0) -> None:
-        """Write a tensor, or an item of it, to its place.
+        """Write a tensor, or an item of it, to its position in the file.
 
         Args:
             name: A planned one.

@@ -243,7 +243,7 @@ class Store:
 
         Args:
             build_key: Build key of the package.
-            place: Place of the checkpoint, or of an adapter or draft that was built in.
+            place: Path of the checkpoint, or of an adapter or draft that was built in.
             part: 0 for the checkpoint, 1 for the first adapter that was merged into it, …; the role of heads.
         """
         # The Hub's cache links a file to another name.

@@ -311,7 +311,7 @@ def _read_context(
     ends: Sequence[int],
     step: Progress,
 ) -> dict[int, Array]:
-    """Run what comes before some places of windows; return each row's logits after it."""
+    """Run the tokens before some positions of windows; return each row's logits after it."""
     length = decoder.sizes.prefill_seq_len
     logits: dict[int, Array] = {}
     for done in range(

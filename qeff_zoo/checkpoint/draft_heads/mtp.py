@@ -163,7 +163,7 @@ FORMS = (
     ),
 )
 _FRONT = ("token_norm", "hidden_norm", "join", "norm")
-#: Other modules that predict tokens: by their place after a model's last layer, or by their name.
+#: Other modules that predict tokens: by their position after a model's last layer, or by their name.
 _OTHER = re.compile(r"(^|[._])mtp[._]|nextn")
 
 

@@ -91,7 +91,7 @@ def encodings(stored: Stored) -> Encodings:
 
     Raises:
         CheckpointError: A tensor has another shape than its name requires.
-        UnsupportedModelError: Not every tensor has a place in the float model.
+        UnsupportedModelError: A tensor has no counterpart in the float model.
     """
     found = gguf_names.places_of(
         stored.name, stored.config["model"], stored.config["metadata"], stored.tensors

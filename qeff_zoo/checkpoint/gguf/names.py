@@ -416,7 +416,7 @@ def places_of(
     metadata: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> Places:
-    """Return the place of every tensor in the float model.
+    """Return the name of every tensor in the float model.
 
     Args:
         name: Name of the checkpoint, for messages.
@@ -426,7 +426,7 @@ def places_of(
 
     Raises:
         CheckpointError: The configuration, or a tensor's shape, does not fit.
-        UnsupportedModelError: A tensor has no place.
+        UnsupportedModelError: A tensor has no counterpart there.
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
@@ -522,7 +522,7 @@ class _File:
     drafts: int
 
     def tensor(self, info: TensorInfo) -> _Tensor:
-        """Return a tensor with its place."""
+        """Return a tensor with its location in the file."""
         block = _BLOCK.fullmatch(info.name)
         if not block:
             return _Tensor(info=info, leaf=info.name, prefix="", place=_name(info.name, self.names))
@@ -591,7 +591,7 @@ class _File:
         return move(info.name, info.shape, self.heads)
 
 
-#: Rules for tensors that have no place of their own, in their order.
+#: Rules for tensors without a counterpart of their own, in their order.
 _RULES = (_File.joined, _File.by_layer, _File.split)
 
 

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from . import attention
 
 IMPLEMENTATION = "qeff_zoo_flash"
-#: Attention of the language model: rows may have images at different places, with bidirectional attention.
+#: Attention of the language model: rows may have images at different positions, with bidirectional attention.
 BY_ROW = "qeff_zoo_by_row"
 _MORE = ("cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal")
 

@@ -49,7 +49,7 @@ def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int], matrix
 
 
 def _calls(graph: ir.Graph) -> Iterator[tuple[int, ir.Node]]:
-    """Find the calls of layers, which are named after their place in the model."""
+    """Find the calls of layers, which are named after their path in the model."""
     for node in graph:
         if node.domain == LAYERS:
             yield int((node.name or "").rpartition(".")[2]), node

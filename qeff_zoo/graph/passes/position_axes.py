@@ -54,7 +54,7 @@ class Axes:
         return None
 
     def given(self, every: Array) -> Array:
-        """Lay out positions (axes, batch, places) as the input has them."""
+        """Lay out positions (axes, batch, tokens) as the input has them."""
         return every if self.first else every[:, 0].T
 
 
@@ -74,7 +74,7 @@ class Table:
     chosen: Array | None = None
 
     def at(self, every: Array) -> Array:
-        """Return the value at positions (axes, batch, places), as nodes of `look_up` do."""
+        """Return the value at positions (axes, batch, tokens), as nodes of `look_up` do."""
         if self.chosen is None:
             whole: Array = self.rows[every]
             return whole
@@ -93,7 +93,7 @@ def tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
         count: Positions that there are.
 
     Returns:
-        None where a number depends on more than one axis, or on other places.
+        None where a number depends on more than one axis, or on other tokens.
     """
     with suppress(*parts.FAILURES):  # positions beyond a model's table
         return _tabulate(axes, value, count)
@@ -160,7 +160,7 @@ def _moved(axes: Axes, table: Table) -> tuple[list[int], list[int]]:
 
 
 def _run(axes: Axes, value: ir.Value, every: Array) -> list[Array] | None:
-    """Compute a value, so many places at a time; None where it depends on more than positions."""
+    """Compute a value, so many tokens at a time; None where it depends on more than positions."""
     sizes = {"batch_size": every.shape[1], "seq_len": _AT_ONCE}
     shape = axes.value.shape
     assert shape is not None

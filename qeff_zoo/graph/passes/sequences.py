@@ -12,7 +12,7 @@ def slice_parts(graph: ir.Graph) -> int:
     """Replace every item that is taken of a sequence of parts, in place; return how many there were.
 
     Args:
-        graph: Graph whose sequences are only split again, at constant places.
+        graph: Graph whose sequences are only split again, at constant indices.
     """
     count = 0
     for node in list(graph):

@@ -76,7 +76,7 @@ class Publication:
 
     @property
     def missing(self) -> tuple[File, ...]:
-        """The files that are not at their place in the remote."""
+        """The files that the remote does not have under their paths."""
         return tuple(file for file in self.files if file.state != THERE)
 
     @property
@@ -321,7 +321,7 @@ def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[
 
 
 def other_at(entry: Entry, index: Index) -> str | None:
-    """Describe another package at this package's place in the index, if there is one."""
+    """Describe another package with this package's path in the index, if there is one."""
     there = _at(entry, index)
     if there is None or there.manifest == entry.manifest:
         return None

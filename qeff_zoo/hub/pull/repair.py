@@ -140,7 +140,7 @@ class Repairer:
         if self.place is not None:
             candidates = iter([lambda: self.place])
             if described is not None and _digest(described) != self.place[1].manifest:
-                described = None  # the place has another package of this key
+                described = None  # the remote has another package of this key
         built_here = described is not None and isinstance(origin, BuiltHere)
         for find in candidates:
             try:

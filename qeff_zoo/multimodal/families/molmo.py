@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Array of the processor with the share of each patch that is no padding.
 _MASKS = "image_masks"
-#: Array of the processor in the checkpoints' code, with the place in the prompt of each square of patches; negative for
-#: a square without one.
+#: Array of the processor in the checkpoints' code, with the position in the prompt of each square of patches; negative
+#: for a square without one.
 _PLACES = "image_input_idx"
 #: Patches on each side of a square.
 _POOL = 2, 2

@@ -9,7 +9,7 @@ OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      keys and values 
 
 Program `language`: as in `qeff_zoo.export.tracing.decoder_tracing`, with
 IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
-                                                                states that no call writes: a place for each image;
+                                                                states that no call writes: a row for each image;
                                                                 values are zeros if a text has no image at all
      cross_attention_mask (batch_size, seq_len, max_num_images, tiles) i64    per token 1 for a tile it attends to, 0
                                                                 for the others of its text's images, their padding

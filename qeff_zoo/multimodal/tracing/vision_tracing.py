@@ -129,7 +129,7 @@ class Column(ImageForward):
         self.merge = merge
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the feature rows of patches, (patches, channels, rows, columns), places and ends."""
+        """Return the feature rows of patches, (patches, channels, rows, columns), positions and ends."""
         patches, positions, ends = given
         channels, side = patches.shape[1:3]
         rows = patches.shape[0] // self.merge**2

@@ -72,7 +72,7 @@ class InternProcessor:
 
         Args:
             pixel_values: Tiles of all images.
-            question: Question about each image, in which "<image>" marks its place; the beginning by default.
+            question: Question about each image, in which "<image>" marks its position; the beginning by default.
             messages: Earlier turns of the chat, each the text of a role and a message.
             roles: Texts of the roles of user and assistant, in `messages`.
             history: QEfficient's argument; no image is added to questions if it is not None.

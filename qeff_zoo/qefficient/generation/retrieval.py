@@ -269,7 +269,7 @@ def _pillow(image: Any) -> Any:
 
 
 def _kept(tokens: Sequence[int], most: int, special: Collection[int]) -> list[int]:
-    """Return the places of the first tokens, and of all special ones."""
+    """Return the indices of the first tokens, and of all special ones."""
     room = most - sum(token in special for token in tokens)
     kept, plain = [], 0
     for at, token in enumerate(tokens):

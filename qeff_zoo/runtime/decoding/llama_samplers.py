@@ -217,7 +217,7 @@ class Dry:
 
 
 def _repeated(tokens: Sequence[int], most: int) -> dict[int, int]:
-    """Return how many tokens before a token equal the last ones, at most `most`; the most of all its places."""
+    """Return how many tokens before a token equal the last ones, at most `most`; the most of all its occurrences."""
     known = np.asarray(tokens)
     positions = np.flatnonzero(known[:-1] == known[-1])  # of the last token before another one
     counts: dict[int, int] = {}

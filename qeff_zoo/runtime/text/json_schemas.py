@@ -101,7 +101,7 @@ def _narrowed(schema: Any, negation: Negation) -> Any:
 
 
 def without_distinct(schema: Any) -> Any:
-    """Return a schema whose arrays may have equal items, in all places that `narrowed` reads."""
+    """Return a schema whose arrays may have equal items, in all parts that `narrowed` reads."""
     if not isinstance(schema, Mapping):
         return schema
     changed = {
@@ -218,7 +218,7 @@ def _rounded(bound: float, inward: float, most: float) -> float:
 def _alternatives(schema: Schema) -> None:
     """Close alternatives whose pattern llguidance cannot read, such as that of a decimal number's text.
 
-    They keep their places, which references may name.
+    They keep their paths, which references may name.
     """
     if isinstance(options := schema.get("anyOf"), list) and not all(map(_looks_around, options)):
         schema["anyOf"] = [False if _looks_around(option) else option for option in options]

@@ -111,7 +111,7 @@ def _case(schema: Any) -> _Case | None:
 def _switched(schema: Schema, negation: Negation) -> None:
     """Replace conditions about one property of an object: an alternative for each of its values, instead of products.
 
-    The conditions keep their places, which references may name.
+    The conditions keep their paths, which references may name.
     """
     several = schema.get("allOf")
     if schema.get("type") != "object" or not isinstance(several, list):

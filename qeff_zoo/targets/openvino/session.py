@@ -60,7 +60,7 @@ def open_program(
 
 
 def reason(error: RuntimeError) -> str:
-    """Return the last line of OpenVINO's error, after the places in its source."""
+    """Return the last line of OpenVINO's error, after the lines of its source."""
     return str(error).strip().splitlines()[-1].rstrip(".")
 
 

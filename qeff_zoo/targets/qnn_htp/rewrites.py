@@ -55,7 +55,7 @@ def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
 
 
 def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
-    """Pick by places along the first axes, taken as one axis, where they are known or one."""
+    """Pick by indices along the first axes, taken as one axis, where they are known or one."""
     data, indices = node.inputs
     assert data is not None
     assert indices is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Languages of a translation model: its language tokens, and their places in source and target."""
+"""Languages of a translation model: its language tokens, and their positions in source and target."""
 
 import re
 from collections.abc import Mapping, Sequence

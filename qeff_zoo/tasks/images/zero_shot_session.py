@@ -15,7 +15,7 @@ from qeff_zoo.runtime.text.texts import Text
 from qeff_zoo.tasks.images.session import ImageEmbeddingSession
 from qeff_zoo.tasks.images.text_session import TextImageSession
 
-#: Default text of a label, in the place of `{}`; as in transformers' pipeline.
+#: Default text of a label, which replaces `{}`; as in transformers' pipeline.
 TEMPLATE = "This is a photo of {}."
 
 

@@ -16,7 +16,7 @@ from qeff_zoo.media.blurring import blurred
 from qeff_zoo.media.families.vitpose import Box, center_and_scale
 from qeff_zoo.runtime.program import Array
 
-#: Standard deviation of the blur, and radius of its kernel, in places of a map.
+#: Standard deviation of the blur, and radius of its kernel, in pixels of a map.
 _SIGMA, _RADIUS = 0.8, 5
 _UNIT = np.float32(200)
 
@@ -92,7 +92,7 @@ def poses_of(
 
 
 def _peaks(heatmaps: Array, scores: Array) -> Array:
-    """Return the place of the largest value of each map, (people, keypoints, 2), x before y; -1 without a positive."""
+    """Return the position of the maximum of each map, (people, keypoints, 2), x before y; -1 without a positive value."""
     best = heatmaps.reshape(*scores.shape, -1).argmax(2)
     columns = heatmaps.shape[3]
     peaks = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
@@ -100,7 +100,7 @@ def _peaks(heatmaps: Array, scores: Array) -> Array:
 
 
 def _refined(peaks: Array, heatmaps: Array) -> Array:
-    """Return places after a Newton step towards the maximum of the blurred maps."""
+    """Return positions after a Newton step towards the maximum of the blurred maps."""
     rows, columns = heatmaps.shape[2:]
     for axis in (2, 3):
         heatmaps = blurred(heatmaps, axis, _SIGMA, _RADIUS, mode="symmetric")
@@ -109,7 +109,7 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
     line = columns + 2
     first = np.arange(math.prod(peaks.shape[:2])) * (rows + 2) * line
     x, y = peaks[..., 0].ravel(), peaks[..., 1].ravel()
-    # Maps without a positive value have negative places, which transformers reads from the map before.
+    # Maps without a positive value have negative indices, which transformers reads from the map before.
     index = ((x + 1) + (y + 1) * line + first).astype(np.int64)
 
     def near(across: int, down: int) -> Array:
@@ -139,7 +139,7 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
 
 
 def _in_image(places: Array, box: Box, size: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    """Return places of a map in pixels of the image, (keypoints, 2) float32."""
+    """Return positions in a map in pixels of the image, (keypoints, 2) float32."""
     center, scale = center_and_scale(box, *size)
     extent = scale * _UNIT
     steps = extent / np.array([shape[1] - 1, shape[0] - 1], np.float32)

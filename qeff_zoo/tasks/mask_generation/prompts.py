@@ -95,7 +95,7 @@ def _check(prompt: MaskPrompt) -> None:
 
 
 def tokens_of(prompt: MaskPrompt, scale: tuple[float, float]) -> tuple[Array, Array]:
-    """Return the places, (tokens, 2) float32, and the labels of tokens, (tokens,) int64.
+    """Return the coordinates, (tokens, 2) float32, and the labels of tokens, (tokens,) int64.
 
     Args:
         prompt: Checked prompt.

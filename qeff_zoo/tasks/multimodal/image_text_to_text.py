@@ -284,7 +284,7 @@ def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
     """Return the specializations of text generation, with as many feature rows per call as the widest call has tokens.
 
-    A device keeps the rows in one buffer. Images for cross-attention are a state, with places for a number of images.
+    A device keeps the rows in one buffer. Images for cross-attention are a state, with rows for a number of images.
 
     Args:
         rows: Symbol of the number of rows.

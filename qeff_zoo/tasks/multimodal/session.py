@@ -108,7 +108,7 @@ class MediaTextSession(TextGenerationSession):
         """Return a checked request. Thread-safe.
 
         Args:
-            prompt: A prompt as for `generate`, with a marker token at the place of each image or audio input.
+            prompt: A prompt as for `generate`, with a marker token for each image or audio input.
             chat: Whether the prompt is a user message: images or audio come before its text, by the chat template; or
                 options of the template.
             **choices: Options of `TextGenerationSession.request`, and `argument`: images or audio in the prompt's

@@ -40,7 +40,7 @@ class Answers:
     arrays: Mapping[str, Array]
 
     def answered(self, variant: str, keys: Sequence[Key]) -> list[int]:
-        """Return the places of the questions that a variant answered, which may have read beginnings alone."""
+        """Return the indices of the questions that a variant answered, which may have read beginnings alone."""
         counts = {
             number: len(self.arrays[f"{variant}.{number}"])
             for number in {one for one, _, _ in keys}

@@ -63,7 +63,7 @@ class DraftLayerLogits:
         columns: Sequence[int],
         after: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return (places, tokens, vocab) of some places, given the next tokens; fewer repeat the last."""
+        """Return (positions, tokens, vocab) of some positions, given the next tokens; fewer repeat the last."""
         read = torch.cat(self._read, -1)  # (rows, positions, …)
         following = torch.cat([input_ids[:, 1:], input_ids[:, :1]], 1)
         following[rows, columns] = torch.tensor(

@@ -44,7 +44,7 @@ class LeftSide:
         start: Offset of the matrix in its storage, in elements.
         stop: End of the matrix in its storage, in elements.
         block: Columns that share a scale; 0 for all of a row.
-        order: The column at each place, (columns,), where they are sorted before; None where they are not.
+        order: The column at each position, (columns,), where they are sorted before; None where they are not.
     """
 
     start: int

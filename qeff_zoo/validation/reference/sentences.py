@@ -3,7 +3,7 @@
 
 In: a checkpoint's folder, and transformers' model of it. Out, in JSON values: texts with prompts and kinds, each with
 its token ids and the number of them that are a prompt; of a CrossEncoder pairs too, and scores of logits; for late
-interaction the number of attended tokens, and the places of compared tokens.
+interaction the number of attended tokens, and the indices of compared tokens.
 
 Only the reference process imports this.
 """

@@ -238,7 +238,7 @@ class CallRules:
         begun: str = "",
         form: Grammar | None = None,
     ) -> Places | None:
-        """Return the places of arrays with different items; None without any.
+        """Return the positions in calls of arrays with different items; None without any.
 
         Args:
             reasoning: Format of the reasoning.
