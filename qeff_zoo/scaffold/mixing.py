@@ -35,6 +35,8 @@ _BASIC: Mapping[str, tuple[str, ...]] = {
     "patch_size": ("window_size",),
 }
 _TOKEN = ("_token_id", "_token_index")
+#: Names of numbers of image tokens, fewer than those of patches.
+_POOLED = ("tokens_per_image", "image_seq_length")
 _USUAL_TOKENS = ("bos", "eos", "pad", "sep", "decoder_start", "forced_bos", "forced_eos", "cls")
 #: Sizes of encoders of images and audio, beyond those of text models.
 _SIZES: Mapping[str, Any] = {
@@ -83,6 +85,18 @@ class Mix:
         self._vocabulary = relative.get("vocab_size", _VOCABULARY)
         self._width = getattr(text, "hidden_size", None) if text is not parsed else None
         self.tiny = self._part(parsed, relative, "", text)
+        self._pool()
+
+    def _pool(self) -> None:
+        """Set the number of image tokens that a model pools its patches into: the published share of them."""
+        for key in [name for name in self.kept if name.endswith(_POOLED)]:
+            vision = self._whole.get("vision_config") or {}
+            patches, of_tiny = (
+                _patches({**vision, **tiny}) for tiny in ({}, self.tiny.get("vision_config") or {})
+            )
+            if patches and of_tiny and patches % self._whole[key] == 0:
+                self.tiny[key] = max(1, of_tiny * self._whole[key] // patches)
+                self.kept.remove(key)
 
     def _part(
         self, parsed: Any, relative: Mapping[str, Any], path: str, text: Any
@@ -213,6 +227,12 @@ class Mix:
         if usual:
             return 2 if key.startswith(("eos", "forced_eos")) else 1
         return next(self._tokens)
+
+
+def _patches(vision: Mapping[str, Any]) -> int:
+    """Return the number of patches of an image; 0 for an encoder without such sizes."""
+    size, patch = vision.get("image_size"), vision.get("patch_size")
+    return (size // patch) ** 2 if isinstance(size, int) and isinstance(patch, int) else 0
 
 
 def text_of(parsed: Any) -> Any:

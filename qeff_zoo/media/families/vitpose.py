@@ -96,7 +96,7 @@ def _cut(image: Pixels, box: Box, settings: Settings) -> Pixels:
 
 
 def _places(step: float, shift: float, count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the pixel before each position on an axis, -1 for positions beyond the image, and the share of the next."""
+    """Return the pixel before each point of an axis, -1 for positions outside the image, and the share of the next."""
     positions = np.arange(count) * step + shift
     before = np.floor(positions)
     inside = (positions >= 0) & (positions <= size - 1)

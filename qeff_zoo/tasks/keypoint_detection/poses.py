@@ -92,7 +92,7 @@ def poses_of(
 
 
 def _peaks(heatmaps: Array, scores: Array) -> Array:
-    """Return the position of the maximum of each map, (people, keypoints, 2), x before y; -1 without a positive value."""
+    """Return the position of the maximum of each map, (people, keypoints, 2), x before y; -1 if none is positive."""
     best = heatmaps.reshape(*scores.shape, -1).argmax(2)
     columns = heatmaps.shape[3]
     peaks = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
