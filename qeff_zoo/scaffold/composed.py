@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from itertools import chain
 from pathlib import PurePath
+from textwrap import shorten
 from typing import Any
 
 from qeff_zoo import registry
@@ -34,6 +35,8 @@ _OWN = ("embeds", "detected_by", "variants", "former_text_types", "requires", "r
 _TEXT = "text_config"
 #: Folders of modelling code, transformers' and ours, and of the families and programs of encoders.
 _MODELLING = ("models", "architectures", "multimodal", "tracing")
+#: Characters of an error in a note.
+_LONGEST = 300
 #: Number of other declarations whose errors a note lists.
 _MOST_REASONS = 4
 
@@ -105,7 +108,7 @@ def drafts(subject: Subject, settings: Mapping[str, Any]) -> Iterator[Composed]:
 
 def _problem(error: Exception) -> str:
     """Return an error in a line, with the line of the modelling code that raised it."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0][:120].rstrip(". ")
+    text = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" …").rstrip(". ")
     frames = traceback.extract_tb(error.__traceback__)
     lines = [
         f"line {frame.lineno} of {PurePath(frame.filename).name}, `{frame.name}`"
