@@ -273,7 +273,7 @@ class QEffFluxPipeline:
             raise GenerationError(
                 f"output_type is {output_type!r}; expected 'pil' or 'np'. Choose one of these."
             )
-        images = [text for text in prompts for _ in range(num_images_per_prompt)]
+        images = [one for one in prompts for _ in range(num_images_per_prompt)]
         seeds = _seeds_of(generator, len(images))
         negative = _listed(negative_prompt) if negative_prompt is not None else [None]
         if len(negative) not in (1, len(prompts)):
@@ -301,8 +301,8 @@ class QEffFluxPipeline:
             module.seconds.clear()
         with _tokens(session, max_sequence_length):
             drawn = [
-                session.draw_all([text], option)[0].pixels
-                for text, option in zip(images, options, strict=True)
+                session.draw_all([text], one)[0].pixels
+                for text, one in zip(images, options, strict=True)
             ]
         return QEffPipelineOutput(self._report(), _converted(drawn, output_type))
 
@@ -326,7 +326,7 @@ class QEffFluxPipeline:
 def _listed(prompt: Any) -> list[Any]:
     """Return one or several texts as a list."""
     texts = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
         raise GenerationError(f"prompt is {prompt!r:.100}; expected a text, or several. Give one.")
     return texts
 

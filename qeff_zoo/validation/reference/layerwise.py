@@ -129,19 +129,19 @@ class Layerwise:
     def run(self) -> Found:
         """Run everything."""
         passes = [(name, one) for name, every in self._passes().items() for one in every]
-        answers: dict[str, dict[Any, Any]] = {}
+        found: dict[str, dict[Any, Any]] = {}
         for (name, _), result in zip(
             passes, self._turns.run([one for _, one in passes]), strict=True
         ):
-            answers.setdefault(name, {}).update(result)
-        greedy = answers.pop("greedy", {0: []})[0]
-        noticed = self._notice(answers)
+            found.setdefault(name, {}).update(result)
+        greedy = found.pop("greedy", {0: []})[0]
+        noticed = self._notice(found)
         canaries = {f"canary.{number}" for number in _CANARIES}
         used = {entry["variant"] for entry in noticed["stages"].values()}
         used |= {entry["variant"] for entry in noticed["faults"]}
         arrays = {
             f"{variant}.{number}": array
-            for variant, every in answers.items()
+            for variant, every in found.items()
             if variant in used or not (variant in canaries or variant.startswith("fault."))
             for number, array in every.items()
         }
@@ -210,9 +210,9 @@ class Layerwise:
 
         @contextmanager
         def scoring(answers: Answers) -> Iterator[None]:
-            with answers.scoring(losses, variant) as passes:
+            with answers.scoring(losses, variant) as found:
                 yield
-            self._measured |= passes
+            self._measured |= found
 
         return scoring
 
@@ -225,9 +225,7 @@ class Layerwise:
     ) -> list[Pass]:
         """Return passes of the beginnings of sequences, see `Answers.beginnings`."""
         groups = (
-            [[number] for number in numbers]
-            if self._answers.plain
-            else self._answers.groups(numbers)
+            [[one] for one in numbers] if self._answers.plain else self._answers.groups(numbers)
         )
 
         def run(answers: Answers, group: list[int]) -> Mapping[int, Array]:
@@ -236,13 +234,13 @@ class Layerwise:
 
         return [Pass(run=partial(run, group=group), **how) for group in groups]
 
-    def _notice(self, answers: dict[str, dict[int, Array]]) -> dict[str, Any]:
+    def _notice(self, found: dict[str, dict[int, Array]]) -> dict[str, Any]:
         """Find the slightest damage that each stage notices, and the faults."""
         comparison = contract.find(self._request["task"]).comparison
         expected, *others = (
-            [answers[name][number] for number in self._everyone]
+            [found[name][number] for number in self._everyone]
             for name in (self._judged, "noise", "half")
-            if name in answers
+            if name in found
         )
         noticing = Noticing(self._request, comparison, expected, others)
         words = {}
@@ -250,8 +248,8 @@ class Layerwise:
             with damaged(self._answers.halves, HEADS[number]) as mutation:
                 words[number] = mutation
         _, noticed = noticing.run(
-            lambda number, _: (words[number], answers[f"canary.{number}"]),
-            lambda number: _whole(self._faults[number], answers.get(f"fault.{number}", {})),
+            lambda number, _: (words[number], found[f"canary.{number}"]),
+            lambda number: _whole(self._faults[number], found.get(f"fault.{number}", {})),
             _CANARIES,
         )
         return noticed
@@ -303,9 +301,9 @@ def _with_fault(fault: Fault) -> Pass:
     )
 
 
-def _whole(fault: Fault, answers: dict[int, Array]) -> dict[int, Array]:
+def _whole(fault: Fault, found: dict[int, Array]) -> dict[int, Array]:
     """Return the answers with a fault, nothing if it cannot be made in one of the sequences."""
-    return answers if answers.keys() == fault.stops.keys() else {}
+    return found if found.keys() == fault.stops.keys() else {}
 
 
 def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:

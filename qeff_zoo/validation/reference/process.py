@@ -86,8 +86,8 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = read_request()
     torch.set_grad_enabled(False)
-    with np.load(arguments[1], allow_pickle=False) as inputs:
-        arrays = dict(inputs)
+    with np.load(arguments[1], allow_pickle=False) as found:
+        arrays = dict(found)
     task, factors = request["task"], request["settings"].get("rope_factors")
     unloaded = unloaded_if_large(request, arrays)
     model = unloaded.model if unloaded else load_model(request, task, factors)
@@ -135,7 +135,7 @@ def _run_variants(
     rounds = bool(numerics.rounds_weights or request.get("float16_weights"))
     losses = answers.losses() if rounds else None
     resuming = Resuming(model, answers)
-    with resuming.recording(), answers.scoring(losses, "reference") as measured:
+    with resuming.recording(), answers.scoring(losses, "reference") as found:
         runs = {"reference": answers.alone(choices.note)}
     early, every = Early(request), range(len(runs["reference"]))
     begun: dict[str, Mapping[int, Array]] = {}
@@ -149,7 +149,7 @@ def _run_variants(
         judged = "rounded"
         with resuming.recording(), answers.scoring(losses, "rounded") as scored:
             runs["rounded"] = answers.alone(choices.note)
-        measured |= scored
+        found |= scored
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(
             choices.repeat, early.each_stage if early.suffices_for_noise(answers) else None
@@ -187,7 +187,7 @@ def _run_variants(
         for number, array in answered.items()
     }
     arrays |= {f"{judged}.{name}": array for name, array in followed.items()}
-    return Found(arrays=arrays | measured, noticed=noticed, greedy=continued)
+    return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
 
 
 def _tokens(
@@ -209,7 +209,7 @@ def _tokens(
     if numerics.int8_activations:
         lengths += [early.short] * (1 if request.get("swapped") else 2)
     faults = sum(sum(fault["stops"].values()) for fault in request["faults"])
-    return int(passes * whole + sum(answers.tokens(length) or 0 for length in lengths) + faults)
+    return int(passes * whole + sum(answers.tokens(one) or 0 for one in lengths) + faults)
 
 
 def _continued(answers: Answers, greedy: Mapping[str, Any] | None) -> list[int]:
@@ -253,10 +253,10 @@ def _run_device(
 ) -> dict[str, list[Array]]:
     """Run the variants in a device's numerics; the model's weights stay so."""
     with computing_as(model, device):  # its matrices are rounded already
-        results = {"device": answers.alone(choices.repeat)}
+        found = {"device": answers.alone(choices.repeat)}
         with Arithmetic(halved=True):
-            results["device_noise"] = answers.alone(choices.repeat)
-    return results
+            found["device_noise"] = answers.alone(choices.repeat)
+    return found
 
 
 def _follow_package(answers: Answers, choices: Choices) -> dict[str, Array]:
